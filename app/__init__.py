@@ -1,0 +1,1 @@
+"""Fetchwise: an online RAG gateway that knows before it fetches."""

@@ -1,0 +1,1 @@
+"""The pure core: signals to probability to action. No I/O, no clock, no randomness."""

@@ -1,0 +1,177 @@
+"""The calibrator artifact: everything learned offline that the gateway needs, and what it was learned on.
+
+Immutable JSON with a checksum over its canonical bytes. A calibrator tells the truth only about what it was
+fitted on, so the artifact carries an identity, and one that does not match what runs decides nothing.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from app.decision.calibrator import Calibrator
+
+SCHEMA = 1
+# A threshold that no probability reaches: isotonic curves do reach 1.
+UNREACHABLE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """p >= tau0 answers closed-book, tau1 <= p < tau0 reads one passage, p < tau1 reads five.
+
+    Equal thresholds are the binary policy. Every fixed action is a pair of thresholds too (`ALWAYS_K`).
+    """
+
+    tau0: float
+    tau1: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.tau1 <= self.tau0 <= UNREACHABLE:
+            raise ValueError(f"thresholds must satisfy 0 <= tau1 <= tau0 <= 2, got tau1={self.tau1}, tau0={self.tau0}")
+
+
+ALWAYS_K = {
+    0: Thresholds(0.0, 0.0),
+    1: Thresholds(UNREACHABLE, 0.0),
+    5: Thresholds(UNREACHABLE, UNREACHABLE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a calibrator was fitted on; all of it must equal what runs."""
+
+    reader: str
+    quantisation: str
+    chat_template: str
+    prompts: str
+    max_tokens: int
+    stop: tuple[str, ...]
+    logprobs: str
+    embedder: str
+    collection: str
+    ks: tuple[int, ...]
+
+
+def mismatches(fitted: Identity, running: Identity) -> list[str]:
+    """Name every part in which two identities differ, with both values; empty where they match."""
+    return [
+        f"{part.name}: fitted on {getattr(fitted, part.name)!r}, running {getattr(running, part.name)!r}"
+        for part in fields(Identity)
+        if getattr(fitted, part.name) != getattr(running, part.name)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A finite-sample guarantee: with probability 1 - delta, `bound` holds against `reference`.
+
+    For a policy: accuracy is at least the reference's minus epsilon, and `bound` is the lower confidence bound
+    on the paired difference. For abstention: the error among answered is at most epsilon, `bound` the upper one.
+    """
+
+    epsilon: float
+    delta: float
+    reference: str
+    n: int
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFit:
+    """Thresholds chosen for one policy, what they minimise, and the certificate or why there is none."""
+
+    thresholds: Thresholds
+    objective: str
+    certificate: Certificate | None = None
+    why_not: str | None = None
+    labels_needed: int | None = None
+    # Read five passages where one was not convincing, before abstaining; part of what is certified.
+    escalate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    """The confidence below which an answer is withheld, with its own certificate or why there is none."""
+
+    tau: float
+    risk_target: float
+    certificate: Certificate | None = None
+    why_not: str | None = None
+    labels_needed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.tau <= UNREACHABLE:
+            raise ValueError(f"tau_abstain must lie in [0, 2], got {self.tau}")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrators:
+    """p_k: is the answer with k passages right, judged from closed-book signals? conf_k: the same, judged from
+    the signals of the answer read with k passages. Only p0 must be there.
+    """
+
+    p0: Calibrator
+    p1: Calibrator | None = None
+    p5: Calibrator | None = None
+    conf1: Calibrator | None = None
+    conf5: Calibrator | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The data behind an artifact."""
+
+    rows: int
+    groups: int
+    source: str
+    first: str | None = None
+    last: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One published calibrator."""
+
+    name: str
+    version: str
+    created: str
+    # None: fitted on a table without an identity, so it can be evaluated but never matches what runs.
+    identity: Identity | None
+    calibrators: Calibrators
+    policies: Mapping[str, PolicyFit]
+    abstention: Abstention
+    # The best fixed number of passages above zero on train: what serves where the policy may not.
+    fallback_action: int
+    window: Window
+    # Mean milliseconds of retrieving and reading k passages on train, for the utility policy.
+    cost_ms: Mapping[int, float] = field(default_factory=dict)
+    # Deciles of each signal on train, against which drift is measured.
+    quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.fallback_action not in (1, 5):
+            raise ValueError(f"fallback_action must be 1 or 5, got {self.fallback_action}")
+
+
+def canonical_bytes(artifact: Artifact) -> bytes:
+    """One byte string per artifact: sorted keys, no white space, no NaN; what the checksum is taken over."""
+    return json.dumps(
+        asdict(artifact), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def checksum(artifact: Artifact) -> str:
+    """SHA-256 of the canonical bytes, in hex."""
+    return hashlib.sha256(canonical_bytes(artifact)).hexdigest()
+
+
+def content_version(artifact: Artifact) -> str:
+    """A version that names the content: the day, and a digest of everything but the version itself."""
+    body = asdict(artifact) | {"version": ""}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return f"{artifact.created[:10]}-{digest[:8]}"

@@ -1,0 +1,94 @@
+"""What gating costs against always fetching five passages, for each schedule; any unit, ms or tokens or money.
+
+Symbols as in the paper: cb a closed-book probe, ret retrieval, ob reading with passages.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Mean cost of each part of a question."""
+
+    cb: float
+    ret1: float
+    ob1: float
+    ret5: float
+    ob5: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How often each number of passages is read; the three add up to one."""
+
+    k0: float
+    k1: float
+    k5: float
+
+    def __post_init__(self) -> None:
+        if min(self.k0, self.k1, self.k5) < 0.0 or abs(self.k0 + self.k1 + self.k5 - 1.0) > 1e-9:
+            raise ValueError(f"shares must be non-negative and add up to one, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Early exit: the share of retrieving questions whose probe is cut short, and how much of it was spent."""
+
+    caught: float
+    spent: float
+
+
+NO_EXIT = Exit(caught=0.0, spent=1.0)
+
+
+def always_rag(c: Costs) -> float:
+    """Retrieve and read five passages for every question, with no probe."""
+    return c.ret5 + c.ob5
+
+
+def serial(c: Costs, s: Shares, exit_: Exit = NO_EXIT) -> float:
+    """Probe, then retrieve, then read; an exit cuts the probes that would have led to retrieval."""
+    retrieving = s.k1 + s.k5
+    probe = c.cb * (s.k0 + retrieving * (1.0 - exit_.caught + exit_.caught * exit_.spent))
+    return probe + s.k1 * (c.ret1 + c.ob1) + s.k5 * (c.ret5 + c.ob5)
+
+
+def overlap(c: Costs, s: Shares, exit_: Exit = NO_EXIT) -> float:
+    """Retrieve five passages while the probe runs, for every question; only reading waits for both.
+
+    A saving in latency only: in calls and money it pays every retrieval.
+    """
+    retrieving = s.k1 + s.k5
+    late = retrieving * exit_.caught * max(c.cb * exit_.spent, c.ret5)
+    waited = retrieving * (1.0 - exit_.caught) * max(c.cb, c.ret5)
+    return s.k0 * c.cb + late + waited + s.k1 * c.ob1 + s.k5 * c.ob5
+
+
+def race(c: Costs, s: Shares) -> float:
+    """Probe and read five passages side by side, and cancel the loser. One passage is read after the probe."""
+    return s.k0 * c.cb + s.k1 * (max(c.cb, c.ret5) + c.ob1) + s.k5 * max(c.cb, c.ret5 + c.ob5)
+
+
+def break_even_skip(c: Costs) -> float:
+    """The share of skipped retrievals from which the serial binary gate is cheaper; above 1 it never is."""
+    return c.cb / always_rag(c)
+
+
+def overlap_break_even_skip(c: Costs) -> float:
+    """The same where retrieval overlaps the probe: what is waited for beyond it, over what a skip saves."""
+    wait = max(c.cb, c.ret5)
+    saved_by_skip = wait - c.cb + c.ob5
+    return (wait - c.ret5) / saved_by_skip if saved_by_skip > 0.0 else float("inf")
+
+
+def race_break_even_skip(c: Costs) -> float:
+    """The same where reading races the probe: a slow probe can only delay, never lead."""
+    full = c.ret5 + c.ob5
+    if c.cb < full:
+        return 0.0
+    return float("inf") if c.cb > full else 1.0
+
+
+def ratio(gate: float, c: Costs) -> float:
+    """Cost of gating over always-RAG; below 1 is a saving."""
+    return gate / always_rag(c)

@@ -1,0 +1,76 @@
+"""The finished decision: one frozen record that the receipt, the metrics and the log are all made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.decision.artifact import Thresholds
+from app.decision.policy import Action, Policy, Reason, Retrieval
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A passage that the reader was given; `index` is its number in the prompt, from 1."""
+
+    index: int
+    id: str
+    title: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one generation."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Add two generations of one stage up: an escalated question is read twice."""
+        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds of each stage; None where the stage did not run."""
+
+    total: float
+    probe: float | None = None
+    embed: float | None = None
+    search: float | None = None
+    read: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """Everything about one answered question."""
+
+    id: str
+    question: str
+    collection: str
+    policy: Policy
+    retrieval: Retrieval
+    abstain: bool
+    filtered: bool
+    # None when withheld.
+    answer: str | None
+    action: Action
+    # What was really read, also when the answer was then withheld: all cost accounting goes by k.
+    k: int
+    reason: Reason
+    confidence: float | None
+    p_closed_book: float | None
+    signals: Mapping[str, float]
+    read_signals: Mapping[str, float]
+    thresholds: Thresholds | None
+    tau_abstain: float | None
+    calibrator: str | None
+    certified: bool
+    timings: Timings
+    citations: tuple[Citation, ...] = ()
+    probe_usage: Usage | None = None
+    read_usage: Usage | None = None
+    # How many searches were sent, whether or not their passages were read.
+    retrieval_calls: int = 0
+    schedule: str = "serial"
+    tags: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,81 @@
+"""Uncertainty signals from a short answer's token log-probabilities; for each, higher is more confident.
+
+The same functions run when a calibrator is fitted and when it serves, so an estimator's bias cancels.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TOP = 20
+PREFIXES = (1, 2, 4, 8)
+NAMES = ("seq_logprob", "neg_entropy", "margin")
+
+# Servers mark an impossible token with -inf or -9999. Real log-probabilities of printed alternatives stay far
+# above this, so the clamp touches sentinels only, and one of them cannot swamp a mean.
+LOGPROB_FLOOR = -100.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One answer token: its own log-probability, and those of the likeliest alternatives, best first."""
+
+    logprob: float
+    top: tuple[float, ...] = ()
+
+
+def prefixed(name: str, length: int) -> str:
+    """Name a signal on the first `length` tokens, e.g. `margin@4`."""
+    return f"{name}@{length}"
+
+
+def all_names() -> tuple[str, ...]:
+    """Every signal that `extract` can return: each on the whole answer, then on each prefix."""
+    return NAMES + tuple(prefixed(name, length) for length in PREFIXES for name in NAMES)
+
+
+def extract(tokens: Sequence[TokenLogprobs]) -> dict[str, float]:
+    """Compute every signal on the whole answer and on its prefixes.
+
+    A prefix longer than the answer is the whole answer: that is what an early-exit probe would have seen. Where
+    nothing can be said (no token, a NaN, no alternatives) the name is absent; a stand-in would look calibrated.
+    """
+    signals = _on(tokens, suffix="")
+    for length in PREFIXES:
+        signals |= _on(tokens[:length], suffix=f"@{length}")
+    return signals
+
+
+def _on(tokens: Sequence[TokenLogprobs], *, suffix: str) -> dict[str, float]:
+    values = {
+        "seq_logprob": _mean([_clamp(token.logprob) for token in tokens]),
+        "neg_entropy": _mean([-_entropy(token.top) for token in tokens]),
+        "margin": _mean([_margin(token.top) for token in tokens]),
+    }
+    return {name + suffix: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _clamp(logprob: float) -> float:
+    # min and max would quietly turn a NaN into a bound.
+    return logprob if math.isnan(logprob) else max(LOGPROB_FLOOR, min(0.0, logprob))
+
+
+def _entropy(top: Sequence[float]) -> float:
+    """Entropy in nats of the top 20 alternatives, with all the rest as one bucket of mass r: H20 - r ln r.
+
+    One bucket understates a flat tail; a fixed estimator matters more than a tight one.
+    """
+    if len(top) < TOP:
+        return math.nan
+    logprobs = [_clamp(logprob) for logprob in top[:TOP]]
+    rest = 1.0 - math.fsum(math.exp(logprob) for logprob in logprobs)
+    seen = -math.fsum(math.exp(logprob) * logprob for logprob in logprobs)
+    return seen if rest <= 0.0 else seen - rest * math.log(rest)
+
+
+def _margin(top: Sequence[float]) -> float:
+    return _clamp(top[0]) - _clamp(top[1]) if len(top) > 1 else math.nan

@@ -1,0 +1,1 @@
+"""What watches: each observer sees one finished DecisionRecord."""

@@ -1,0 +1,171 @@
+"""What the life of a question needs from the world: small Protocols, and the values that cross them."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from app.decision.record import DecisionRecord
+from app.decision.signals import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One retrieved passage; `score` is the similarity that ranked it, higher is nearer."""
+
+    id: str
+    title: str
+    text: str
+    score: float = 0.0
+    payload: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A question with the passages to answer it from, best first; none means closed-book."""
+
+    question: str
+    passages: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token of a streamed answer, with its log-probabilities."""
+
+    text: str
+    logprobs: TokenLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished answer. `tokens` holds the answer's own tokens: the end token and the stop are not among them."""
+
+    text: str
+    tokens: tuple[TokenLogprobs, ...]
+    prompt_tokens: int
+    completion_tokens: int
+    # Fewer than were given where the reader's context was too short: the worst-ranked were dropped.
+    passages_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderIdentity:
+    """What a calibrator must have been fitted on: the model and everything that shapes its log-probabilities."""
+
+    model: str
+    quantisation: str
+    chat_template: str
+    prompts: str
+    stop: tuple[str, ...]
+    logprobs: str
+
+
+class Reader(Protocol):
+    """A language model that answers briefly and says how sure each token was."""
+
+    async def identify(self) -> ReaderIdentity:
+        """Say what is running; asks the server, so it raises UpstreamError where there is none."""
+        ...
+
+    async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
+        """Answer greedily; cancelling the call stops the generation upstream."""
+        ...
+
+    def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncIterator[Token]:
+        """Answer token by token; closing the iterator stops the generation upstream."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if it can answer now, raise UpstreamError if not."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; idempotent."""
+        ...
+
+
+class Embedder(Protocol):
+    """Turns text into vectors of one length, normalised to unit length."""
+
+    @property
+    def name(self) -> str:
+        """What goes into a calibrator's identity: the checkpoint and its query prefix."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector."""
+        ...
+
+    async def embed_query(self, text: str) -> Sequence[float]:
+        """Embed one question, with the query prefix if the model wants one."""
+        ...
+
+    async def embed_passages(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """Embed many passages, without the query prefix, in order."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if it can embed now, raise UpstreamError if not."""
+        ...
+
+    async def close(self) -> None:
+        """Release threads and connections; idempotent."""
+        ...
+
+
+# A payload equality filter: every named field has exactly this value.
+Filter = Mapping[str, str | int | bool]
+
+
+class Retriever(Protocol):
+    """Searches named collections of passages by vector."""
+
+    async def search(
+        self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
+    ) -> list[Passage]:
+        """Return at most `limit` passages, nearest first; UnknownCollection where there is none of that name."""
+        ...
+
+    async def count(self, collection: str) -> int:
+        """How many passages the collection holds; UnknownCollection where there is none of that name."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if it can search now, raise UpstreamError if not."""
+        ...
+
+    async def close(self) -> None:
+        """Flush and release; idempotent."""
+        ...
+
+
+class Corpus(Protocol):
+    """The writing side of a vector store, for ingestion: what a Retriever later searches."""
+
+    async def create(self, collection: str, *, dimension: int) -> None:
+        """Make the collection if it is not there; DataError if it is there with another dimension."""
+        ...
+
+    async def known(self, collection: str, ids: Sequence[str]) -> set[str]:
+        """Which of these passage ids the collection already holds."""
+        ...
+
+    async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Store passages durably; a known id is replaced."""
+        ...
+
+
+class Observer(Protocol):
+    """Sees every finished decision; must not block and must not raise."""
+
+    def observe(self, record: DecisionRecord) -> None:
+        """Take note of one finished decision."""
+        ...
+
+
+class Clock(Protocol):
+    """Seconds that only go forward, for timings."""
+
+    def __call__(self) -> float:
+        """Now."""
+        ...

@@ -1,0 +1,1 @@
+"""The offline job, one file a step."""
