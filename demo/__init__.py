@@ -1,0 +1,1 @@
+"""The demo world: a small encyclopedia and its questions, written from open fact tables."""
