@@ -1,6 +1,6 @@
 """What the life of a question needs from the world: small Protocols, and the values that cross them."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,10 +29,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token of a streamed answer, with its log-probabilities."""
+    """A piece of a streamed answer as the server sent it: usually one token, sometimes none of its text yet."""
 
     text: str
-    logprobs: TokenLogprobs | None
+    logprobs: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Reader(Protocol):
         """Answer greedily; cancelling the call stops the generation upstream."""
         ...
 
-    def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncIterator[Token]:
-        """Answer token by token; closing the iterator stops the generation upstream."""
+    def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+        """Answer token by token, then once as a whole; closing the generator stops the generation upstream."""
         ...
 
     async def ping(self) -> None:

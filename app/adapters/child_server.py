@@ -1,0 +1,269 @@
+"""One server in a child process: started, waited for, restarted when it dies, and never left behind.
+
+    stopped -> starting -> ready <-> restarting
+                  |          any -> stopped, by stop()
+                  +-> failed
+
+The child runs under `child_guard`, which ends the server when the gateway ends, even by kill -9. The usual way,
+PR_SET_PDEATHSIG set by a preexec_fn of the gateway's own fork, falls short three times: it runs Python in a fork of
+a process with threads, it fires when the *thread* that forked ends, and it spares the server's own children.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+
+from app.errors import UpstreamUnavailable
+
+State = Literal["stopped", "starting", "ready", "restarting", "failed"]
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+# Below Linux's range for outgoing connections (32768 and up): a port inside it may be taken by any client while the
+# server restarts, and a client that polls it over loopback can even end up connected to itself.
+PORTS = range(20000, 32768)
+PORT_ATTEMPTS = 5
+HEALTH_POLL_S = 0.1
+HEALTH_TIMEOUT_S = 2.0
+LOG_LIMIT_BYTES = 10_000_000
+TAIL_LINES = 20
+TAIL_BYTES = 8192
+
+
+class ChildServer:
+    """Keeps one HTTP server running on a loopback port that stays the same across restarts.
+
+    `command` makes the command line for a port. `env` is added to the inherited environment, from which the
+    gateway's own settings, and so its secrets, are removed. `health_path` answers 200 once the server can serve.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[int], Sequence[str]],
+        *,
+        health_path: str,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        upstream: str = "reader",
+        ready_timeout_s: float = 60,
+        grace_s: float = 10,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = 30,
+        stable_s: float = 60,
+    ) -> None:
+        self._name = name
+        self._command = command
+        self._health_path = health_path
+        self._log_path = log_path
+        self._env = dict(env or {})
+        self._upstream = upstream
+        self._ready_timeout_s = ready_timeout_s
+        self._grace_s = grace_s
+        self._backoff_s = backoff_s
+        self._max_backoff_s = max_backoff_s
+        self._stable_s = stable_s
+        self._state: State = "stopped"
+        self._port: int | None = None
+        self._process: Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._log_start = 0
+
+    @property
+    def state(self) -> State:
+        """Where in its life the server is."""
+        return self._state
+
+    @property
+    def url(self) -> str:
+        """The base URL, valid from the first start on, also while the server restarts."""
+        if self._port is None:
+            raise UpstreamUnavailable(self._upstream, f"{self._name} was never started")
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The leader of the server's process group (its guard), or None when nothing runs."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> str:
+        """Start the server, wait until it is ready and watch it from then on; the base URL.
+
+        UpstreamUnavailable, with the last lines of its log, where it ends or times out before it is ready.
+        """
+        if self._watcher is not None:
+            return self.url
+        self._state = "starting"
+        try:
+            await self._first_launch()
+        except BaseException:
+            self._state = "failed"
+            raise
+        self._state = "ready"
+        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self._name}")
+        return self.url
+
+    async def stop(self) -> None:
+        """End the server and everything it started, politely at first; idempotent."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watcher
+        await self._end()
+        self._state = "stopped"
+
+    def log_tail(self) -> str:
+        """The last lines that the server wrote since it was last started."""
+        with contextlib.suppress(OSError), self._log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, size - TAIL_BYTES))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
+        return ""
+
+    async def _first_launch(self) -> None:
+        """Launch, on another port if the chosen one was taken between choosing and binding."""
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
+            chosen_before = self._port is not None
+            if self._port is None:
+                self._port = _free_port()
+            try:
+                await self._launch()
+            except UpstreamUnavailable:
+                if chosen_before or not attempts_left or _is_free(self._port):
+                    raise
+                self._port = None
+            else:
+                return
+
+    async def _watch(self) -> None:
+        """Restart the server whenever it ends, waiting longer each time that it ends soon."""
+        clock = asyncio.get_running_loop().time
+        pause = self._backoff_s
+        while True:
+            ready_at = clock()
+            if self._process is not None:
+                code = await self._process.wait()
+                self._state = "restarting"
+                logger.warning("%s ended with exit code %s; its last lines:\n%s", self._name, code, self.log_tail())
+                await self._end()
+            if clock() - ready_at >= self._stable_s:
+                pause = self._backoff_s
+            logger.warning("restarting %s in %.1f s", self._name, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._max_backoff_s)
+            try:
+                await self._launch()
+            except UpstreamUnavailable as error:
+                logger.warning("%s", error)
+            else:
+                self._state = "ready"
+                logger.info("%s is ready again", self._name)
+
+    async def _launch(self) -> None:
+        """Start the process and return once it is healthy; whatever goes wrong, leave no process."""
+        try:
+            self._process = await self._spawn()
+            await self._until_healthy(self._process)
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _spawn(self) -> Process:
+        assert self._port is not None
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FETCHWISE_")}
+        guard = [sys.executable, "-I", "-S", str(Path(__file__).with_name("child_guard.py")), str(os.getpid())]
+        log = self._open_log()
+        try:
+            return await asyncio.create_subprocess_exec(
+                *guard,
+                *self._command(self._port),
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=STDOUT,
+                env={**inherited, **self._env},
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    async def _until_healthy(self, process: Process) -> None:
+        try:
+            async with asyncio.timeout(self._ready_timeout_s), aiohttp.ClientSession() as http:
+                while process.returncode is None:
+                    if await self._is_healthy(http):
+                        return
+                    await asyncio.sleep(HEALTH_POLL_S)
+        except TimeoutError:
+            problem = f"was not ready within {self._ready_timeout_s:g} s"
+        else:
+            problem = f"ended with exit code {process.returncode} before it was ready"
+        raise UpstreamUnavailable(
+            self._upstream, f"{self._name} {problem}; the last lines of {self._log_path}:\n{self.log_tail()}"
+        )
+
+    async def _is_healthy(self, http: aiohttp.ClientSession) -> bool:
+        timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
+        try:
+            async with http.get(self.url + self._health_path, timeout=timeout) as reply:
+                return reply.status == 200
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    async def _end(self) -> None:
+        """End the process group, if there is one, and wait until it is gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(self._grace_s):
+                await process.wait()
+        except TimeoutError:
+            logger.warning("%s did not end within %g s of SIGTERM: killing it", self._name, self._grace_s)
+        finally:
+            # Also after a polite end, and after the guard itself was killed: the server's own children may remain.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    def _open_log(self) -> int:
+        """Open the log for appending, starting a new one where the old has grown large."""
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self._log_path.stat().st_size > LOG_LIMIT_BYTES:
+                self._log_path.replace(self._log_path.with_name(self._log_path.name + ".1"))
+        log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._log_start = os.fstat(log).st_size
+        return log
+
+
+def _free_port() -> int:
+    """A port that nothing listens on now."""
+    # Not a secret: any port will do.
+    candidates = random.sample(PORTS, k=len(PORTS))
+    return next(port for port in candidates if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections of the last run that are still closing do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,328 @@
+"""The reader over the OpenAI chat API, as vLLM and llama.cpp speak it: short greedy answers with log-probabilities."""
+
+import asyncio
+import hashlib
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+
+from app.decision.signals import TOP, TokenLogprobs
+from app.errors import (
+    ConfigurationError,
+    PromptTooLong,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from app.ports import Generation, Passage, Prompt, ReaderIdentity, Token
+from app.prompts import Prompts
+
+STOP = ("\n",)
+# vLLM and llama.cpp close idle connections after five seconds; ours must go first, or a request meets a closed one.
+_KEEPALIVE_S = 3.0
+# A fixed conversation whose rendering tells two chat templates apart.
+_SAMPLE_CHAT = [{"role": "user", "content": "fetchwise"}]
+
+
+class OpenAIReader:
+    """Any server that speaks `/v1/chat/completions` with `logprobs` and `top_logprobs: 20`."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        prompts: Prompts,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        max_connections: int = 256,
+        quantisation: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._model = model
+        self._prompts = prompts
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(5.0, timeout_s))
+        self._max_connections = max_connections
+        self._quantisation = quantisation
+        self._template_kwargs = dict(chat_template_kwargs) if chat_template_kwargs else None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def identify(self) -> ReaderIdentity:
+        """Ask the server what it runs; a model that it does not serve is a configuration error."""
+        served = (await self._json("GET", "/v1/models")).get("data")
+        if not isinstance(served, list):
+            raise UpstreamBadReply("reader", "the reader's list of models is not a list")
+        mine = next((entry for entry in served if entry.get("id") == self._model), None)
+        if mine is None:
+            names = ", ".join(str(entry.get("id")) for entry in served) or "none"
+            raise ConfigurationError(
+                f"the reader does not serve the model {self._model!r}, only: {names}. Set FETCHWISE_READER_MODEL."
+            )
+        reported = (mine.get("meta") or {}).get("ftype")
+        return ReaderIdentity(
+            model=self._model,
+            quantisation=self._quantisation or reported or "unquantised",
+            chat_template=await self._chat_template_digest(),
+            prompts=self._prompts.digest,
+            stop=STOP,
+            logprobs=f"top{TOP}",
+        )
+
+    async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
+        """Answer greedily, at most to the first newline, with as many of the passages as fit."""
+        for passages in _fewer_and_fewer(prompt.passages):
+            body = self._body(prompt.question, passages, max_tokens)
+            try:
+                reply = await self._json("POST", "/v1/chat/completions", body)
+            except PromptTooLong:
+                if len(passages) <= 1:
+                    raise
+                continue
+            return _generation(reply, len(passages))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+        """Yield the answer's pieces, then the whole; the same text and tokens as `generate`."""
+        for passages in _fewer_and_fewer(prompt.passages):
+            body = self._body(prompt.question, passages, max_tokens)
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            try:
+                async with self._post_stream(body) as events:
+                    async for item in _assemble(events, len(passages)):
+                        yield item
+            except PromptTooLong:
+                if len(passages) <= 1:
+                    raise
+                continue
+            return
+
+    async def ping(self) -> None:
+        """Ask for the list of models: cheap, and served only by a server that has loaded one."""
+        await self._json("GET", "/v1/models")
+
+    async def close(self) -> None:
+        """Close the connection pool."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _body(self, question: str, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
+        content = self._prompts.render(question, [(passage.title, passage.text) for passage in passages])
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "logprobs": True,
+            "top_logprobs": TOP,
+            "stop": list(STOP),
+        }
+        if self._template_kwargs:
+            body["chat_template_kwargs"] = self._template_kwargs
+        return body
+
+    def _pool(self) -> aiohttp.ClientSession:
+        # Made on first use because aiohttp ties a session to the running loop.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S),
+                headers=self._headers,
+                timeout=self._timeout,
+            )
+        return self._session
+
+    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        data = orjson.dumps(body) if body is not None else None
+        headers = {"content-type": "application/json"} if data else None
+        with _translated():
+            async with self._pool().request(method, self._url + path, data=data, headers=headers) as response:
+                raw = await response.read()
+                _check(response.status, raw, self._model)
+        return _object(raw)
+
+    @asynccontextmanager
+    async def _post_stream(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        with _translated():
+            async with self._pool().post(
+                self._url + "/v1/chat/completions",
+                data=orjson.dumps(body),
+                headers={"content-type": "application/json"},
+            ) as response:
+                if response.status != 200:
+                    _check(response.status, await response.read(), self._model)
+                yield _events(response)
+
+    async def _chat_template_digest(self) -> str:
+        """Fingerprint the chat template by what it does: no two servers publish it in the same way."""
+        kwargs = {"chat_template_kwargs": self._template_kwargs} if self._template_kwargs else {}
+        attempts = (
+            ("/apply-template", {"messages": _SAMPLE_CHAT, **kwargs}, "prompt"),
+            ("/tokenize", {"model": self._model, "messages": _SAMPLE_CHAT, **kwargs}, "tokens"),
+        )
+        for path, body, key in attempts:
+            try:
+                rendered = (await self._json("POST", path, body)).get(key)
+            except UpstreamTimeout:
+                raise
+            except UpstreamError:
+                continue  # not every server has this path; the last resort below is still a fixed value
+            if rendered:
+                return hashlib.sha256(orjson.dumps(rendered)).hexdigest()[:16]
+        return "unknown"
+
+
+def _fewer_and_fewer(passages: tuple[Passage, ...]) -> list[tuple[Passage, ...]]:
+    """All the passages, then without the worst-ranked, down to the best one: the server says what fits."""
+    return [passages[:n] for n in range(len(passages), 0, -1)] or [()]
+
+
+class _translated:  # noqa: N801 - reads as a phrase: with _translated()
+    """Turn aiohttp's exceptions into ours, most specific first."""
+
+    def __enter__(self) -> None:
+        """Nothing to set up."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise the translation of a vendor's exception; let everything else pass."""
+        match error:
+            case asyncio.TimeoutError():  # aiohttp's own timeouts inherit from it
+                raise UpstreamTimeout("reader", "the reader did not answer in time") from error
+            case aiohttp.InvalidURL():
+                raise ConfigurationError("FETCHWISE_READER is not a URL that can be called") from error
+            case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError():
+                raise UpstreamUnavailable("reader", f"the reader broke the connection off: {error}") from error
+            case aiohttp.ClientError() | ValueError():
+                raise UpstreamBadReply("reader", f"the reader does not speak HTTP as expected: {error}") from error
+
+
+def _check(status: int, raw: bytes, model: str) -> None:
+    if status == 200:
+        return
+    message = _error_message(raw)
+    if status == 400 and _is_too_long(message):
+        raise PromptTooLong("the question does not fit the reader's context: shorten it")
+    if status == 404:
+        raise UpstreamUnavailable("reader", f"the reader has no such path or does not serve {model!r}: {message}")
+    if status in {401, 403}:
+        raise UpstreamUnavailable("reader", "the reader refused the key: set FETCHWISE_READER_API_KEY")
+    if status == 429 or status >= 500:
+        raise UpstreamUnavailable("reader", f"the reader answered {status}: {message}")
+    raise UpstreamBadReply("reader", f"the reader answered {status}: {message}")
+
+
+def _error_message(raw: bytes) -> str:
+    try:
+        error = orjson.loads(raw).get("error")
+    except (orjson.JSONDecodeError, AttributeError):
+        return raw[:200].decode(errors="replace")
+    if isinstance(error, dict):
+        return f"{error.get('type', '')} {error.get('message', '')}".strip()[:500]
+    return str(error)[:500]
+
+
+def _is_too_long(message: str) -> bool:
+    lowered = message.lower()
+    return any(phrase in lowered for phrase in ("context length", "context size", "exceed_context", "too long"))
+
+
+def _object(raw: bytes | str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise UpstreamBadReply("reader", "the reader's reply is not JSON") from error
+    if not isinstance(value, dict):
+        raise UpstreamBadReply("reader", "the reader's reply is not a JSON object")
+    return value
+
+
+def _generation(reply: Mapping[str, Any], passages_read: int) -> Generation:
+    try:
+        choice = reply["choices"][0]
+        content = choice["message"]["content"] or ""
+        tokens = (choice.get("logprobs") or {}).get("content") or []
+        return _finished(content, [_raw_token(token) for token in tokens], reply.get("usage") or {}, passages_read)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
+
+
+_RawToken = tuple[bytes, TokenLogprobs]
+
+
+def _raw_token(token: Mapping[str, Any]) -> _RawToken:
+    text = bytes(token["bytes"]) if token.get("bytes") else str(token["token"]).encode()
+    top = tuple(_number(entry["logprob"]) for entry in token.get("top_logprobs") or ())
+    return text, TokenLogprobs(_number(token["logprob"]), top)
+
+
+def _number(value: object) -> float:
+    # JSON has no NaN or infinity, so servers send null for them.
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _finished(content: str, tokens: Sequence[_RawToken], usage: Mapping[str, Any], passages_read: int) -> Generation:
+    answer = content.split("\n", 1)[0].strip()
+    return Generation(
+        text=answer,
+        tokens=tuple(_answer_tokens(answer, tokens)),
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        completion_tokens=int(usage.get("completion_tokens") or len(tokens)),
+        passages_read=passages_read,
+    )
+
+
+def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogprobs]:
+    """Keep the tokens that begin before the answer ends: the stop and the end token never count.
+
+    Servers differ in whether they report the end token and how they print it, so its position tells, not its name.
+    Leading white space of the first tokens is not in the answer, so counting starts behind it.
+    """
+    joined = b"".join(text for text, _ in tokens)
+    position = len(joined.lstrip()) - len(joined)
+    length = len(answer.encode())
+    kept = []
+    for text, logprobs in tokens:
+        if position >= length:
+            break
+        kept.append(logprobs)
+        position += len(text)
+    return kept
+
+
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a server-sent event stream; ending before `[DONE]` means the server died."""
+    async for line in response.content:
+        payload = line.strip().removeprefix(b"data:").strip()
+        if payload == b"[DONE]":
+            return
+        if line.startswith(b"data:"):
+            event = _object(payload)
+            if "error" in event:
+                raise UpstreamUnavailable("reader", f"the reader failed while answering: {_error_message(payload)}")
+            yield event
+    raise UpstreamUnavailable("reader", "the reader broke the answer off")
+
+
+async def _assemble(
+    events: AsyncIterator[dict[str, Any]], passages_read: int
+) -> AsyncGenerator[Token | Generation, None]:
+    content, tokens, usage = "", list[_RawToken](), dict[str, Any]()
+    try:
+        async for event in events:
+            usage = event.get("usage") or usage
+            for choice in event.get("choices") or ():
+                text = (choice.get("delta") or {}).get("content") or ""
+                new = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or ()]
+                content += text
+                tokens += new
+                if text or new:
+                    yield Token(text, tuple(logprobs for _, logprobs in new))
+        yield _finished(content, tokens, usage, passages_read)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error

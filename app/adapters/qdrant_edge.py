@@ -1,0 +1,246 @@
+"""Qdrant's own engine inside the process, on disk: passages survive kill -9, and one process at a time holds them."""
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from app.adapters.qdrant_payload import (
+    TERMS,
+    check_collection,
+    other_dimension,
+    point_id,
+    read_payload,
+    terms,
+    unknown_collection,
+    write_payload,
+)
+from app.errors import ConfigurationError, FetchwiseError, StoreInUse, UpstreamBadReply, UpstreamUnavailable
+from app.ports import Filter, Passage
+
+if TYPE_CHECKING:
+    from qdrant_edge import EdgeShard, Point
+
+T = TypeVar("T")
+
+# Searches wait for one batch at most while passages are being added: the engine runs one call at a time.
+_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    shard: "EdgeShard"
+    dimension: int
+
+
+class QdrantEdge:
+    """A Retriever and a Corpus in the directory `root`; StoreInUse if another process has it open.
+
+    Every call into the engine runs on the adapter's one thread: the engine holds the interpreter for a whole
+    call, so more threads would gain nothing, and the event loop stays free to read sockets between calls.
+    """
+
+    def __init__(self, root: Path) -> None:
+        try:
+            import qdrant_edge  # noqa: PLC0415 - an optional dependency, wanted only where it is used
+        except ImportError as error:
+            raise ConfigurationError(
+                "the embedded vector store is not installed: pip install 'fetchwise[embedded]', "
+                "or set FETCHWISE_VECTORS to the URL of a Qdrant server"
+            ) from error
+        self._engine = qdrant_edge
+        self._lock = _Lock.take(root)
+        # In a directory of their own, so that no collection's name can meet the lock's.
+        self._root = root / "collections"
+        self._open: dict[str, _Collection] = {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qdrant-edge")
+        self._closed = False
+
+    async def search(
+        self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
+    ) -> list[Passage]:
+        """Return at most `limit` passages, nearest first; exact, not approximate."""
+
+        def run() -> list[Passage]:
+            opened = self._collection(collection)
+            if len(vector) != opened.dimension:
+                raise UpstreamBadReply("vectors", str(other_dimension(collection, opened.dimension, len(vector))))
+            engine = self._engine
+            conditions = [engine.FieldCondition(TERMS, match=engine.MatchValue(term)) for term in terms(where or {})]
+            request = engine.SearchRequest(
+                query=engine.Query.Nearest(list(vector)),
+                limit=limit,
+                filter=engine.Filter(must=[*conditions]) if conditions else None,
+                params=engine.SearchParams(exact=True),
+                with_payload=True,
+            )
+            return [read_payload(point.payload, point.score) for point in opened.shard.search(request)]
+
+        return await self._run(run)
+
+    async def count(self, collection: str) -> int:
+        """How many passages the collection holds."""
+        return await self._run(lambda: self._collection(collection).shard.count(self._engine.CountRequest(exact=True)))
+
+    async def ping(self) -> None:
+        """Return if the store is open and its thread answers."""
+        await self._run(lambda: None)
+
+    async def create(self, collection: str, *, dimension: int) -> None:
+        """Make the collection if it is not there; DataError if it is there with another dimension."""
+
+        def run() -> None:
+            path = self._path(collection)
+            if path.exists():
+                have = self._collection(collection).dimension
+                if have != dimension:
+                    raise other_dimension(collection, have, dimension)
+                return
+            # Made aside and renamed: a process killed in between leaves no half collection under the name.
+            aside = path.with_name(f".{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            engine = self._engine
+            vectors = engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine)
+            shard = engine.EdgeShard.create(str(aside), engine.EdgeConfig(vectors=vectors))
+            # Without an index a filter reads every payload: 150 ms at 20,000 passages, the event loop stopped.
+            shard.update(engine.UpdateOperation.create_field_index(TERMS, engine.PayloadSchemaType.Keyword))
+            shard.close()
+            aside.rename(path)
+
+        await self._run(run)
+
+    async def known(self, collection: str, ids: Sequence[str]) -> set[str]:
+        """Which of these passage ids the collection already holds."""
+
+        def run() -> set[str]:
+            points = {point_id(id_): id_ for id_ in ids}
+            shard = self._collection(collection).shard
+            records = shard.retrieve([*points], with_payload=False, with_vector=False)
+            return {points[str(record.id)] for record in records}
+
+        return await self._run(run)
+
+    async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Store passages, on disk when this returns; a known id is replaced."""
+        engine = self._engine
+
+        def points() -> "list[Point]":
+            have = self._collection(collection).dimension
+            made = []
+            for passage, vector in zip(passages, vectors, strict=True):
+                if len(vector) != have:
+                    raise other_dimension(collection, have, len(vector))
+                made.append(engine.Point(point_id(passage.id), list(vector), write_payload(passage)))
+            return made
+
+        def upsert(batch: "list[Point]") -> None:
+            self._collection(collection).shard.update(engine.UpdateOperation.upsert_points(batch))
+
+        def flush() -> None:
+            self._collection(collection).shard.flush()
+
+        # All are made before the first is stored, so that a wrong one keeps all out.
+        made = await self._run(points)
+        for start in range(0, len(made), _BATCH):
+            await self._run(partial(upsert, made[start : start + _BATCH]))
+        await self._run(flush)
+
+    async def close(self) -> None:
+        """Close every collection and let go of the directory; idempotent."""
+        if self._closed:
+            return
+        closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close_shards)
+        self._closed = True
+        try:
+            await closing
+        finally:
+            self._thread.shutdown()
+            self._lock.release()
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        if self._closed:
+            raise UpstreamUnavailable("vectors", "the embedded vector store is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _translated, call)
+
+    def _close_shards(self) -> None:
+        while self._open:
+            _, opened = self._open.popitem()
+            opened.shard.close()
+
+    def _path(self, collection: str) -> Path:
+        return self._root / check_collection(collection)
+
+    def _collection(self, name: str) -> _Collection:
+        if name not in self._open:
+            path = self._path(name)
+            if not path.exists():
+                raise unknown_collection(name)
+            # The engine does not say the dimension of what it loads; its own file does.
+            config = json.loads((path / "edge_config.json").read_text())
+            dimension = int(config["vectors"][""]["size"])
+            self._open[name] = _Collection(self._engine.EdgeShard.load(str(path)), dimension)
+        return self._open[name]
+
+
+def _translated(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except FetchwiseError:
+        raise
+    # The engine raises plain Exception, and a panic in it is not even one of those.
+    except BaseException as error:
+        raise UpstreamUnavailable("vectors", f"the embedded vector store failed: {error}") from error
+
+
+class _Lock:
+    """The right to open a store, held by one process at a time and let go of by the system when that one dies."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    @classmethod
+    def take(cls, root: Path) -> Self:
+        """Take it, or raise StoreInUse naming who has it."""
+        path = root / "LOCK"
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigurationError(f"the vector store's directory {root} cannot be written: {error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            if not isinstance(error, BlockingIOError):
+                raise ConfigurationError(f"the vector store's directory {root} cannot be locked: {error}") from error
+            # It is empty for the moment between taking the lock and signing it.
+            holder = path.read_text().strip() or "another process"
+            raise StoreInUse(
+                f"the vector store {root} is in use by {holder}: stop that process first, "
+                "or set FETCHWISE_VECTORS to the URL of a Qdrant server, which many processes can share"
+            ) from error
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} ({_command()})\n".encode(), 0)
+        return cls(file)
+
+    def release(self) -> None:
+        """Let go of it, leaving the file: deleting it could take it from under whoever locks it next."""
+        os.ftruncate(self._file, 0)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        os.close(self._file)
+
+
+def _command() -> str:
+    # The program and its verb, no more: later arguments can carry what should not lie in a file.
+    program = Path(sys.argv[0] if sys.argv else "python")
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return " ".join([name, *(word for word in sys.argv[1:2] if word.isalpha())])

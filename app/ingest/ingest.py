@@ -1,0 +1,126 @@
+"""Fills a collection from files: what it already holds is neither embedded nor stored again.
+
+A passage's id is made from its content, so a run that was interrupted is resumed by running it again, and a second
+run over the same files adds nothing.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from app.ingest.chunks import LONGEST_SENTENCE, chunk, word_count
+from app.ingest.documents import Document, Skipped, find, read
+from app.ports import Clock, Corpus, Embedder, Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; by bytes, because how many passages there are is only known at the end."""
+
+    bytes_done: int
+    bytes_total: int
+    added: int
+    known: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did: passages stored, passages that were there before (or came twice), and what was left out."""
+
+    added: int
+    known: int
+    skipped: tuple[Skipped, ...]
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Passages in the order of the files, lazily, with note taken of how far it is and of what was left out."""
+
+    paths: Sequence[Path]
+    bytes_done: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def passages(self) -> Iterator[Passage]:
+        before = 0
+        for path in find(self.paths):
+            for item in read(path):
+                self.bytes_done = before + item.position
+                if isinstance(item, Skipped):
+                    self.skipped.append(item)
+                else:
+                    yield from passages_of(item)
+            before += _size(path)
+            self.bytes_done = before
+
+
+async def ingest(
+    paths: Sequence[Path],
+    *,
+    collection: str,
+    embedder: Embedder,
+    corpus: Corpus,
+    batch: int = 64,
+    on_progress: Callable[[Progress], None] | None = None,
+    clock: Clock = time.perf_counter,
+) -> Report:
+    """Read, cut, embed and store, at most `batch` passages at a time; makes the collection if it is not there.
+
+    Only one batch is ever in memory. Upstream failures are raised; everything stored before them stays.
+    """
+    started = clock()
+    total = sum(_size(path) for path in find(paths))
+    await corpus.create(collection, dimension=embedder.dimension)
+    reading = _Reading(paths)
+    added = known = 0
+    for passages in _batches(reading.passages(), batch):
+        by_id = {passage.id: passage for passage in passages}
+        there = await corpus.known(collection, list(by_id))
+        new = [passage for passage_id, passage in by_id.items() if passage_id not in there]
+        if new:
+            vectors = await embedder.embed_passages([embedded_text(passage) for passage in new])
+            await corpus.add(collection, new, vectors)
+        added += len(new)
+        known += len(passages) - len(new)
+        if on_progress is not None:
+            on_progress(Progress(reading.bytes_done, total, added, known, len(reading.skipped)))
+    if on_progress is not None:
+        on_progress(Progress(total, total, added, known, len(reading.skipped)))
+    return Report(added=added, known=known, skipped=tuple(reading.skipped), seconds=clock() - started)
+
+
+def passages_of(document: Document) -> Iterator[Passage]:
+    """Cut a document into passages with ids of their content; a row that is short enough stays as it is."""
+    untouched = document.is_row and word_count(document.text) <= LONGEST_SENTENCE
+    for text in [document.text] if untouched else chunk(document.text):
+        content = orjson.dumps([document.title, text, dict(document.payload)], option=orjson.OPT_SORT_KEYS)
+        passage_id = hashlib.sha256(content).hexdigest()[:16]
+        yield Passage(id=passage_id, title=document.title, text=text, payload=document.payload)
+
+
+def embedded_text(passage: Passage) -> str:
+    """What stands for a passage in the search: its title too, because the text often only says "it" or "she"."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
+def _batches(passages: Iterator[Passage], size: int) -> Iterator[list[Passage]]:
+    batch: list[Passage] = []
+    for passage in passages:
+        batch.append(passage)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # a dangling link counts for nothing, and reading it will say so

@@ -1,0 +1,154 @@
+"""Opens the parts that the settings name, in one place: the reader, the embedder and the vectors."""
+
+import asyncio
+import json
+import logging
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from app.adapters.child_server import ChildServer
+from app.adapters.llama_server import MODEL, embedded_model, llama_server
+from app.adapters.openai_embedder import OpenAIEmbedder
+from app.adapters.openai_reader import OpenAIReader
+from app.adapters.qdrant_edge import QdrantEdge
+from app.adapters.sentence_transformer import SentenceTransformerEmbedder
+from app.adapters.vllm_server import vllm_server
+from app.decision.artifact import Identity
+from app.errors import ConfigurationError
+from app.ports import Corpus, Embedder, Reader, ReaderIdentity, Retriever
+from app.prompts import DEFAULT, Prompts
+from app.settings import Settings
+
+KS = (0, 1, 5)
+logger = logging.getLogger(__name__)
+
+
+class VectorStore(Retriever, Corpus, Protocol):
+    """Both sides of a vector store: what ingestion writes, questions search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that a question needs, opened. `reader_server` is the child process, where we run one."""
+
+    reader: Reader
+    embedder: Embedder
+    vectors: VectorStore
+    reader_server: ChildServer | None
+
+
+@asynccontextmanager
+async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """Open all parts, slowest side by side, and close them in reverse order."""
+    async with AsyncExitStack() as stack:
+        vectors = open_vectors(settings)
+        stack.push_async_callback(vectors.close)
+        async with asyncio.TaskGroup() as starting:
+            embedder = starting.create_task(open_embedder(settings, stack))
+            reader = starting.create_task(_open_reader(settings, stack))
+        yield Parts(reader.result()[0], embedder.result(), vectors, reader.result()[1])
+
+
+def open_vectors(settings: Settings) -> VectorStore:
+    """The embedded store, or a client of the server; neither connects yet."""
+    if settings.vectors == "embedded":
+        return QdrantEdge(settings.data_dir / "vectors")
+    # Imported here: the client takes over a second to import, and the embedded default does not need it.
+    from app.adapters.qdrant import Qdrant  # noqa: PLC0415
+
+    key = settings.vectors_api_key.get_secret_value() if settings.vectors_api_key else None
+    return Qdrant(settings.vectors, api_key=key, grpc=settings.vectors_grpc, timeout_s=settings.vectors_timeout_s)
+
+
+async def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder:
+    """Load the local model, or greet the remote one."""
+    embedder: SentenceTransformerEmbedder | OpenAIEmbedder
+    if settings.embedder.startswith(("http://", "https://")):
+        if settings.embedder_model is None:
+            raise ConfigurationError("a remote embedder needs FETCHWISE_EMBEDDER_MODEL")
+        key = settings.embedder_api_key.get_secret_value() if settings.embedder_api_key else None
+        embedder = OpenAIEmbedder(
+            settings.embedder,
+            settings.embedder_model,
+            api_key=key,
+            query_prefix=settings.embedder_query_prefix,
+            timeout_s=settings.embedder_timeout_s,
+        )
+    else:
+        embedder = SentenceTransformerEmbedder(
+            settings.embedder, query_prefix=settings.embedder_query_prefix, threads=settings.embedder_threads
+        )
+    stack.push_async_callback(embedder.close)
+    await embedder.start()
+    return embedder
+
+
+async def _open_reader(settings: Settings, stack: AsyncExitStack) -> tuple[Reader, ChildServer | None]:
+    server = await _reader_server(settings)
+    if server is None:
+        url, model = settings.reader, settings.reader_model
+    else:
+        stack.push_async_callback(server.stop)
+        url, model = await server.start(), settings.reader_model or MODEL
+    if model is None or not url.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            "FETCHWISE_READER is `embedded`, `vllm` or an http(s) URL; the last two need FETCHWISE_READER_MODEL"
+        )
+    reader = OpenAIReader(
+        url,
+        model,
+        prompts=load_prompts(settings.prompts),
+        api_key=settings.reader_api_key.get_secret_value() if settings.reader_api_key else None,
+        timeout_s=settings.reader_timeout_s,
+        max_connections=settings.max_in_flight * 2,
+        quantisation=settings.reader_quantisation,
+        chat_template_kwargs={"enable_thinking": False} if settings.reader_thinking == "off" else None,
+    )
+    stack.push_async_callback(reader.close)
+    return reader, server
+
+
+async def _reader_server(settings: Settings) -> ChildServer | None:
+    log = settings.data_dir / "reader.log"
+    if settings.reader == "embedded":
+        model = await asyncio.to_thread(embedded_model, settings.data_dir / "models")
+        return llama_server(model, log_path=log, threads=settings.reader_threads, slots=settings.reader_slots)
+    if settings.reader == "vllm":
+        if settings.reader_model is None:
+            raise ConfigurationError("FETCHWISE_READER=vllm needs FETCHWISE_READER_MODEL: which model to serve")
+        return vllm_server(settings.reader_model, log_path=log, extra_args=shlex.split(settings.vllm_args))
+    return None
+
+
+def load_prompts(path: Path | None) -> Prompts:
+    """The built-in templates, or the operator's own."""
+    if path is None:
+        return DEFAULT
+    try:
+        return Prompts(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"FETCHWISE_PROMPTS={path}: must be JSON with closed_book and open_book: {error}"
+        ) from error
+
+
+def identity_of(
+    reader: ReaderIdentity, *, embedder: str, collection: str, max_tokens: int, ks: tuple[int, ...] = KS
+) -> Identity:
+    """What runs, in the words of a calibrator's identity."""
+    return Identity(
+        reader=reader.model,
+        quantisation=reader.quantisation,
+        chat_template=reader.chat_template,
+        prompts=reader.prompts,
+        max_tokens=max_tokens,
+        stop=reader.stop,
+        logprobs=reader.logprobs,
+        embedder=embedder,
+        collection=collection,
+        ks=ks,
+    )

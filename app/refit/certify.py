@@ -1,0 +1,198 @@
+"""What validation is used for, once: walking the paths that train laid, and certifying how far they hold.
+
+Fixed-sequence testing (Learn then Test): the steps of a path are tested in order at the full level delta, and the
+walk ends at the first that is not rejected. A false step is certified only if the first false one on the path is,
+so the chance of that is at most delta whatever the length of the path. With several references the p-value of a
+step is the greatest over them (intersection-union), which needs no correction either.
+
+MAPIE's risk control offers the same two ideas, and we do not use it: its losses lie in [0, 1] and belong to single
+samples, so it can neither pair a policy with its reference, where nearly all the power is, nor take a group of
+phrasings as one unit, and its p-values (Hoeffding-Bentkus, CLT) are blind to the variance or valid only in the limit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.decision.artifact import ALWAYS_K, Abstention, Certificate, PolicyFit, Thresholds
+from app.refit.bounds import Betting, answers, binomial_p, selective_p, selective_upper
+from app.refit.choose import Step
+from app.refit.ledger import Floats, Ledger, is_fixed
+from app.refit.split import VALIDATION_SHARE, Units, Validation
+
+_PAIRED = Betting(-1.0, 1.0)
+# An estimate of labels needed beyond this is no plan.
+_MOST_LABELS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far a path was walked: the last certified step, and the last that was right on average."""
+
+    certified: int | None
+    empirical: int
+    bound: float | None
+    # Of the first step that failed, against the reference that it failed.
+    failed_at: int | None = None
+    failed_against: int | None = None
+    failed_mean: float = 0.0
+    failed_deviation: float = 0.0
+
+
+def paired(ledger: Ledger[Validation], thresholds: Thresholds, k: int) -> Floats:
+    """Per group, the policy's accuracy minus that of always reading k, in the ledger's hashed order of groups."""
+    right = ledger.right(ledger.route(thresholds))
+    return ledger.units.means(right - ledger.fixed(k))
+
+
+def walk(
+    ledger: Ledger[Validation], path: Sequence[Step], *, references: Sequence[int], epsilon: float, delta: float
+) -> Walk:
+    """Test the steps in order, each against every reference, until one fails."""
+    certified = failed_at = failed_against = None
+    failed_mean = failed_deviation = 0.0
+    empirical = 0
+    for number, step in enumerate(path):
+        right = ledger.right(ledger.route(step.thresholds))
+        holds = True
+        for k in references:
+            if step.thresholds == ALWAYS_K[k]:
+                continue  # the policy is the reference
+            d = ledger.units.means(right - ledger.fixed(k))
+            holds = holds and float(d.mean()) >= -epsilon
+            if failed_at is None and _PAIRED.p_value(d, -epsilon, delta) > delta:
+                failed_at, failed_against = number, k
+                failed_mean, failed_deviation = float(d.mean()), float(d.std())
+        if failed_at is None:
+            certified = number
+        if not holds:
+            break
+        empirical = number
+    bound = None
+    if certified is not None:
+        bound = lower_bound(ledger, path[certified].thresholds, references=references, delta=delta)
+        empirical = max(empirical, certified)
+    return Walk(certified, empirical, bound, failed_at, failed_against, failed_mean, failed_deviation)
+
+
+def lower_bound(
+    ledger: Ledger[Validation], thresholds: Thresholds, *, references: Sequence[int], delta: float
+) -> float:
+    """The lower confidence bound on the paired difference with the hardest reference, from the test inverted."""
+    return min(
+        0.0 if thresholds == ALWAYS_K[k] else _PAIRED.lower(paired(ledger, thresholds, k), delta) for k in references
+    )
+
+
+def certify_policy(
+    ledger: Ledger[Validation],
+    path: Sequence[Step],
+    *,
+    references: Sequence[int],
+    epsilon: float,
+    delta: float,
+    objective: str,
+) -> tuple[PolicyFit, Walk]:
+    """Walk, and put the cheapest certified thresholds into a fit, or the empirical ones and why there is no more."""
+    walked = walk(ledger, path, references=references, epsilon=epsilon, delta=delta)
+    if walked.certified is not None:
+        assert walked.bound is not None
+        certificate = Certificate(epsilon, delta, reference_name(references), ledger.units.count, walked.bound)
+        thresholds = path[walked.certified].thresholds
+        # A certified fixed action saves nothing: then, too, say how many labels might change that.
+        more = None
+        if is_fixed(thresholds) is not None and walked.failed_at is not None:
+            more = labels_needed(walked.failed_mean, walked.failed_deviation, epsilon, delta)
+        return PolicyFit(thresholds, objective, certificate, labels_needed=more), walked
+    needed = labels_needed(walked.failed_mean, walked.failed_deviation, epsilon, delta)
+    against = f"always-k{walked.failed_against}"
+    if needed is None:
+        why = (
+            f"even the safest policy is {-walked.failed_mean:.3f} less accurate than {against} on validation, "
+            f"more than epsilon = {epsilon:g} allows: no number of labels mends that"
+            if walked.failed_mean <= -epsilon
+            else f"the difference from {against} is too near to -{epsilon:g} for any practical number of labels"
+        )
+    else:
+        why = (
+            f"{ledger.units.count} validation groups are too few: the safest policy's accuracy minus that of {against} "
+            f"is {walked.failed_mean:+.3f} with a standard deviation of {walked.failed_deviation:.3f}, and showing "
+            f"that it is above -{epsilon:g} takes about {needed} labelled groups in all; or allow a larger epsilon"
+        )
+    return PolicyFit(path[walked.empirical].thresholds, objective, None, why, needed), walked
+
+
+def labels_needed(mean: float, deviation: float, epsilon: float, delta: float) -> int | None:
+    """How many groups the whole table would need for the first step to certify, if what was observed is the truth.
+
+    The gambler's log-capital grows by bet gap - bet^2 deviation^2 / 2 a group. She needs log(1 / delta) of it, and
+    twice that to be likely to get it where luck has a part.
+    """
+    gap = mean + epsilon
+    if gap <= 0.0:
+        return None
+    # A loss of one costs her the bet and a little more, and she may stake three quarters of what she has.
+    bet = min(0.75, gap / max(deviation**2, 1e-12))
+    growth = bet * gap - 0.5 * bet**2 * deviation**2
+    groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / delta) / growth / VALIDATION_SHARE
+    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None
+
+
+def reference_name(references: Sequence[int]) -> str:
+    """How reports and certificates call a set of references."""
+    return f"always-k{references[0]}" if len(references) == 1 else "every fixed action"
+
+
+def certify_abstention(
+    right: Floats,
+    confidence: Floats,
+    units: Units,
+    path: Sequence[float],
+    *,
+    target: float,
+    delta: float,
+    spent: float,
+) -> Abstention:
+    """Walk from the strictest threshold to none, while the error among answered is shown to be below the target.
+
+    `spent` is the part of delta that is left for this policy: which policy abstains was itself chosen on validation,
+    so delta is shared among all that might have been.
+    """
+    last: float | None = None
+    for tau in path:
+        if selective_p(right, answers(confidence, tau), units, target, spent) > spent:
+            break
+        last = tau
+    if last is not None:
+        bound = selective_upper(right, answers(confidence, last), units, spent)
+        return Abstention(last, target, Certificate(target, delta, "error among answered", units.count, bound))
+    answered = answers(confidence, path[0])
+    share = float(answered @ units.weights)
+    error = float(((1.0 - right) * answered) @ units.weights) / share if share else 1.0
+    needed = _answers_needed(error, target, share, spent)
+    why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
+        f", not below the target of {target:g}: no number of labels mends that"
+        if needed is None
+        else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
+    )
+    return Abstention(_empirical_tau(right, confidence, units, path, target), target, None, why, needed)
+
+
+def _empirical_tau(right: Floats, confidence: Floats, units: Units, path: Sequence[float], target: float) -> float:
+    """The most permissive threshold whose observed error is within the target, else the strictest tried."""
+    for tau in reversed(path):
+        answered = answers(confidence, tau)
+        if ((1.0 - right - target) * answered) @ units.weights <= 0.0:
+            return tau
+    return path[0]
+
+
+def _answers_needed(error: float, target: float, share: float, delta: float) -> int | None:
+    if error >= target or share <= 0.0:
+        return None
+    answered = 10
+    while answered < _MOST_LABELS and binomial_p(int(np.ceil(error * answered)), answered, target) > delta:
+        answered = int(answered * 1.1) + 1
+    groups = answered / share / VALIDATION_SHARE
+    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None

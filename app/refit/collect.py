@@ -1,0 +1,218 @@
+"""Asks every question at every k, through the same parts as the gateway, and writes the outcome table.
+
+The table is append-only: one finished question is one line, so an interrupted run is resumed by running it again.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from app.decision.artifact import Identity, mismatches
+from app.decision.signals import extract
+from app.errors import DataError, UpstreamError
+from app.ports import Clock, Embedder, Generation, Passage, Prompt, Reader, Retriever
+from app.refit.labels import Rule, judge, normalise
+
+SCHEMA = 1
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A question with the answers that count as right; `group` is the fact behind it."""
+
+    id: str
+    question: str
+    gold: tuple[str, ...]
+    group: str
+    tags: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a run did: asked now, found in the file from before, and given up on."""
+
+    asked: int
+    known: int
+    failed: tuple[str, ...]
+
+
+def read_questions(path: Path) -> list[Labelled]:
+    """Read JSON lines of {id?, group?, question, gold, tags?}; what is wrong is named by its line."""
+    questions: dict[str, Labelled] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = orjson.loads(line)
+            text, gold = row["question"], row.get("gold") or row.get("answers")
+            if not isinstance(text, str) or not text.strip() or not gold or not all(isinstance(g, str) for g in gold):
+                raise TypeError("`question` must be text and `gold` a list of texts")
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}:{number}: not a labelled question ({error}): mend or delete the line") from error
+        group = str(row.get("group") or normalise(text))
+        one = Labelled(str(row.get("id") or f"q{number}"), text, tuple(gold), group, row.get("tags") or {})
+        if one.id in questions:
+            raise DataError(f"{path}:{number}: the id {one.id!r} stands twice: ids must be unique")
+        questions[one.id] = one
+    if not questions:
+        raise DataError(f"{path}: holds no question")
+    return list(questions.values())
+
+
+class Collector:
+    """Answers one question at every k and judges the answers."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        embedder: Embedder,
+        retriever: Retriever,
+        identity: Identity,
+        rule: Rule = "tokens",
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._reader = reader
+        self._embedder = embedder
+        self._retriever = retriever
+        self._identity = identity
+        self._rule: Rule = rule
+        self._clock = clock
+
+    async def row(self, question: Labelled) -> dict[str, Any]:
+        """Ask closed-book, then with each number of passages, one after the other so that timings are its own."""
+        row: dict[str, Any] = {
+            "id": question.id,
+            "group": question.group,
+            "question": question.question,
+            "gold": list(question.gold),
+            "tags": question.tags,
+        }
+        started = self._clock()
+        passages = await self._retriever.search(
+            self._identity.collection,
+            await self._embedder.embed_query(question.question),
+            limit=max(self._identity.ks),
+        )
+        found_ms = (self._clock() - started) * 1000
+        for k in self._identity.ks:
+            started = self._clock()
+            generation = await self._ask(question.question, passages[:k])
+            ms = (self._clock() - started) * 1000 + (found_ms if k else 0.0)
+            row[f"k{k}"] = self._cell(question, generation, ms)
+        row["passages"] = [passage.id for passage in passages]
+        return row
+
+    async def _ask(self, question: str, passages: Sequence[Passage]) -> Generation:
+        return await self._reader.generate(Prompt(question, tuple(passages)), max_tokens=self._identity.max_tokens)
+
+    def _cell(self, question: Labelled, generation: Generation, ms: float) -> dict[str, Any]:
+        return {
+            "answer": generation.text,
+            "correct": judge(generation.text, question.gold, self._rule),
+            "signals": {name: round(value, 7) for name, value in extract(generation.tokens).items()},
+            "prompt_tokens": generation.prompt_tokens,
+            "completion_tokens": generation.completion_tokens,
+            "ms": round(ms, 2),
+        }
+
+
+async def collect(
+    questions: Sequence[Labelled],
+    out: Path,
+    collector: Collector,
+    *,
+    identity: Identity,
+    concurrency: int = 2,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Collected:
+    """Append every question's row that `out` does not hold yet; `on_progress` hears done and total."""
+    known = _resume(out, identity)
+    todo = [question for question in questions if question.id not in known]
+    done = len(questions) - len(todo)
+    failed: list[str] = []
+    with out.open("ab") as file:
+        if file.tell() == 0:
+            _append(file, {"schema": SCHEMA, "identity": asdict(identity)})
+        async for question, row in _rows(todo, collector, concurrency):
+            if row is None:
+                failed.append(question.id)
+            else:
+                _append(file, row)
+                done += 1
+            if on_progress is not None:
+                on_progress(done, len(questions))
+    return Collected(len(todo) - len(failed), len(questions) - len(todo), tuple(failed))
+
+
+async def _rows(
+    questions: Sequence[Labelled], collector: Collector, concurrency: int
+) -> AsyncIterator[tuple[Labelled, dict[str, Any] | None]]:
+    """Rows as they finish, `concurrency` at a time; None for a question that failed every attempt."""
+    waiting = iter(questions)
+    running = {asyncio.create_task(_attempt(q, collector)): q for q in _first(waiting, concurrency)}
+    try:
+        while running:
+            finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
+                yield running.pop(task), task.result()
+                for question in _first(waiting, 1):
+                    running[asyncio.create_task(_attempt(question, collector))] = question
+    finally:
+        for task in running:
+            task.cancel()
+
+
+def _first(waiting: Iterator[Labelled], count: int) -> list[Labelled]:
+    return [question for question, _ in zip(waiting, range(count), strict=False)]
+
+
+async def _attempt(question: Labelled, collector: Collector) -> dict[str, Any] | None:
+    for attempt in range(ATTEMPTS):
+        try:
+            return await collector.row(question)
+        except UpstreamError:
+            # A reader that restarts needs a moment; a question is only given up after the last attempt.
+            if attempt + 1 < ATTEMPTS:
+                await asyncio.sleep(2.0 * (attempt + 1))
+    return None
+
+
+def _append(file: IO[bytes], row: dict[str, Any]) -> None:
+    file.write(orjson.dumps(row) + b"\n")
+    file.flush()
+
+
+def _resume(out: Path, identity: Identity) -> set[str]:
+    """The ids already collected. A last line without its newline was torn by an interruption and is cut off."""
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return set()
+    raw = out.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if len(whole) < len(raw):
+        with out.open("r+b") as file:
+            file.truncate(len(whole))
+    lines = whole.splitlines()
+    if not lines:
+        return set()
+    try:
+        head = json.loads(lines[0])
+        before = Identity(**{k: tuple(v) if isinstance(v, list) else v for k, v in head["identity"].items()})
+        known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{out}: is not an outcome table that can be resumed ({error}): choose another file") from error
+    differing = mismatches(before, identity)
+    if differing:
+        raise DataError(
+            f"{out}:1: was collected with another system ({'; '.join(differing)}): choose another file, "
+            "or run with the system that it was begun with"
+        )
+    return known

@@ -1,0 +1,79 @@
+"""Calibration compared: methods on one signal, and how many labels each needs."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import DataError
+from app.refit.eval_study import Study
+from app.refit.fit import METHODS, Floats, Method, fit, out_of_fold, predict_many
+from app.refit.metrics import ece, losses, quality
+from app.refit.split import positions
+
+SIZES = (50, 100, 200, 400, 800, 1_600, 3_200)
+REPEATS = 20
+_HELD_OUT = 0.3
+_SIZED: tuple[Method, ...] = ("logistic", "isotonic")
+
+
+def methods(study: Study, main: str, present: tuple[str, ...]) -> dict[str, Any]:
+    """AUROC, ECE, Brier and NLL of every method, out-of-fold on the main signal, or on all of them for `fused`."""
+    found: dict[str, Any] = {"signal": main}
+    for method in METHODS:
+        names = present if method == "fused" else (main,)
+        if method == "fused" and len(present) < 2:
+            continue
+        try:
+            p = out_of_fold(method, names, study.outcomes.signals[0], study.labels, study.fold)
+        except DataError:
+            continue  # a fold without both kinds of answers
+        found[method] = quality(p, study.labels, study.draws)
+    return found
+
+
+def sizes(study: Study, main: str) -> dict[str, Any]:
+    """ECE and Brier score on a held-out 30 % of the groups, when so many other groups are fitted on.
+
+    The mean of twenty draws without replacement, and their standard deviation: what the luck of the draw does.
+    """
+    place = positions(study.outcomes, "calibration size")
+    held = np.flatnonzero(place >= 1.0 - _HELD_OUT)
+    code = study.units.codes
+    pool = np.unique(code[place < 1.0 - _HELD_OUT])
+    rng = np.random.default_rng(0)
+    order = [rng.permutation(pool) for _ in range(REPEATS)]
+    column = study.outcomes.signals[0][main]
+    rows = []
+    for size in (*(size for size in SIZES if size < len(pool)), len(pool)):
+        for method in _SIZED:
+            scores = [_scores(study, method, main, column, np.isin(code, chosen[:size]), held) for chosen in order]
+            known = np.array([score for score in scores if score is not None])
+            if len(known):
+                rows.append(
+                    {
+                        "groups": size,
+                        "method": method,
+                        "ece": _spread(known[:, 0]),
+                        "brier": _spread(known[:, 1]),
+                    }
+                )
+    return {"signal": main, "held_out_rows": len(held), "repeats": REPEATS, "rows": rows}
+
+
+def _scores(
+    study: Study, method: Method, main: str, column: Floats, seen: NDArray[np.bool_], held: NDArray[np.intp]
+) -> tuple[float, float] | None:
+    rows = np.flatnonzero(seen)
+    try:
+        fitted = fit(method, (main,), {main: column[rows]}, study.labels[rows])
+    except DataError:
+        return None  # this draw has answers of one kind only
+    p, labels = predict_many(fitted, {main: column[held]}, len(held)), study.labels[held]
+    weights = study.weights[held] * np.isfinite(p)
+    brier = np.where(np.isfinite(p), losses(p, labels)["brier"], 0.0)
+    return ece(p, labels, study.weights[held]), float(weights @ brier / weights.sum())
+
+
+def _spread(values: Floats) -> dict[str, float]:
+    return {"mean": float(values.mean()), "deviation": float(values.std())}

@@ -1,0 +1,180 @@
+"""Held-out operating points: train fits, validation chooses, test is asked once; then the whole table beside it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from app.decision.artifact import ALWAYS_K, Artifact, Thresholds
+from app.decision.calibrator import Calibrator, signals_of
+from app.errors import DataError
+from app.refit.eval_study import Study
+from app.refit.fit import Floats, Method, predict_many
+from app.refit.frontier import match
+from app.refit.ledger import ACTIONS, Choices, Ledger, Tariff, gate_costs, is_fixed
+from app.refit.metrics import Draws
+from app.refit.options import Options
+from app.refit.refit import refit
+from app.refit.split import Test, Train, split, units
+from app.refit.table import Outcomes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Point:
+    """One operating point on the whole table: thresholds, and what each question would have read."""
+
+    name: str
+    thresholds: Thresholds
+    chosen_on: str
+    route: Choices
+    right: Floats
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Deployed:
+    """What would be deployed, its out-of-fold p0 on the whole table, and the operating points there."""
+
+    figures: dict[str, Any]
+    p: Floats
+    method: Method
+    names: tuple[str, ...]
+    points: Mapping[str, Point]
+
+    @property
+    def point(self) -> Point:
+        """The point that other parts describe: the served one if it gates at all, else one by the published rule."""
+        gates = [point for point in self.points.values() if is_fixed(point.thresholds) is None]
+        return gates[0] if gates else next(iter(self.points.values()))
+
+
+def deploy(study: Study, main: str, resamples: int) -> Deployed:
+    """Refit on the table, and evaluate what it would serve; and the published matching rule on the same splits."""
+    try:
+        artifact, summary = refit(study.outcomes, Options(name="evaluation", created="1970-01-01T00:00:00+00:00"))
+    except DataError as error:
+        return _without_splits(study, main, str(error))
+    method, names = _source(artifact.calibrators.p0)
+    p = study.judged(method, names, 0, 0)
+    if p is None:
+        return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold")
+    _, validation, test = split(study.outcomes)
+    rules = {name: _match(artifact, validation.outcomes, graded=name == "graded") for name in ("binary", "graded")}
+    graded = artifact.policies["graded"]
+    served = graded.thresholds if graded.certificate else ALWAYS_K[artifact.fallback_action]
+    figures: dict[str, Any] = {
+        "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
+        "splits": artifact.report["splits"],
+        "p0": artifact.report["chosen"]["p0"],
+        "fallback": f"always-k{artifact.fallback_action}",
+        "policies": {
+            name: {
+                "thresholds": asdict(fit.thresholds),
+                "certificate": asdict(fit.certificate) if fit.certificate else None,
+                "why_not": fit.why_not,
+                "labels_needed": fit.labels_needed,
+            }
+            for name, fit in artifact.policies.items()
+        },
+        "abstention": asdict(artifact.abstention),
+        "test": artifact.report["test"],
+        "matched": {
+            name: _on_test(artifact, summary.test, thresholds, resamples) for name, thresholds in rules.items()
+        },
+        "notes": list(summary.notes),
+    }
+    points = [_point(study, p, "served", served, "certified on validation" if graded.certificate else "fallback")]
+    points += [_point(study, p, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")]
+    return _described(study, figures, p, method, names, points)
+
+
+def _without_splits(study: Study, main: str, why: str) -> Deployed:
+    """Too small a table to part: the published rule on out-of-fold probabilities, which flatters itself."""
+    p = study.judged("logistic", (main,), 0, 0)
+    assert p is not None
+    points = [
+        _point(study, p, f"matched_{name}", _matching(study.outcomes, p, graded=name == "graded"), "the whole table")
+        for name in ("graded", "binary")
+    ]
+    return _described(study, {"why_not": why}, p, "logistic", (main,), points)
+
+
+def _described(
+    study: Study, figures: dict[str, Any], p: Floats, method: Method, names: tuple[str, ...], points: list[Point]
+) -> Deployed:
+    described = {
+        point.name: {
+            "thresholds": asdict(point.thresholds),
+            "chosen_on": point.chosen_on,
+            "accuracy": study.draws.interval(point.right),
+            "minus_k5": study.draws.interval(point.right - study.right[5]),
+            "shares": shares(point.route, study.weights),
+        }
+        for point in points
+    }
+    return Deployed(figures | {"whole_table": described}, p, method, names, {point.name: point for point in points})
+
+
+def shares(route: Choices, weights: Floats) -> dict[str, float]:
+    """How often each number of passages is read, and what that is on the three axes."""
+    found = {f"k{k}": float(weights @ (route == k)) for k in ACTIONS}
+    return found | {
+        "full": found["k5"],
+        "call": found["k1"] + found["k5"],
+        "passage": found["k1"] / 5.0 + found["k5"],
+    }
+
+
+def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on: str) -> Point:
+    ledger = Ledger(Test(study.outcomes), p, study.units, {})
+    route = ledger.route(thresholds)
+    return Point(name, thresholds, chosen_on, route, ledger.right(route))
+
+
+def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:
+    p = predict_many(artifact.calibrators.p0, validation.signals[0], len(validation))
+    return _matching(validation, p, graded=graded)
+
+
+def _matching(outcomes: Outcomes, p: Floats, *, graded: bool) -> Thresholds:
+    # The published rule tunes on what it validates on; for this rule, that is what it trains on.
+    ledger = Ledger(Train(outcomes), p, units(outcomes), gate_costs(outcomes, "passage", Tariff()))
+    return match(ledger, graded=graded, floor=ledger.mean(ledger.fixed(5)))
+
+
+def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: int) -> dict[str, Any]:
+    grouping = units(test.outcomes)
+    p = predict_many(artifact.calibrators.p0, test.outcomes.signals[0], len(test.outcomes))
+    ledger = Ledger(test, p, grouping, {})
+    route, draws = ledger.route(thresholds), Draws(grouping, resamples)
+    return {
+        "n": len(test.outcomes),
+        "thresholds": asdict(thresholds),
+        "accuracy": draws.interval(ledger.right(route)),
+        "minus_k5": draws.interval(ledger.right(route) - ledger.fixed(5)),
+        "shares": shares(route, grouping.weights),
+    }
+
+
+def _source(calibrator: Calibrator) -> tuple[Method, tuple[str, ...]]:
+    return calibrator.method, signals_of(calibrator)
+
+
+def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[str, Floats], dict[str, str]]:
+    """The proper and the naive confidence of each answer at a point, and what the proper one is made of.
+
+    Where the answers read with k passages have no signal of their own, the closed-book signal judges them.
+    """
+    proper, made_of = deployed.p.copy(), {"k0": "p0"}
+    for k in (1, 5):
+        own = study.judged(deployed.method, deployed.names, k, k)
+        judged = study.judged(deployed.method, deployed.names, 0, k) if own is None else own
+        made_of[f"k{k}"] = (
+            f"conf{k}: the signal of the answer read"
+            if own is not None
+            else f"p{k}: the closed-book signal, as the table has none for k={k}"
+            if judged is not None
+            else "none: too few answers of either kind"
+        )
+        proper = np.where(point.route == k, np.nan if judged is None else judged, proper)
+    return {"proper": proper, "naive": deployed.p}, made_of

@@ -1,0 +1,157 @@
+"""The published tables, and more, on any outcome table: one JSON object whose keys are documented in `KEYS`.
+
+Diagnostic figures are out-of-fold over five stratified folds in row order; only `deploy` holds rows out. A group
+weighs one in every mean, and every interval is the middle 95 % of a bootstrap over groups on the same draws. What
+is resampled on cells (AUROC and AURC on 200, frontiers on 48 cells and 200 budgets) is centred on the exact figure.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from app.decision.signals import NAMES
+from app.refit.eval_calibration import methods, sizes
+from app.refit.eval_deploy import Deployed, confidences, deploy
+from app.refit.eval_study import FUSED, Assessed, Study, assess_all, main_signal, relabelled, study_of
+from app.refit.eval_tables import beyond, by_tag, cost, drafts, harm
+from app.refit.frontier import AXES, Curve, binary, envelope, graded, ladder
+from app.refit.labels import Rule
+from app.refit.metrics import interval, plain, reliability
+from app.refit.selective import compare
+from app.refit.table import Outcomes
+
+RESAMPLES = 1_000
+_CURVE = np.linspace(0.0, 1.0, 101)
+_BARS = 20
+
+KEYS = """\
+| key | what it holds |
+|---|---|
+| `n`, `groups`, `labels` | rows, groups, and by which rule the answers were judged |
+| `protocol` | folds, weights, resamples: how every figure was made |
+| `accuracy.k0` … | accuracy of always reading k, `{value, low, high}` |
+| `main` | the signal that `methods`, `sizes` and `deltas` are about |
+| `signals.<name>` | `kind` (ours, targ, baseline), `n`, `missing` (these rows read five), `auroc`, `ece`, `brier`, `nll` of the out-of-fold logistic probability; `auroc_raw`, `ece_raw`, `brier_raw` of the signal min-max scaled; `intervals` |
+| `signals.<name>.frontier` | areas: `binary`, `binary_enveloped`, graded on `full`, `call`, `passage`; `random`, `oracle`, `normalised` (of binary); `error_bound` of passage; `intervals` |
+| `left_out` | signals that could not be assessed, and why |
+| `deltas` | paired: graded minus binary; main and fused minus every baseline; on test, graded minus binary with the path from train |
+| `deploy` | held out: `splits`, `p0` chosen, `policies` with certificates, `test`, `matched` (the published rule), `whole_table` (each operating point on all rows) |
+| `selective` | at operating point `point`: AURC and accuracy at 80 and 90 % coverage of the `proper` confidence, `naive` (always p0), `random`, `oracle`; `made_of` |
+| `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong`, the 2x2 `matrix`; `saved` at each operating point |
+| `methods` | logistic, isotonic, temperature, minmax on the main signal, and fused |
+| `sizes` | held-out ECE and Brier after fitting on 50, 100, 200 … groups |
+| `popularity`, `tags` | accuracy and skip rate in each bucket of `tags.popularity` (null without it), and of every other tag |
+| `beyond_k5` | each k above five: accuracy, paired difference, right at five and wrong here |
+| `cost` | `ms` and `tokens`: c_cb, c_ob1, c_ob5, break-even skip, gate over always-k5; null with `why_not` |
+| `drafts` | tokens a question under the probe, and under drafts of 32, 64, 128 tokens; null without token columns |
+| `curves` | what the report draws: reliability, histogram of p0, frontiers, risk against coverage |
+"""
+
+
+def evaluate(
+    outcomes: Outcomes,
+    *,
+    resamples: int = RESAMPLES,
+    rule: Rule | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Everything that `KEYS` names. With a `rule`, answers are judged again by it; else labels stay as collected."""
+    say = on_progress or (lambda _: None)
+    study = study_of(relabelled(outcomes, rule) if rule else outcomes, resamples)
+    say("assessing signals")
+    assessed, left_out = assess_all(study)
+    main = main_signal(assessed)
+    say("choosing and testing operating points")
+    deployed = deploy(study, main, resamples)
+    say("weighing abstention, harm and cost")
+    proper, made_of = confidences(study, deployed, deployed.point)
+    selective, risks = compare(deployed.point.right, proper, study.draws)
+    tags = by_tag(study, deployed.point)
+    present = tuple(name for name in NAMES if name in assessed)
+    result = {
+        "n": len(outcomes),
+        "groups": study.units.count,
+        "labels": rule or "as collected",
+        "protocol": {
+            "diagnostic": "out-of-fold, 5 stratified folds in row order, groups whole",
+            "intervals": f"95 %, bootstrap over groups, {resamples} draws",
+            "weights": "a group weighs one",
+        },
+        "accuracy": {f"k{k}": study.draws.interval(right) for k, right in sorted(study.right.items())},
+        "main": main,
+        "signals": {name: found.figures for name, found in assessed.items()},
+        "left_out": left_out,
+        "deltas": _deltas(assessed, main, deployed),
+        "deploy": deployed.figures,
+        "selective": {"point": deployed.point.name, "made_of": made_of} | selective,
+        "harm": harm(study, deployed),
+    }
+    say("comparing methods and sizes")
+    result |= {
+        "methods": methods(study, main, present),
+        "sizes": sizes(study, main),
+        "popularity": tags.pop("popularity", None),
+        "tags": tags,
+        "beyond_k5": beyond(study),
+        "cost": cost(study, deployed),
+        "drafts": drafts(study, deployed.point),
+        "curves": _curves(study, assessed[main], main, deployed) | {"risk": risks},
+    }
+    return cast("dict[str, Any]", plain(result))
+
+
+def _deltas(assessed: dict[str, Assessed], main: str, deployed: Deployed) -> dict[str, Any]:
+    """Differences on the same draws. The envelope over pairs gains even on noise: hence the one on test beside it."""
+    ours = assessed[main]
+    found: dict[str, Any] = {
+        "graded_minus_binary": {
+            axis: {
+                against: interval(ours.areas[axis] - ours.areas[against], ours.drawn[axis] - ours.drawn[against])
+                for against in ("binary", "binary_enveloped")
+            }
+            for axis in AXES
+        },
+        "graded_minus_binary_on_test": deployed.figures.get("test", {}).get("graded_against_binary"),
+    }
+    for name in (main, FUSED):
+        if name in assessed:
+            found[f"{name}_minus"] = {
+                other: {
+                    axis: interval(
+                        assessed[name].areas[axis] - against.areas[axis],
+                        assessed[name].drawn[axis] - against.drawn[axis],
+                    )
+                    for axis in ("binary", "passage")
+                }
+                for other, against in assessed.items()
+                if other != name
+            }
+    return found
+
+
+def _curves(study: Study, ours: Assessed, main: str, deployed: Deployed) -> dict[str, Any]:
+    rungs = ladder(deployed.p, {k: study.right[k] for k in (0, 1, 5)}, study.weights)
+    raw = study.outcomes.signals[0][main]
+    scaled = (raw - np.nanmin(raw)) / max(float(np.nanmax(raw) - np.nanmin(raw)), 1e-12)
+    oracle = binary(ladder(study.right[0] - study.right[5], study.right, study.weights))
+    known = deployed.p[np.isfinite(deployed.p)]
+    frontiers = {"binary": envelope(binary(rungs)), **{axis: graded(rungs, axis) for axis in AXES}, "oracle": oracle}
+    return {
+        "p0": {"method": deployed.method, "signals": list(deployed.names)},
+        "reliability": {
+            "raw": reliability(scaled, study.labels),
+            "calibrated": reliability(ours.p, study.labels),
+            "p0": reliability(deployed.p, study.labels),
+        },
+        "histogram": {
+            kind: np.histogram(deployed.p[at & np.isfinite(deployed.p)], _BARS, (0.0, 1.0))[0].tolist()
+            for kind, at in (("right", study.labels), ("wrong", ~study.labels))
+        }
+        | {"missing": len(deployed.p) - len(known)},
+        "frontier": {"x": _CURVE.tolist()} | {name: _drawn(curve) for name, curve in frontiers.items()},
+    }
+
+
+def _drawn(curve: Curve) -> list[float]:
+    return [float(value) for value in np.interp(_CURVE, curve.x, curve.accuracy)]

@@ -1,0 +1,206 @@
+"""From a signal and its labels to a calibrator that is served by arithmetic alone.
+
+scikit-learn fits, `app.decision.calibrator` predicts, and the two agree to 1e-9. `predict_many` is that same
+arithmetic on columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from app.decision.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature, signals_of
+from app.errors import DataError
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.bool_]
+Method = Literal["logistic", "isotonic", "temperature", "minmax", "fused"]
+METHODS: tuple[Method, ...] = get_args(Method)
+FOLDS = 5
+# Temperatures beyond these, in standard deviations of the signal, are a step or a constant; without bounds, labels
+# that a signal separates perfectly would drive the temperature to zero.
+_STEEPEST, _FLATTEST = 1e-2, 1e4
+
+
+def fit(method: Method, names: Sequence[str], signals: Mapping[str, Floats], labels: Labels) -> Calibrator:
+    """Fit one method on the rows that have all of `names` (one name, or several for `fused`)."""
+    matrix = np.column_stack([signals[name] for name in names])
+    whole = np.isfinite(matrix).all(axis=1)
+    matrix, target = matrix[whole], labels[whole]
+    if target.size == 0 or target.all() or not target.any():
+        raise DataError(
+            f"all {target.size} rows with {', '.join(names)} have the same label, so nothing can be learned: "
+            "collect questions of which some are answered right and some wrong"
+        )
+    if method == "fused":
+        return _fused(tuple(names), matrix, target)
+    return _SCALAR[method](names[0], matrix[:, 0], target)
+
+
+def predict_many(calibrator: Calibrator, signals: Mapping[str, Floats], n: int) -> Floats:
+    """P(right) of n rows at once, NaN where a signal is missing: the served arithmetic, in the served order."""
+    missing = np.full(n, np.nan)
+    with np.errstate(invalid="ignore"):  # NaN in, NaN out
+        if isinstance(calibrator, Fused):
+            total = np.full(n, calibrator.intercept)
+            parts = zip(calibrator.signals, calibrator.means, calibrator.scales, calibrator.weights, strict=True)
+            for name, mean, scale, weight in parts:
+                total = total + weight * (signals.get(name, missing) - mean) / scale
+            return _sigmoid(total)
+        s = signals.get(calibrator.signal, missing)
+        if isinstance(calibrator, Logistic):
+            return _sigmoid(calibrator.slope * (s - calibrator.mean) / calibrator.scale + calibrator.intercept)
+        if isinstance(calibrator, Temperature):
+            return _sigmoid(s / calibrator.temperature + calibrator.bias)
+        if isinstance(calibrator, MinMax):
+            return np.clip((s - calibrator.low) / (calibrator.high - calibrator.low), 0.0, 1.0)
+        return _interpolate(calibrator, s)
+
+
+def folds(labels: Labels, groups: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Each row's fold: stratified, unshuffled, in row order, and no group in two folds.
+
+    Where every group is one row this is scikit-learn's StratifiedKFold. Otherwise the same is done to groups, in
+    order of first appearance, a group counting as right where at least half of its rows are.
+    """
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    if len(first) == len(labels):
+        strata, rows = labels, np.arange(len(labels))
+    else:
+        order = np.argsort(np.argsort(first))
+        rows = order[inverse]
+        strata = np.bincount(rows, weights=labels) * 2 >= np.bincount(rows)
+    rarest = min(int(strata.sum()), int((~strata).sum()))
+    if rarest < FOLDS:
+        raise DataError(
+            f"only {rarest} groups of one kind among {len(strata)} ({'right' if strata.mean() < 0.5 else 'wrong'} "
+            f"answers), too few for {FOLDS} folds: label more questions"
+        )
+    assigned = np.empty(len(strata), dtype=np.intp)
+    for number, (_, held) in enumerate(StratifiedKFold(FOLDS).split(np.zeros(len(strata)), strata)):
+        assigned[held] = number
+    return assigned[rows]
+
+
+def out_of_fold(
+    method: Method, names: Sequence[str], signals: Mapping[str, Floats], labels: Labels, fold: NDArray[np.intp]
+) -> Floats:
+    """P(right) of every row from a calibrator that has not seen the row's fold; NaN where a signal is missing."""
+    predicted = np.full(len(labels), np.nan)
+    for number in range(FOLDS):
+        seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        fitted = fit(method, names, {name: signals[name][seen] for name in names}, labels[seen])
+        predicted[held] = predict_many(fitted, {name: signals[name][held] for name in names}, len(held))
+    return predicted
+
+
+def _sigmoid(x: Floats) -> Floats:
+    result: Floats = expit(x)
+    return result
+
+
+def _interpolate(calibrator: Isotonic, s: Floats) -> Floats:
+    x, y = np.array(calibrator.x), np.array(calibrator.y)
+    right = np.searchsorted(x, s, side="right")
+    inner = np.clip(right, 1, max(len(x) - 1, 1))
+    if len(x) == 1:
+        between = np.full(len(s), y[0])
+    else:
+        x0, x1, y0, y1 = x[inner - 1], x[inner], y[inner - 1], y[inner]
+        between = y0 + (y1 - y0) * ((s - x0) / (x1 - x0))
+    outer = np.where(right == 0, y[0], np.where(right == len(x), y[-1], between))
+    return np.where(np.isfinite(s), outer, np.nan)
+
+
+def _standardise(matrix: Floats) -> tuple[Floats, Floats]:
+    mean, scale = matrix.mean(axis=0), matrix.std(axis=0)
+    # A signal that never moves tells nothing: scale 1 leaves it at zero. Rounding makes the deviation of a
+    # constant tiny rather than zero.
+    return mean, np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
+
+
+def _regress(matrix: Floats, labels: Labels, *, penalty: float = 1.0) -> tuple[Floats, float]:
+    """Logistic regression with an L2 penalty on the weights, not the intercept: scikit-learn's with C = 1.
+
+    Newton's method on these few columns reaches the same optimum ten times sooner, and choosing among candidates
+    fits hundreds of them. Where it does not settle, scikit-learn fits.
+    """
+    y, design = labels.astype(np.float64), np.column_stack([matrix, np.ones(len(matrix))])
+    ridge = np.diag([penalty] * matrix.shape[1] + [0.0])
+    beta = np.zeros(design.shape[1])
+    beta[-1] = logit(y.mean())
+    for _ in range(40):
+        p = expit(design @ beta)
+        gradient = design.T @ (y - p) - ridge @ beta
+        information = (design.T * (p * (1.0 - p))) @ design + ridge
+        # The tiny diagonal keeps a column of zeros, or labels that part perfectly, from being singular.
+        step = np.linalg.solve(information + 1e-12 * len(y) * np.eye(len(beta)), gradient)
+        beta = beta + step * min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-300))
+        if np.abs(step).max() < 1e-10 or (penalty == 0.0 and beta[0] > 1.0 / _STEEPEST):
+            return beta[:-1], float(beta[-1])
+    model = LogisticRegression(C=1.0 / penalty if penalty else np.inf, solver="newton-cholesky", tol=1e-10)
+    model.fit(matrix, labels)
+    return model.coef_[0], float(model.intercept_[0])
+
+
+def _logistic(name: str, s: Floats, labels: Labels) -> Logistic:
+    mean, scale = _standardise(s[:, None])
+    weights, intercept = _regress((s[:, None] - mean) / scale, labels)
+    slope = float(weights[0])
+    if slope < 0.0:
+        # More confidence must never mean a lower probability: the best slope allowed is none at all.
+        slope, intercept = 0.0, float(logit(labels.mean()))
+    return Logistic(name, float(mean[0]), float(scale[0]), slope, intercept)
+
+
+def _fused(names: tuple[str, ...], matrix: Floats, labels: Labels) -> Fused:
+    mean, scale = _standardise(matrix)
+    weights, intercept = _regress((matrix - mean) / scale, labels)
+    return Fused(names, tuple(mean.tolist()), tuple(scale.tolist()), tuple(weights.tolist()), intercept)
+
+
+def _isotonic(name: str, s: Floats, labels: Labels) -> Isotonic:
+    model = IsotonicRegression(y_min=0.0, y_max=1.0, increasing=True, out_of_bounds="clip")
+    model.fit(s, labels.astype(np.float64))
+    return Isotonic(name, tuple(model.X_thresholds_.tolist()), tuple(model.y_thresholds_.tolist()))
+
+
+def _temperature(name: str, s: Floats, labels: Labels) -> Temperature:
+    """Maximum likelihood of sigma(s / T + b), T > 0: a logistic regression without penalty, its slope kept positive."""
+    mean, scale = (float(value[0]) for value in _standardise(s[:, None]))
+    z = (s - mean) / scale
+    weights, bias = _regress(z[:, None], labels, penalty=0.0)
+    slope = float(weights[0])
+    if not 1.0 / _FLATTEST <= slope <= 1.0 / _STEEPEST:
+        slope = min(max(slope, 1.0 / _FLATTEST), 1.0 / _STEEPEST)
+        bias = _bias_given(slope, z, labels)
+    return Temperature(name, scale / slope, bias - slope * mean / scale)
+
+
+def _bias_given(slope: float, z: Floats, labels: Labels) -> float:
+    """The bias under which the mean prediction is the mean label, by bisection."""
+    low, high = -1e3, 1e3
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if expit(slope * z + middle).mean() < labels.mean() else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _minmax(name: str, s: Floats, _labels: Labels) -> MinMax:
+    low, high = float(s.min()), float(s.max())
+    return MinMax(name, low, high if high > low else low + 1.0)
+
+
+_SCALAR: dict[Method, Callable[[str, Floats, Labels], Calibrator]] = {
+    "logistic": _logistic,
+    "isotonic": _isotonic,
+    "temperature": _temperature,
+    "minmax": _minmax,
+}
+
+__all__ = ["FOLDS", "METHODS", "Method", "fit", "folds", "out_of_fold", "predict_many", "signals_of"]

@@ -1,0 +1,173 @@
+"""How good a probability is, and how sure one may be of that figure. A group weighs one in every mean and interval."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from app.refit.split import Units
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.bool_]
+Interval = dict[str, float]
+BINS = 10
+# Cells of a ranking on which a resampled AUROC or AURC is computed; the interval is then centred on the exact figure.
+CELLS = 200
+_CLIP = 1e-9
+# Beyond this many groups they are bound into so many bundles, and bundles are drawn: a bundle of independent groups
+# is an independent unit too.
+_MOST_UNITS = 10_000
+
+
+class Draws:
+    """A group bootstrap: the table as it is, and what it might as well have been, all statistics on the same draws."""
+
+    def __init__(self, units: Units, resamples: int, seed: int = 0) -> None:
+        bundles = min(units.count, _MOST_UNITS)
+        rng = np.random.default_rng(seed)
+        drawn = [np.bincount(rng.integers(0, bundles, bundles), minlength=bundles) for _ in range(resamples)]
+        self.weights = units.weights
+        self._bundle = units.codes % bundles
+        # The first row is the table itself.
+        self._counts = np.vstack([np.ones(bundles), *drawn])
+
+    def sums(self, columns: Sequence[Floats], cell: NDArray[np.intp] | None = None, cells: int = 1) -> Floats:
+        """Weighted sums of each column in each cell: (draws, cells, columns), the undrawn table first."""
+        place = self._bundle * cells + (0 if cell is None else cell)
+        units = self._counts.shape[1]
+        table = np.stack([add_up(place, self.weights * column, units * cells) for column in columns], axis=-1)
+        drawn: Floats = self._counts @ table.reshape(units, -1)
+        return drawn.reshape(len(self._counts), cells, len(columns))
+
+    def mean(self, values: Floats, among: Floats | None = None) -> Floats:
+        """The mean of some rows, all of them by default, in each draw."""
+        chosen = np.ones(len(values)) if among is None else among
+        sums = self.sums([np.where(chosen > 0.0, values, 0.0) * chosen, chosen])[:, 0]
+        return divide(sums[:, 0], sums[:, 1])
+
+    def interval(self, values: Floats, among: Floats | None = None) -> Interval:
+        """The mean of some rows with its interval."""
+        drawn = self.mean(values, among)
+        return interval(float(drawn[0]), drawn)
+
+
+def add_up(cell: NDArray[np.intp], values: Floats, cells: int) -> Floats:
+    """The sum of the values in each cell."""
+    return np.bincount(cell, values, minlength=cells).astype(np.float64)
+
+
+def divide(above: Floats, below: Floats) -> Floats:
+    """A ratio, NaN where there is nothing to divide by."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(below > 0.0, above / below, np.nan)
+
+
+def interval(value: float, drawn: Floats) -> Interval:
+    """The middle 95 % of what was drawn, shifted so that its undrawn first entry lies on the exact value."""
+    spread = drawn[1:][np.isfinite(drawn[1:])] - drawn[0]
+    if not spread.size or not math.isfinite(value):
+        return {"value": value, "low": math.nan, "high": math.nan}
+    low, high = np.percentile(spread, [2.5, 97.5])
+    return {"value": value, "low": value + float(low), "high": value + float(high)}
+
+
+def wilson(successes: float, trials: float) -> Interval:
+    """Wilson's 95 % interval of a share."""
+    if trials <= 0.0:
+        return {"value": math.nan, "low": math.nan, "high": math.nan}
+    z2, share = float(ndtri(0.975)) ** 2, successes / trials
+    middle = (share + z2 / (2.0 * trials)) / (1.0 + z2 / trials)
+    half = math.sqrt(z2 * (share * (1.0 - share) / trials + z2 / (4.0 * trials**2))) / (1.0 + z2 / trials)
+    return {"value": share, "low": max(0.0, middle - half), "high": min(1.0, middle + half)}
+
+
+def auroc(score: Floats, labels: Labels, weights: Floats) -> float:
+    """P(a right answer scores above a wrong one), ties counting half; NaN where there is only one kind."""
+    cell = np.unique(score, return_inverse=True)[1]
+    right, wrong = (add_up(cell, weights * kind, int(cell.max()) + 1) for kind in (labels, ~labels))
+    return float(auroc_of(right[None], wrong[None])[0])
+
+
+def auroc_of(right: Floats, wrong: Floats) -> Floats:
+    """The same from the weight of right and wrong answers in cells of ascending score, over the last axis."""
+    below = np.cumsum(wrong, axis=-1) - 0.5 * wrong
+    return divide((right * below).sum(axis=-1), right.sum(axis=-1) * wrong.sum(axis=-1))
+
+
+def cells_of(score: Floats, most: int = CELLS) -> tuple[NDArray[np.intp], int]:
+    """Cells of about equal size in ascending score, no tie split; and how many."""
+    distinct, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
+    before = np.cumsum(counts) - counts
+    cell = np.unique(before * most // len(score), return_inverse=True)[1] if len(distinct) > most else None
+    return (inverse, len(distinct)) if cell is None else (cell[inverse], int(cell.max()) + 1)
+
+
+def bins_of(p: Floats) -> NDArray[np.intp]:
+    """Which of ten equal bins; the top one is closed, so that p = 1 counts."""
+    return np.minimum((p * BINS).astype(np.intp), BINS - 1)
+
+
+def losses(p: Floats, labels: Labels) -> dict[str, Floats]:
+    """The Brier and the logarithmic loss of each row."""
+    sure = np.clip(p, _CLIP, 1.0 - _CLIP)
+    return {"brier": (p - labels) ** 2, "nll": -np.log(np.where(labels, sure, 1.0 - sure))}
+
+
+def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
+    """AUROC, ECE, Brier score and NLL of probabilities, with intervals; rows where p is missing do not count."""
+    known = np.isfinite(p)
+    if not known.any():
+        return {name: interval(math.nan, np.full(2, math.nan)) for name in ("auroc", "ece", "brier", "nll")}
+    filled = np.where(known, p, 0.0)
+    among = known.astype(np.float64)
+    result = {name: draws.interval(values, among) for name, values in losses(filled, labels).items()}
+    binned = draws.sums([among, (filled - labels) * known], bins_of(filled), BINS)
+    gaps = divide(np.abs(binned[..., 1]).sum(axis=1), binned[..., 0].sum(axis=1))
+    result["ece"] = interval(float(gaps[0]), gaps)
+    cell, cells = cells_of(np.where(known, p, -np.inf))
+    ranked = draws.sums([among * labels, among * ~labels], cell, cells)
+    exact = auroc(p[known], labels[known], draws.weights[known])
+    result["auroc"] = interval(exact, auroc_of(ranked[..., 0], ranked[..., 1]))
+    return result
+
+
+def ece(p: Floats, labels: Labels, weights: Floats) -> float:
+    """Expected calibration error: the mean gap between what was promised and what came, bin by bin."""
+    known = np.isfinite(p)
+    gap = add_up(bins_of(p[known]), (weights * (p - labels))[known], BINS)
+    total = float(weights[known].sum())
+    return float(np.abs(gap).sum() / total) if total > 0.0 else math.nan
+
+
+def reliability(p: Floats, labels: Labels) -> list[dict[str, Any]]:
+    """Each bin of p that holds rows: its bounds, how many, the mean p, and the share that was right (Wilson)."""
+    known = np.isfinite(p)
+    place, found = bins_of(p[known]), []
+    for number in range(BINS):
+        held = place == number
+        if held.any():
+            rows = int(held.sum())
+            found.append(
+                {
+                    "low": number / BINS,
+                    "high": (number + 1) / BINS,
+                    "n": rows,
+                    "p": float(p[known][held].mean()),
+                    "accuracy": wilson(float(labels[known][held].sum()), rows),
+                }
+            )
+    return found
+
+
+def plain(value: object) -> object:
+    """The same as JSON can hold it: a NaN or an infinity is null, a numpy number a number."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

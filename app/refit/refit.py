@@ -1,0 +1,289 @@
+"""The offline job from an outcome table to an artifact; the same table and options give the same bytes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from app.decision.artifact import (
+    Abstention,
+    Artifact,
+    Calibrators,
+    PolicyFit,
+    Thresholds,
+    Window,
+    content_version,
+)
+from app.decision.signals import all_names
+from app.errors import DataError
+from app.refit.certify import certify_abstention, certify_policy
+from app.refit.choose import (
+    Chosen,
+    Step,
+    best_fixed,
+    choose_calibrator,
+    lay_abstention,
+    lay_path,
+    shares_of_delta,
+)
+from app.refit.fit import Floats, Labels, predict_many
+from app.refit.holdout import confidences, evaluate_policy, graded_against_binary
+from app.refit.ledger import ACTIONS, Choices, Ledger, S, gate_costs, is_fixed
+from app.refit.options import Options
+from app.refit.split import Test, Train, Validation, split, units
+from app.refit.table import Outcomes
+
+LEAST_GROUPS = 50
+_DECILES = tuple(np.arange(1, 10) / 10)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Plan:
+    """All that train decides: calibrators, and the paths that validation may walk."""
+
+    ledger: Ledger[Train]
+    chosen: Mapping[str, Chosen]
+    calibrators: Calibrators
+    paths: Mapping[str, tuple[Step, ...]]
+    # How delta is parted among the ends that validation may reach: the fallback, then each step of the graded path.
+    shares: Floats
+    fallback: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Verdict:
+    """All that validation decides: how far each path holds."""
+
+    policies: Mapping[str, PolicyFit]
+    abstention: Abstention
+
+    @property
+    def served(self) -> Thresholds | None:
+        """The thresholds that may be served; None where the fallback action is."""
+        graded = self.policies["graded"]
+        return graded.thresholds if graded.certificate is not None else None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Summary:
+    """What a person wants to hear, and the test split, on which publishing compares old with new."""
+
+    notes: tuple[str, ...]
+    test: Test
+
+
+def refit(
+    outcomes: Outcomes, options: Options, *, on_step: Callable[[str], None] | None = None
+) -> tuple[Artifact, Summary]:
+    """Choose on train, certify on validation, report on test."""
+    say = on_step or (lambda _: None)
+    names = _candidate_signals(outcomes, options)
+    _require_enough(outcomes)
+    train, validation, test = split(outcomes)
+    say("choosing on train")
+    chosen = plan(train, names, options)
+    say("certifying on validation")
+    verdict = certify(validation, chosen, options)
+    say("evaluating on test")
+    artifact = _artifact(outcomes, chosen, verdict, options)
+    notes = (*chosen.notes, *_policy_notes(verdict.policies))
+    report = _report(chosen, verdict, validation, test, options) | {"notes": list(notes)}
+    artifact = replace(artifact, report=report)
+    return replace(artifact, version=content_version(artifact)), Summary(notes, test)
+
+
+def plan(train: Train, names: tuple[str, ...], options: Options) -> Plan:
+    """Fit and choose calibrators, and lay the paths."""
+    notes: list[str] = []
+    grouping = units(train.outcomes, salt="order")
+    # P0 must be had; where another calibrator cannot be, a note says why and the gateway does without.
+    chosen = {}
+    for name, (source, k) in _WANTED.items():
+        signals: Mapping[str, Floats] = train.outcomes.signals[source]
+        labels: Labels = train.outcomes.correct[k]
+        if source and not any(signal in signals for signal in names):
+            notes.append(f"{name}: the table has no signal for k={k}, so answers read from it never abstain")
+            continue
+        try:
+            chosen[name] = choose_calibrator(signals, labels, grouping, names, options.methods)
+        except DataError as error:
+            if name == "p0":
+                raise
+            notes.append(f"{name}: left out, {error}")
+    ledger = Ledger(train, chosen["p0"].out_of_fold, grouping, _costs(train.outcomes, options))
+    paths = {
+        policy: lay_path(ledger, graded=policy == "graded", references=options.references, epsilon=options.epsilon)
+        for policy in ("binary", "graded")
+    }
+    calibrators = Calibrators(**{name: fitted.calibrator for name, fitted in chosen.items()})
+    shares = shares_of_delta(ledger, paths["graded"], options.references, options.epsilon)
+    return Plan(ledger, chosen, calibrators, paths, shares, best_fixed(ledger, (1, 5)), tuple(notes))
+
+
+def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
+    """Walk the paths, then the path of abstention under the policy that will really be served."""
+    ledger = ledger_of(validation, planned.calibrators, options)
+    policies, reached = {}, {}
+    for policy, path in planned.paths.items():
+        policies[policy], walked = certify_policy(
+            ledger,
+            path,
+            references=options.references,
+            epsilon=options.epsilon,
+            delta=options.delta,
+            objective=options.objective,
+        )
+        reached[policy] = 0 if walked.certified is None else walked.certified + 1
+    served = policies["graded"].thresholds if reached["graded"] else None
+    on_train = planned.ledger
+    route = on_train.serve(served, planned.fallback)
+    path_of_tau = lay_abstention(
+        on_train.right(route),
+        _out_of_fold_confidence(planned.chosen, route),
+        on_train.units,
+        target=options.risk_target,
+        delta=options.risk_delta,
+    )
+    route = ledger.serve(served, planned.fallback)
+    abstention = certify_abstention(
+        ledger.right(route),
+        confidences(planned.calibrators, validation.outcomes, route),
+        ledger.units,
+        path_of_tau,
+        target=options.risk_target,
+        delta=options.risk_delta,
+        spent=float(planned.shares[reached["graded"]]) * options.risk_delta,
+    )
+    return Verdict(policies, abstention)
+
+
+def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test, options: Options) -> dict[str, Any]:
+    ledger = ledger_of(test, planned.calibrators, options)
+    route = ledger.serve(verdict.served, planned.fallback)
+    held_out = evaluate_policy(
+        ledger,
+        verdict.policies,
+        served=route,
+        confidence=confidences(planned.calibrators, test.outcomes, route),
+        tau=verdict.abstention.tau,
+        tariff=options.tariff,
+    )
+    train = planned.ledger
+    return {
+        "splits": {
+            name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
+            for name, part in (("train", train.split), ("validation", validation), ("test", test))
+        },
+        "chosen": {name: _describe(fitted) for name, fitted in planned.chosen.items()},
+        "path": {policy: [_lay_open(step) for step in path] for policy, path in planned.paths.items()},
+        "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in ACTIONS},
+        "abstention_policy": "graded" if verdict.served else f"always-k{planned.fallback}",
+        "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)},
+    }
+
+
+def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Options) -> Artifact:
+    train = planned.ledger.split.outcomes
+    return Artifact(
+        name=options.name,
+        version="",
+        created=options.created,
+        identity=outcomes.identity,
+        calibrators=planned.calibrators,
+        policies=verdict.policies,
+        abstention=verdict.abstention,
+        fallback_action=planned.fallback,
+        window=Window(len(outcomes), len(set(outcomes.groups)), options.source, options.first, options.last),
+        cost_ms=_cost_ms(train),
+        quantiles=_quantiles(train.signals[0]),
+    )
+
+
+def _candidate_signals(outcomes: Outcomes, options: Options) -> tuple[str, ...]:
+    """The signals that may be fitted on; of a table that will be served, those that the gateway can compute."""
+    collected = {name for named in outcomes.signals.values() for name in named}
+    servable = collected if outcomes.identity is None else collected & set(all_names())
+    if options.signals is None:
+        return tuple(sorted(servable))
+    for name in options.signals:
+        if name not in collected:
+            raise DataError(f"no signal {name!r} in the table: choose among {', '.join(sorted(collected)) or 'none'}")
+        if name not in servable:
+            raise DataError(f"the gateway cannot compute {name!r}: choose among {', '.join(sorted(servable))}")
+    return options.signals
+
+
+def _require_enough(outcomes: Outcomes) -> None:
+    total = len(set(outcomes.groups))
+    if total < LEAST_GROUPS:
+        raise DataError(
+            f"{total} groups are too few to fit, certify and test on: collect at least {LEAST_GROUPS}, better 1,000"
+        )
+
+
+# Each calibrator, the k whose signals it reads, and the k whose answer it judges.
+_WANTED = {"p0": (0, 0), "p1": (0, 1), "p5": (0, 5), "conf1": (1, 1), "conf5": (5, 5)}
+
+
+def _describe(chosen: Chosen) -> dict[str, Any]:
+    return {
+        "signals": list(chosen.names),
+        "method": chosen.method,
+        "brier_out_of_fold": chosen.brier,
+        "candidates": chosen.compared,
+    }
+
+
+def _lay_open(step: Step) -> dict[str, float]:
+    thresholds = step.thresholds
+    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1, "accuracy": step.accuracy, "cost": step.cost}
+
+
+def ledger_of(part: S, calibrators: Calibrators, options: Options) -> Ledger[S]:
+    """A split under fitted calibrators."""
+    p = predict_many(calibrators.p0, part.outcomes.signals[0], len(part.outcomes))
+    return Ledger(part, p, units(part.outcomes, salt="order"), _costs(part.outcomes, options))
+
+
+def _costs(outcomes: Outcomes, options: Options) -> dict[int, Floats]:
+    return gate_costs(outcomes, options.objective, options.tariff)
+
+
+def _out_of_fold_confidence(chosen: Mapping[str, Chosen], route: Choices) -> Floats:
+    result = np.full(len(route), np.nan)
+    for k, name in {0: "p0", 1: "conf1", 5: "conf5"}.items():
+        if name in chosen:
+            result = np.where(route == k, chosen[name].out_of_fold, result)
+    return result
+
+
+def _policy_notes(fits: Mapping[str, PolicyFit]) -> list[str]:
+    notes = []
+    graded = fits["graded"].thresholds
+    if graded.tau0 == graded.tau1:
+        notes.append("graded: k=1 is never worth choosing on this table, so the policy drops it")
+    if graded.tau1 == 0.0:
+        notes.append("graded: k=5 is never worth choosing on this table, so only a missing signal reads five")
+    if graded.tau0 > 1.0:
+        notes.append("graded: no question is safe to answer without passages, so k=0 is never chosen")
+    for policy, fit in fits.items():
+        fixed = is_fixed(fit.thresholds)
+        if fit.certificate is not None and fixed is not None:
+            more = f"; about {fit.labels_needed} labelled groups might do more" if fit.labels_needed else ""
+            notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
+    notes += [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if fit.certificate is None]
+    return notes
+
+
+def _cost_ms(outcomes: Outcomes) -> dict[int, float]:
+    return {k: float(np.nanmean(outcomes.ms[k])) for k in (1, 5) if np.isfinite(outcomes.ms[k]).any()}
+
+
+def _quantiles(signals: Mapping[str, Floats]) -> dict[str, tuple[float, ...]]:
+    return {
+        name: tuple(np.nanquantile(values, _DECILES).tolist())
+        for name, values in signals.items()
+        if np.isfinite(values).any()
+    }

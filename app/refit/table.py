@@ -1,0 +1,299 @@
+"""The outcome table in memory: one row a question, one column a number, a million rows without trouble.
+
+Every way in which a file can be wrong ends here, in a `DataError` that names the line and the remedy.
+"""
+
+import gzip
+import re
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from app.decision.artifact import Identity
+from app.errors import DataError
+from app.refit.labels import normalise
+
+Floats = NDArray[np.float64]
+REQUIRED_KS = (0, 1, 5)
+_FACTS = ("prompt_tokens", "completion_tokens", "ms")
+_IS_K = re.compile(r"k\d+")
+# Rows between two progress reports, and between two conversions of Python floats to packed columns.
+_BLOCK = 50_000
+_MISSING = float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Columns of n rows. Where a number is missing there is a NaN; loaded for fitting, the texts are empty."""
+
+    # None: the table can be evaluated, and what is fitted on it is never served.
+    identity: Identity | None
+    ids: list[str]
+    groups: list[str]
+    questions: list[str]
+    gold: list[list[str]]
+    tags: list[dict[str, Any]]
+    ks: tuple[int, ...]
+    answers: dict[int, list[str]]
+    correct: dict[int, NDArray[np.bool_]]
+    signals: dict[int, dict[str, Floats]]
+    prompt_tokens: dict[int, Floats]
+    completion_tokens: dict[int, Floats]
+    ms: dict[int, Floats]
+
+    def __len__(self) -> int:
+        """How many questions."""
+        return len(self.ids)
+
+    def take(self, index: NDArray[np.intp]) -> "Outcomes":
+        """The rows at `index`, in its order."""
+        rows = index.tolist()
+
+        def pick(column: list[Any]) -> list[Any]:
+            return [column[row] for row in rows] if column else []
+
+        def pick_each(columns: dict[int, Any]) -> dict[int, Any]:
+            return {k: column[index] for k, column in columns.items()}
+
+        return Outcomes(
+            identity=self.identity,
+            ids=pick(self.ids),
+            groups=pick(self.groups),
+            questions=pick(self.questions),
+            gold=pick(self.gold),
+            tags=pick(self.tags),
+            ks=self.ks,
+            answers={k: pick(texts) for k, texts in self.answers.items()},
+            correct=pick_each(self.correct),
+            signals={k: {name: values[index] for name, values in named.items()} for k, named in self.signals.items()},
+            prompt_tokens=pick_each(self.prompt_tokens),
+            completion_tokens=pick_each(self.completion_tokens),
+            ms=pick_each(self.ms),
+        )
+
+
+def codes(outcomes: Outcomes) -> NDArray[np.intp]:
+    """Each row's group as an integer, numbered in order of first appearance."""
+    numbered: dict[str, int] = {}
+    return np.fromiter((numbered.setdefault(g, len(numbered)) for g in outcomes.groups), np.intp, len(outcomes))
+
+
+def normalise_group(question: str) -> str:
+    """The group of a question that names none: its own words, so that two spellings of it never part."""
+    return normalise(question) or question
+
+
+def load(
+    path: Path,
+    *,
+    columns: Literal["all", "fit"] = "all",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Outcomes:
+    """Read a `.jsonl` or `.jsonl.gz` outcome table whole, or refuse it, naming the line and the remedy.
+
+    `columns="fit"` leaves questions, gold answers, answers and tags out. `on_progress` is told how many bytes of
+    the file have been read, and of how many.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as raw:
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+            reader = _Reader(path, texts=columns == "all")
+            for number in reader.consume(stream):
+                if on_progress is not None and number % _BLOCK == 0:
+                    on_progress(raw.tell(), size)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read ({error}): name a whole .jsonl or .jsonl.gz file") from error
+    if on_progress is not None:
+        on_progress(size, size)
+    return reader.finish()
+
+
+class _Columns:
+    """Signals of one k. The rows of a block share one order of names; a new name starts a new block."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.rows = 0
+        self.packed = array("d")
+        self.blocks: list[tuple[tuple[str, ...], Floats]] = []
+
+    def add(self, signals: dict[str, Any]) -> str | None:
+        """Append one row; return the name of a signal that is not a number, if there is one."""
+        if tuple(signals) == self.names:
+            whole = len(self.packed)
+            try:
+                self.packed.extend(signals.values())
+            except TypeError:  # a null among them, or something worse
+                del self.packed[whole:]
+            else:
+                self.rows += 1
+                return None
+        for name, value in signals.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                return name
+        if not signals.keys() <= set(self.names):
+            self.flush()
+            self.names += tuple(name for name in signals if name not in self.names)
+        self.packed.extend(_MISSING if (value := signals.get(name)) is None else value for name in self.names)
+        self.rows += 1
+        return None
+
+    def flush(self) -> None:
+        """Turn the rows gathered so far into columns."""
+        if self.rows:
+            block = np.array(self.packed, dtype=np.float64).reshape(self.rows, len(self.names))
+            self.blocks.append((self.names, block.T.copy()))
+        self.packed, self.rows = array("d"), 0
+
+    def finish(self) -> dict[str, Floats]:
+        """Every signal that any row has, a NaN where a row has it not."""
+        self.flush()
+        result = {}
+        for name in sorted(self.names):
+            parts = [
+                block[names.index(name)] if name in names else np.full(block.shape[1], _MISSING)
+                for names, block in self.blocks
+            ]
+            result[name] = np.concatenate(parts)
+        return result
+
+
+class _Reader:
+    """Reads lines one at a time; the first wrong one ends it."""
+
+    def __init__(self, path: Path, *, texts: bool) -> None:
+        self.path, self.texts, self.number = path, texts, 0
+        self.identity: Identity | None = None
+        self.ids: dict[str, int] = {}
+        self.groups: list[str] = []
+        self.questions: list[str] = []
+        self.gold: list[list[str]] = []
+        self.tags: list[dict[str, Any]] = []
+        self.keys: tuple[str, ...] = ()
+        self.answers: dict[str, list[str]] = {}
+        self.correct: dict[str, array[int]] = {}
+        self.signals: dict[str, _Columns] = {}
+        self.facts: dict[str, dict[str, array[float]]] = {}
+
+    def consume(self, stream: BinaryIO) -> Iterator[int]:
+        for number, line in enumerate(stream, 1):
+            self.number = number
+            row = self._parse(line)
+            if row is None:
+                continue
+            if "schema" in row and "id" not in row:
+                self._head(row)
+            else:
+                self._row(row)
+            yield number
+
+    def finish(self) -> Outcomes:
+        if not self.ids:
+            raise DataError(f"{self.path}: no rows: collect outcomes into it first")
+        by_k = {int(key[1:]): key for key in self.keys}
+        return Outcomes(
+            identity=self.identity,
+            ids=list(self.ids),
+            groups=self.groups,
+            questions=self.questions,
+            gold=self.gold,
+            tags=self.tags,
+            ks=tuple(by_k),
+            answers={k: self.answers[key] for k, key in by_k.items()},
+            correct={k: np.array(self.correct[key], dtype=np.bool_) for k, key in by_k.items()},
+            signals={k: self.signals[key].finish() for k, key in by_k.items()},
+            prompt_tokens={k: np.array(self.facts[key]["prompt_tokens"]) for k, key in by_k.items()},
+            completion_tokens={k: np.array(self.facts[key]["completion_tokens"]) for k, key in by_k.items()},
+            ms={k: np.array(self.facts[key]["ms"]) for k, key in by_k.items()},
+        )
+
+    def _wrong(self, message: str) -> DataError:
+        return DataError(f"{self.path}:{self.number}: {message}")
+
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        if not line.strip():
+            return None
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            if b"NaN" in line or b"Infinity" in line:
+                raise self._wrong("a NaN or an infinity is no JSON number: write null for a missing signal") from error
+            raise self._wrong(
+                f"not a whole JSON object ({error.msg}): delete the line, or resume `collect`, which asks it again"
+            ) from error
+        if not isinstance(row, dict):
+            raise self._wrong("a row must be a JSON object: delete the line")
+        return row
+
+    def _head(self, head: dict[str, Any]) -> None:
+        if self.ids or self.identity:
+            raise self._wrong("a second identity line: two tables were joined; refit each on its own")
+        if head["schema"] != 1:
+            raise self._wrong(f"outcome schema {head['schema']!r} is not known here: collect the table again")
+        given = head.get("identity")
+        if given is None:
+            return
+        names = {part.name for part in fields(Identity)}
+        if not isinstance(given, dict) or given.keys() != names:
+            raise self._wrong(f"identity must hold exactly {', '.join(sorted(names))}: collect the table again")
+        listed = {"stop": tuple(given["stop"]), "ks": tuple(given["ks"])}
+        self.identity = Identity(**(given | listed))
+
+    def _row(self, row: dict[str, Any]) -> None:
+        identifier, question = row.get("id"), row.get("question")
+        if not isinstance(identifier, str) or not isinstance(question, str):
+            raise self._wrong("a row needs the strings id and question: add them")
+        if identifier in self.ids:
+            first = self.ids[identifier]
+            raise self._wrong(f"id {identifier!r} was already on line {first}: delete one of the two, or rename it")
+        if not self.keys:
+            self._begin(row)
+        for key in row:
+            if key[:1] == "k" and key not in self.signals and _IS_K.fullmatch(key):
+                raise self._wrong(f"{key} is here and not on the first row: collect {key} for all rows or for none")
+        for key in self.keys:
+            self._cell(key, row.get(key))
+        self.ids[identifier] = self.number
+        self.groups.append(str(row.get("group") or normalise_group(question)))
+        if len(self.ids) % _BLOCK == 0:
+            for columns in self.signals.values():
+                columns.flush()
+        if self.texts:
+            self.questions.append(question)
+            self.gold.append(row.get("gold") or [])
+            self.tags.append(row.get("tags") or {})
+
+    def _begin(self, row: dict[str, Any]) -> None:
+        found = {key for key in row if _IS_K.fullmatch(key)} | {f"k{k}" for k in REQUIRED_KS}
+        self.keys = tuple(sorted(found, key=lambda key: int(key[1:])))
+        for key in self.keys:
+            self.answers[key], self.correct[key], self.signals[key] = [], array("b"), _Columns()
+            self.facts[key] = {fact: array("d") for fact in _FACTS}
+
+    def _cell(self, key: str, cell: object) -> None:
+        if not isinstance(cell, dict):
+            raise self._wrong(f"{key} is missing: collect the row again, every k at once")
+        label = cell.get("correct")
+        if label is not True and label is not False and (label not in (0, 1) or isinstance(label, float)):
+            raise self._wrong(f"{key}.correct is {label!r}: write true or false")
+        self.correct[key].append(label)
+        wrong = self.signals[key].add(cell.get("signals") or {})
+        if wrong is not None:
+            raise self._wrong(
+                f"{key}.signals.{wrong} is {cell['signals'][wrong]!r}, not a number: write null for a missing signal"
+            )
+        for fact, column in self.facts[key].items():
+            value = cell.get(fact)
+            try:
+                column.append(_MISSING if value is None else value)
+            except TypeError as error:
+                raise self._wrong(f"{key}.{fact} is {value!r}: write a number, or leave it out") from error
+        if self.texts:
+            self.answers[key].append(cell.get("answer") or "")

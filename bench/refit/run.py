@@ -1,0 +1,79 @@
+"""Seconds and memory of a refit, from file to artifact, by table size: `python bench/refit/run.py`.
+
+Each size runs in a process of its own, so that its peak memory is its own.
+"""
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+SIZES = (10_000, 100_000, 1_000_000)
+
+
+def measure(table: Path) -> dict[str, float]:
+    """Load and refit one table in this process."""
+    from app.refit.options import Options  # noqa: PLC0415
+    from app.refit.refit import refit  # noqa: PLC0415
+    from app.refit.table import load  # noqa: PLC0415
+
+    started = time.perf_counter()
+    outcomes = load(table, columns="fit")
+    loaded = time.perf_counter()
+    marks: list[tuple[str, float]] = []
+    artifact, _ = refit(
+        outcomes,
+        Options("bench", "2026-01-01T00:00:00Z"),
+        on_step=lambda step: marks.append((step, time.perf_counter())),
+    )
+    done = time.perf_counter()
+    ends = [at for _, at in marks[1:]] + [done]
+    return {
+        "rows": len(outcomes),
+        "load_s": loaded - started,
+        **{f"{step}_s": end - at for (step, at), end in zip(marks, ends, strict=True)},
+        "total_s": done - started,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "certified": artifact.policies["graded"].certificate is not None,
+    }
+
+
+def main() -> None:
+    """Measure every size, and fit the exponent of growth between neighbours."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path, help="measure this table, in this process, and print JSON")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(json.dumps(measure(arguments.table)))
+        return
+    before = None
+    print("| rows | load s | choose s | certify s | evaluate s | total s | peak MB | growth exponent |")
+    print("|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for size in arguments.sizes:
+            table = Path(folder) / f"{size}.jsonl"
+            make = [sys.executable, str(ROOT / "bench/refit/make_table.py"), str(size), str(table)]
+            subprocess.run(make, check=True)
+            run = [sys.executable, __file__, "--table", str(table)]
+            result = json.loads(subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            table.unlink()
+            exponent = ""
+            if before is not None:
+                exponent = f"{math.log(result['total_s'] / before['total_s']) / math.log(size / before['rows']):.2f}"
+            before = result
+            steps = (result[f"{step}_s"] for step in ("load", "choosing on train", "certifying on validation"))
+            cells = " | ".join(f"{seconds:.1f}" for seconds in (*steps, result["evaluating on test_s"]))
+            print(f"| {size} | {cells} | {result['total_s']:.1f} | {result['peak_mb']:.0f} | {exponent} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

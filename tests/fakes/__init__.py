@@ -1,0 +1,1 @@
+"""Working implementations of the ports, for tests."""

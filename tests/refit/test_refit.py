@@ -1,0 +1,242 @@
+"""The whole job on tables whose truth is known, and on the published ones where they are at hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.decision.artifact import ALWAYS_K, Artifact, canonical_bytes
+from app.decision.policy import Ask, Gate, decide, settle
+from app.errors import ArtifactChecksumError, ArtifactSchemaError, DataError
+from app.refit.fit import predict_many
+from app.refit.holdout import ece
+from app.refit.ledger import Ledger
+from app.refit.options import Options
+from app.refit.publish import publish, read, to_bytes
+from app.refit.refit import Summary, refit
+from app.refit.split import split, units
+from app.refit.table import Outcomes, load
+from tests.refit.world import IDENTITY, World
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "llama8b-outcomes"
+OPTIONS = Options("world", "2026-01-01T00:00:00Z", source="world.jsonl", risk_target=0.25)
+
+
+@pytest.fixture(scope="module")
+def table() -> Outcomes:
+    return World().draw(2500, seed=11)[0]
+
+
+@pytest.fixture(scope="module")
+def fitted(table: Outcomes) -> tuple[Artifact, Summary]:
+    return refit(table, OPTIONS)
+
+
+def test_a_refit_certifies_and_saves_where_there_is_headroom(fitted: tuple[Artifact, Summary]) -> None:
+    """On a world with headroom both policies and abstention are certified, and the test split bears them out."""
+    artifact, summary = fitted
+    for policy in artifact.policies.values():
+        assert policy.certificate is not None
+        assert policy.certificate.bound >= -0.02
+        assert policy.certificate.reference == "every fixed action"
+    assert artifact.abstention.certificate is not None
+    assert artifact.abstention.certificate.bound <= 0.25
+    test = artifact.report["test"]
+    assert test["cost"]["passage"]["graded"]["ratio_to_k5"] < 0.7
+    assert test["graded_minus_fixed"]["k5"]["high"] > -0.02
+    assert test["p0"]["ece"] < 0.08
+    assert test["selective"]["error"]["low"] < 0.25
+    assert test["selective"]["coverage"]["value"] > 0.4
+    assert sum(test["shares"]["graded"].values()) == pytest.approx(1.0)
+    assert artifact.fallback_action == 5
+    assert len(summary.test.outcomes) == artifact.report["splits"]["test"]["rows"]
+
+
+def test_the_same_table_gives_the_same_bytes(table: Outcomes, fitted: tuple[Artifact, Summary]) -> None:
+    """A refit repeats to the byte, and its version names its content."""
+    again, _ = refit(table, OPTIONS)
+    assert canonical_bytes(again) == canonical_bytes(fitted[0])
+    assert again.version.startswith("2026-01-01-")
+
+
+def test_the_gateway_decides_as_the_job_did(table: Outcomes, fitted: tuple[Artifact, Summary]) -> None:
+    """Row by row, the serving code chooses the k and withholds the answers that the job counted."""
+    artifact, _ = fitted
+    _, validation, _ = split(table)
+    outcomes = validation.outcomes
+    p = predict_many(artifact.calibrators.p0, outcomes.signals[0], len(outcomes))
+    chosen = Ledger(validation, p, units(outcomes), {}).route(artifact.policies["graded"].thresholds)
+    gate, ask = Gate(artifact), Ask()
+    for row in range(300):
+        decision = decide(ask, gate, {name: float(v[row]) for name, v in outcomes.signals[0].items()})
+        assert decision.k == chosen[row]
+        assert decision.certified
+    assert settle(ask, gate, artifact.abstention.tau - 0.01)
+    assert not settle(ask, gate, artifact.abstention.tau)
+
+
+def test_a_missing_signal_reads_five_in_the_job_too(table: Outcomes) -> None:
+    """Rows without closed-book signals are counted as the gateway would serve them."""
+    signals = {k: {name: v.copy() for name, v in named.items()} for k, named in table.signals.items()}
+    signals[0]["seq_logprob"][::4] = np.nan
+    artifact, _ = refit(replace(table, signals=signals), OPTIONS)
+    assert artifact.report["test"]["shares"]["graded"]["k5"] > 0.2
+    assert artifact.report["test"]["p0"]["missing"] > 0
+
+
+def test_few_labels_certify_nothing_and_say_what_would(table: Outcomes) -> None:
+    """Sixty groups give thresholds without a certificate, a reason in words, and an estimate of labels."""
+    artifact, summary = refit(
+        World(level=(0.0, 0.2, 0.25), shared=0.2).draw(60, seed=2)[0],
+        replace(OPTIONS, epsilon=0.01, methods=("logistic",)),
+    )
+    graded = artifact.policies["graded"]
+    assert graded.certificate is None
+    assert graded.why_not
+    assert graded.labels_needed is None or graded.labels_needed > 60
+    assert any("not certified" in note for note in summary.notes)
+    assert artifact.report["abstention_policy"] == f"always-k{artifact.fallback_action}"
+
+
+def test_a_table_without_reading_signals_copes_and_says_so() -> None:
+    """Without open-book signals there is no conf1 and no conf5, and a note for each."""
+    artifact, summary = refit(World(reading_signals=False).draw(800, seed=3)[0], OPTIONS)
+    assert artifact.calibrators.conf1 is None
+    assert artifact.calibrators.conf5 is None
+    assert sum("never abstain" in note for note in summary.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"signals": ("perplexity",)}, "no signal 'perplexity' in the table: choose among seq_logprob"),
+        ({"objective": "latency"}, r"needs k0\.ms"),
+        ({"objective": "tokens"}, r"needs k0\.prompt_tokens"),
+        ({"objective": "money"}, "needs prices"),
+    ],
+)
+def test_an_impossible_wish_is_refused(table: Outcomes, changes: dict[str, Any], words: str) -> None:
+    """An unknown signal, or an axis that the table cannot tell, is refused with its remedy."""
+    with pytest.raises(DataError, match=words):
+        refit(table, replace(OPTIONS, **changes))
+
+
+def test_a_signal_that_cannot_be_served_is_refused_unless_nothing_will_be(table: Outcomes) -> None:
+    """On a table with an identity only the gateway's own signals count; without one any signal may be tried."""
+    odd = replace(table, signals={k: {"odd": v["seq_logprob"]} | v for k, v in table.signals.items()})
+    with pytest.raises(DataError, match="cannot compute 'odd'"):
+        refit(odd, replace(OPTIONS, signals=("odd",)))
+    artifact, _ = refit(replace(odd, identity=None), replace(OPTIONS, signals=("odd",), methods=("logistic",)))
+    assert artifact.report["chosen"]["p0"]["signals"] == ["odd"]
+
+
+def test_ten_rows_and_one_class_are_refused(table: Outcomes) -> None:
+    """Too few groups, and answers that are all right, end in a message and not in an artifact."""
+    with pytest.raises(DataError, match="10 groups are too few"):
+        refit(table.take(np.arange(10)), OPTIONS)
+    right = replace(table, correct=table.correct | {0: np.ones(len(table), dtype=bool)})
+    with pytest.raises(DataError, match="only 0 groups"):
+        refit(right, OPTIONS)
+
+
+def test_levels_must_be_probabilities() -> None:
+    """An epsilon of zero or a delta of one is refused before any work."""
+    with pytest.raises(DataError, match="delta"):
+        Options("x", "2026", delta=1.0)
+
+
+def test_the_reference_can_be_the_papers(table: Outcomes) -> None:
+    """With always-k5 as the reference the certificate names it."""
+    artifact, _ = refit(table, replace(OPTIONS, reference="k5", methods=("logistic",)))
+    certificate = artifact.policies["graded"].certificate
+    assert certificate is not None
+    assert certificate.reference == "always-k5"
+
+
+def test_publishing_writes_a_file_that_reads_back(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
+    """What is published is what was fitted, checksum and all, and CURRENT names it."""
+    artifact, summary = fitted
+    published = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
+    assert published.current
+    assert (tmp_path / "c" / "CURRENT").read_text() == artifact.version + "\n"
+    assert canonical_bytes(read(published.path)) == canonical_bytes(artifact)
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [f"{artifact.version}.json", "CURRENT"]
+    again = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
+    assert again.current
+
+
+def test_a_tampered_file_does_not_read(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
+    """A changed number breaks the checksum, half a file the schema."""
+    file = tmp_path / "a.json"
+    body = json.loads(to_bytes(fitted[0]))
+    file.write_text(json.dumps(body | {"fallback_action": 1}))
+    with pytest.raises(ArtifactChecksumError):
+        read(file)
+    file.write_bytes(to_bytes(fitted[0])[:500])
+    with pytest.raises(ArtifactSchemaError):
+        read(file)
+
+
+def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
+    """Uncertified after certified, or less accurate on the same test split, leaves CURRENT alone unless forced."""
+    artifact, summary = fitted
+    publish(artifact, tmp_path, test=summary.test, epsilon=0.02)
+    graded = artifact.policies["graded"]
+    uncertified = replace(graded, certificate=None)
+    worse = replace(artifact, version="v2", policies={"graded": uncertified})
+    refused = publish(worse, tmp_path, test=summary.test, epsilon=0.02)
+    assert not refused.current
+    assert "certified" in refused.why
+    assert refused.path.exists()
+    blind = replace(artifact, version="v3", policies={"graded": replace(graded, thresholds=ALWAYS_K[0])})
+    refused = publish(blind, tmp_path, test=summary.test, epsilon=0.02)
+    assert not refused.current
+    assert "right" in refused.why
+    assert (tmp_path / "CURRENT").read_text().strip() == artifact.version
+    assert publish(blind, tmp_path, test=summary.test, epsilon=0.02, force=True).current
+    assert (tmp_path / "CURRENT").read_text().strip() == "v3"
+
+
+def test_another_identity_publishes_nothing(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
+    """A table of another system is refused by name, and no file appears; without identity CURRENT stays."""
+    artifact, summary = fitted
+    publish(artifact, tmp_path, test=summary.test, epsilon=0.02)
+    other = replace(artifact, version="v2", identity=replace(IDENTITY, reader="another"))
+    with pytest.raises(DataError, match=r"world\.jsonl:1: .*reader: fitted on 'reader', running 'another'"):
+        publish(other, tmp_path, test=summary.test, epsilon=0.02)
+    assert not (tmp_path / "v2.json").exists()
+    nameless = replace(artifact, version="v3", identity=None)
+    assert not publish(nameless, tmp_path, test=summary.test, epsilon=0.02, force=True).current
+    assert (tmp_path / "CURRENT").read_text().strip() == artifact.version
+
+
+def test_an_unreadable_current_is_replaced(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
+    """Where CURRENT points at nothing readable, the new artifact takes its place and says so."""
+    artifact, summary = fitted
+    (tmp_path / "CURRENT").write_text("gone\n")
+    published = publish(artifact, tmp_path, test=summary.test, epsilon=0.02)
+    assert published.current
+    assert "could not be read" in published.why
+
+
+def test_ece_counts_the_closed_top_bin() -> None:
+    """Probabilities of exactly 1 belong to the top bin; perfect bins have no error."""
+    assert ece(np.array([1.0, 1.0, 0.0]), np.array([True, False, False])) == pytest.approx(1 / 3)
+    assert ece(np.array([0.95, 0.25, 0.25, 0.25, 0.25]), np.array([True, True, False, False, False])) == pytest.approx(
+        0.01
+    )
+    assert ece(np.array([]), np.array([], dtype=bool)) == 0.0
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the published Llama outcome tables are not on this machine")
+@pytest.mark.parametrize("name", ["nq", "squad"])
+def test_the_published_tables_refit(name: str) -> None:
+    """Real answers without k=5 signals refit into an artifact that says so and is never served."""
+    artifact, summary = refit(load(SHARED / f"{name}.jsonl"), OPTIONS)
+    assert artifact.identity is None
+    assert artifact.calibrators.conf5 is None
+    assert artifact.fallback_action == 5
+    assert any(note.startswith("conf5") for note in summary.notes)

@@ -1,0 +1,95 @@
+"""Worlds whose truth is known: outcome tables drawn from them, and what a policy is really worth there."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from app.decision.artifact import Calibrators, Identity, Thresholds
+from app.refit.bounds import answers
+from app.refit.fit import predict_many
+from app.refit.holdout import confidences
+from app.refit.ledger import Ledger
+from app.refit.split import Test, units
+from app.refit.table import Outcomes
+
+IDENTITY = Identity("reader", "q8", "t", "p", 24, ("\n",), "top20", "embedder", "world", (0, 1, 5))
+
+
+@dataclass(frozen=True)
+class World:
+    """P(right with k) = sigma(level_k + slope_k s + 1.5 t_k), where s is seen closed-book and t_k only after reading.
+
+    `shared` is how often the three answers to a question stand or fall by the same luck.
+    """
+
+    level: tuple[float, float, float] = (-0.5, 0.2, 0.8)
+    slope: tuple[float, float, float] = (2.5, 1.0, 0.5)
+    shared: float = 0.8
+    phrasings: int = 1
+    reading_signals: bool = True
+
+    def draw(self, groups: int, seed: int) -> tuple[Outcomes, dict[int, NDArray[np.float64]]]:
+        """A table of so many groups, and the true chance of each answer's being right."""
+        rng = np.random.default_rng(seed)
+        m, n = self.phrasings, groups * self.phrasings
+        s = np.repeat(rng.normal(size=groups), m) + (0.2 * rng.normal(size=n) if m > 1 else 0.0)
+        # Phrasings of one fact share most of their luck: that is why a group is one unit.
+        luck = np.where(rng.random(n) < 0.7, np.repeat(rng.random(groups), m), rng.random(n))
+        chance, correct, signals = {}, {}, {}
+        for k, level, slope in zip((0, 1, 5), self.level, self.slope, strict=True):
+            t = rng.normal(size=n)
+            score = level + slope * s + (1.5 * t if k else 0.0)
+            chance[k] = expit(score)
+            correct[k] = np.where(rng.random(n) < self.shared, luck, rng.random(n)) < chance[k]
+            signals[k] = {"seq_logprob": s if k == 0 else score} if self.reading_signals or k == 0 else {}
+        none = {k: np.full(n, np.nan) for k in (0, 1, 5)}
+        table = Outcomes(
+            identity=IDENTITY,
+            ids=[str(i) for i in range(n)],
+            groups=[f"g{i // m}-{seed}" for i in range(n)],
+            questions=[],
+            gold=[],
+            tags=[],
+            ks=(0, 1, 5),
+            answers={},
+            correct=correct,
+            signals=signals,
+            prompt_tokens=none,
+            completion_tokens=none,
+            ms=none,
+        )
+        return table, chance
+
+
+class Truth:
+    """What is true of a policy in a world, from a population far larger than any table."""
+
+    def __init__(self, world: World, rows: int = 60_000) -> None:
+        self.outcomes, self.chance = world.draw(rows // world.phrasings, seed=10**6)
+        self.accuracy = {k: float(p.mean()) for k, p in self.chance.items()}
+        self.units = units(self.outcomes)
+
+    def difference(self, calibrators: Calibrators, thresholds: Thresholds) -> float:
+        """Accuracy of a policy minus that of the best fixed action."""
+        return float(self._chances(self._ledger(calibrators).route(thresholds)).mean()) - max(self.accuracy.values())
+
+    def passages(self, calibrators: Calibrators, thresholds: Thresholds) -> float:
+        """The share of five passages that a policy reads."""
+        return float(self._ledger(calibrators).route(thresholds).mean()) / 5.0
+
+    def selective(
+        self, calibrators: Calibrators, thresholds: Thresholds | None, fallback: int, tau: float
+    ) -> tuple[float, float]:
+        """The error among answered, and the share that is answered."""
+        route = self._ledger(calibrators).serve(thresholds, fallback)
+        answered = answers(confidences(calibrators, self.outcomes, route), tau)
+        return float((1.0 - self._chances(route))[answered].mean()) if answered.any() else 0.0, float(answered.mean())
+
+    def _ledger(self, calibrators: Calibrators) -> Ledger[Test]:
+        p = predict_many(calibrators.p0, self.outcomes.signals[0], len(self.outcomes))
+        return Ledger(Test(self.outcomes), p, self.units, {})
+
+    def _chances(self, route: NDArray[np.int8]) -> NDArray[np.float64]:
+        return np.where(route == 0, self.chance[0], np.where(route == 1, self.chance[1], self.chance[5]))

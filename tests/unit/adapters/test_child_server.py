@@ -1,0 +1,340 @@
+"""The supervisor of a server process, against a real one made of the standard library."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.adapters import child_server
+from app.adapters.child_server import ChildServer
+from app.errors import UpstreamUnavailable
+
+# Answers every request with its own process and environment, starts a child of its own, and notes every start. It
+# speaks HTTP by hand because http.server takes longer to import than all the rest takes to run.
+SERVER = """
+import json, os, signal, socket, subprocess, sys, time
+port, notes, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+with open(notes, "a") as file:
+    print(time.monotonic(), os.getpid(), file=file)
+print("listening soon", flush=True)
+starts = sum(1 for line in open(notes))
+if mode == "broken" or (mode == "breaks" and starts > 1):
+    sys.exit("no such model: made-up")
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+grandchild = subprocess.Popen(["sleep", "600"])
+about = json.dumps({"pid": os.getpid(), "grandchild": grandchild.pid, "environment": dict(os.environ)})
+status = "503 Loading" if mode == "loading" else "200 OK"
+listener = socket.create_server(("127.0.0.1", port))
+while True:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(f"HTTP/1.0 {status}\\r\\nContent-Length: {len(about)}\\r\\n\\r\\n{about}".encode())
+"""
+
+Make = Callable[..., ChildServer]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    """Make supervised servers that are stopped at the end; by default they restart fast."""
+    made: list[ChildServer] = []
+
+    def make_one(mode: str = "well", **options: Any) -> ChildServer:
+        def command(port: int) -> Sequence[str]:
+            return [sys.executable, "-I", "-S", "-c", SERVER, str(port), str(tmp_path / "starts"), mode]
+
+        defaults: dict[str, Any] = {
+            "health_path": "/health",
+            "log_path": tmp_path / "logs" / "server.log",
+            "ready_timeout_s": 10,
+            "grace_s": 5,
+            "backoff_s": 0.05,
+        }
+        made.append(ChildServer("the server", command, **(defaults | options)))
+        return made[-1]
+
+    yield make_one
+    for server in made:
+        await server.stop()
+
+
+def starts(tmp_path: Path) -> list[float]:
+    """When the server was started, in seconds."""
+    return [float(line.split()[0]) for line in (tmp_path / "starts").read_text().splitlines()]
+
+
+async def ask(server: ChildServer) -> dict[str, Any]:
+    """What the server says about itself."""
+
+    def get() -> bytes:
+        with urllib.request.urlopen(server.url, timeout=5) as reply:
+            body: bytes = reply.read()
+            return body
+
+    answer: dict[str, Any] = json.loads(await asyncio.to_thread(get))
+    return answer
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is more than an unburied entry in the process table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = 8) -> None:
+    """Wait for a condition that must come true."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 the condition lies in another process
+            await asyncio.sleep(0.02)
+
+
+async def test_it_is_ready_once_started(make: Make) -> None:
+    """A started server answers at its URL, on loopback, and says that it is ready."""
+    server = make()
+    assert server.state == "stopped"
+    assert server.pid is None
+    url = await server.start()
+    assert url == server.url
+    assert url.startswith("http://127.0.0.1:")
+    assert server.state == "ready"
+    assert (await ask(server))["pid"] != os.getpid()
+
+
+async def test_a_second_start_changes_nothing(make: Make) -> None:
+    """Starting what runs returns the same URL and the same process."""
+    server = make()
+    url, pid = await server.start(), server.pid
+    assert (await server.start(), server.pid) == (url, pid)
+
+
+async def test_the_environment_is_inherited_without_the_gateways_own(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child sees the inherited environment and what was added to it, never a setting of the gateway."""
+    monkeypatch.setenv("FETCHWISE_API_KEYS", "secret")
+    monkeypatch.setenv("INHERITED", "yes")
+    server = make(env={"ADDED": "too"})
+    await server.start()
+    environment = (await ask(server))["environment"]
+    assert (environment["INHERITED"], environment["ADDED"]) == ("yes", "too")
+    assert "FETCHWISE_API_KEYS" not in environment
+
+
+@pytest.mark.parametrize("victim", ["server", "guard"])
+async def test_it_comes_back_on_the_same_port(make: Make, victim: str) -> None:
+    """Killed, whether the server or its guard, it is restarted at the same URL and leaves nothing of the old."""
+    server = make()
+    url = await server.start()
+    before, guard = await ask(server), server.pid
+    assert guard is not None
+    os.kill(before["pid"] if victim == "server" else guard, signal.SIGKILL)
+    await until(lambda: server.state == "restarting")
+    await until(lambda: server.state == "ready")
+    after = await ask(server)
+    assert server.url == url
+    assert after["pid"] != before["pid"]
+    assert not any(map(is_alive, (guard, before["pid"], before["grandchild"])))
+
+
+def pauses(caplog: pytest.LogCaptureFixture) -> list[float]:
+    """The pauses before restarts, as announced in the log."""
+    return [record.args[1] for record in caplog.records if record.msg == "restarting %s in %.1f s"]
+
+
+async def test_the_pause_grows_while_it_keeps_dying(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that dies at every restart is tried again after pauses that double up to a limit."""
+    server = make("breaks", backoff_s=0.05, max_backoff_s=0.2)
+    await server.start()
+    os.kill((await ask(server))["pid"], signal.SIGKILL)
+    await until(lambda: len(starts(tmp_path)) >= 5)
+    assert server.state == "restarting"
+    announced = [0.05, 0.1, 0.2, 0.2]
+    assert pauses(caplog)[:4] == announced
+    between = [later - sooner for sooner, later in itertools.pairwise(starts(tmp_path))]
+    assert all(waited >= pause for waited, pause in zip(between, announced, strict=False))
+
+
+async def test_a_stable_period_resets_the_pause(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After a server has run long enough, the next restart waits only the first, short pause."""
+    server = make(stable_s=0)
+    await server.start()
+    for count in (2, 3):
+        os.kill((await ask(server))["pid"], signal.SIGKILL)
+        await until(lambda count=count: len(starts(tmp_path)) == count and server.state == "ready")
+    assert pauses(caplog) == [0.05, 0.05]
+
+
+@pytest.mark.parametrize("mode", ["well", "stubborn"])
+async def test_stop_leaves_no_process(make: Make, mode: str) -> None:
+    """Stopping ends the server and its own children, also where it ignores SIGTERM, and may be repeated."""
+    server = make(mode, grace_s=0.5)
+    await server.start()
+    seen, guard = await ask(server), server.pid
+    assert guard is not None
+    await server.stop()
+    await server.stop()
+    assert server.state == "stopped"
+    assert server.pid is None
+    await until(lambda: not any(map(is_alive, (guard, seen["pid"], seen["grandchild"]))), within_s=1)
+
+
+async def test_stop_while_restarting(make: Make, tmp_path: Path) -> None:
+    """Stopping between two attempts ends the attempts."""
+    server = make("breaks", backoff_s=0.1)
+    await server.start()
+    os.kill((await ask(server))["pid"], signal.SIGKILL)
+    await until(lambda: server.state == "restarting")
+    await server.stop()
+    seen = len(starts(tmp_path))
+    await asyncio.sleep(0.3)
+    assert server.state == "stopped"
+    assert len(starts(tmp_path)) == seen
+
+
+async def test_it_can_be_started_again_after_a_stop(make: Make) -> None:
+    """A stopped server starts again at its old URL."""
+    server = make()
+    url = await server.start()
+    await server.stop()
+    assert await server.start() == url
+
+
+async def test_an_early_end_is_an_error_with_the_log(make: Make, tmp_path: Path) -> None:
+    """A server that ends before it is ready fails the start at once, with its own last words."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "server.log").write_text("words of an earlier run\n")
+    server = make("broken")
+    with pytest.raises(UpstreamUnavailable, match="exit code 1 before it was ready") as failure:
+        await server.start()
+    assert "no such model: made-up" in str(failure.value)
+    assert "earlier run" not in str(failure.value)
+    assert failure.value.upstream == "reader"
+    assert server.state == "failed"
+    assert server.pid is None
+
+
+async def test_never_ready_is_an_error_with_the_log(make: Make, tmp_path: Path) -> None:
+    """A server that answers but never says 200 fails the start at the deadline, and is ended."""
+    server = make("loading", ready_timeout_s=1)
+    with pytest.raises(UpstreamUnavailable, match="not ready within 1 s") as failure:
+        await server.start()
+    assert "listening soon" in str(failure.value)
+    assert server.state == "failed"
+    pid = int((tmp_path / "starts").read_text().split()[1])
+    assert not is_alive(pid)
+
+
+async def test_a_cancelled_start_leaves_no_process(make: Make, tmp_path: Path) -> None:
+    """Giving up while the server loads ends it."""
+    server = make("loading")
+    starting = asyncio.create_task(server.start())
+    await until(lambda: (tmp_path / "starts").exists() and bool(starts(tmp_path)))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not is_alive(int((tmp_path / "starts").read_text().split()[1]))
+
+
+async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    """A program that cannot be executed is named in the error."""
+    server = ChildServer("it", lambda _: ["/no/such/program"], health_path="/", log_path=tmp_path / "log")
+    with pytest.raises(UpstreamUnavailable, match="cannot start /no/such/program"):
+        await server.start()
+
+
+async def test_the_url_before_the_first_start(make: Make) -> None:
+    """There is no URL to hand out before a port was chosen."""
+    with pytest.raises(UpstreamUnavailable, match="never started"):
+        _ = make().url
+
+
+async def test_a_port_taken_meanwhile_is_chosen_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another process takes the chosen port before the server does, the first start chooses another."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        taken = other.getsockname()[1]
+        free = child_server._free_port
+        choices = iter([taken, free()])
+        monkeypatch.setattr(child_server, "_free_port", lambda: next(choices))
+        server = make()
+        url = await server.start()
+    assert not url.endswith(f":{taken}")
+
+
+async def test_a_large_log_is_set_aside(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that has grown past its limit is renamed at the next start, so two files bound it."""
+    monkeypatch.setattr(child_server, "LOG_LIMIT_BYTES", 100)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "server.log").write_text("old\n" * 100)
+    server = make()
+    await server.start()
+    assert (tmp_path / "logs" / "server.log.1").read_text().startswith("old")
+    assert server.log_tail() == "listening soon"
+
+
+GATEWAY = """
+import asyncio, pathlib, sys
+from app.adapters.child_server import ChildServer
+script, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+def command(port):
+    return [sys.executable, "-I", "-S", "-c", script, str(port), str(folder / "starts"), "well"]
+async def main():
+    server = ChildServer("it", command, health_path="/", log_path=folder / "log")
+    print(await server.start(), server.pid, flush=True)
+    await asyncio.sleep(600)
+{run}
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_killed_gateway_leaves_no_orphan(tmp_path: Path, loop: str) -> None:
+    """When the gateway is killed with SIGKILL, server, guard and the server's own children are gone soon after."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    run = f"import {loop}; {loop}.run(main())"
+    gateway = subprocess.Popen(
+        [sys.executable, "-c", GATEWAY.format(run=run), SERVER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    with gateway:
+        assert gateway.stdout is not None
+        line = gateway.stdout.readline().split()
+        gateway.kill()
+    guard = int(line[1])
+    server = int((tmp_path / "starts").read_text().split()[1])
+    deadline = time.monotonic() + 5
+    while any(_group_members(guard)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(server)
+    assert list(_group_members(guard)) == []
+
+
+def _group_members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(entry.name)) == group and is_alive(int(entry.name)):
+                    members.append(int(entry.name))
+    return members

@@ -1,0 +1,189 @@
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.policy import route
+from app.errors import DataError
+from app.refit.choose import (
+    best_fixed,
+    candidates,
+    choose_calibrator,
+    frontier,
+    grid,
+    lay_abstention,
+    lay_path,
+    shares_of_delta,
+)
+from app.refit.ledger import Ledger, Tariff, gate_costs, is_fixed, read_costs
+from app.refit.split import Train, units
+from app.refit.table import Outcomes
+from tests.refit.world import World
+
+
+def ledger(table: Outcomes, p: np.ndarray, objective: str = "passage") -> Ledger[Train]:
+    return Ledger(Train(table), p, units(table), gate_costs(table, objective, Tariff()))  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["call", "full", "passage"]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_grid_is_what_routing_each_question_gives(seed: int, objective: str, graded: bool) -> None:
+    """Cumulative sums agree with deciding every question by itself, with ties, gaps and phrasings."""
+    rng = np.random.default_rng(seed)
+    table, _ = World(phrasings=2).draw(15, seed)
+    p = rng.random(30).round(1)
+    p[rng.random(30) < 0.1] = np.nan
+    book = ledger(table, p, objective)
+    (first, second), taus, accuracy, cost = grid(book, graded=graded)
+    distinct = len(set(p[np.isfinite(p)].tolist())) + 1
+    assert len(taus) == distinct
+    assert len(first) == (distinct * (distinct + 1) // 2 if graded else distinct)
+    for i in rng.integers(0, len(first), 10):
+        thresholds = Thresholds(float(taus[first[i]]), float(taus[second[i]]))
+        chosen = book.route(thresholds)
+        served = [5 if np.isnan(value) else route(float(value), thresholds)[0] for value in p]
+        assert chosen.tolist() == served
+        assert accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
+        assert cost[i] == pytest.approx(book.mean(book.spent(chosen)))
+
+
+def test_the_frontier_is_exact_on_a_small_table() -> None:
+    """At each cost the frontier holds the best accuracy of any pair that costs as little."""
+    table, _ = World().draw(40, seed=3)
+    book = ledger(table, np.random.default_rng(0).random(40))
+    _, _, accuracy, cost = grid(book, graded=True)
+    for step in frontier(book, graded=True, most=1.0, steps=200):
+        assert step.accuracy == pytest.approx(accuracy[cost <= step.cost + 1e-9].max())
+
+
+def test_a_path_starts_at_the_best_fixed_action_and_gets_cheaper() -> None:
+    """First the fixed action, then ever cheaper steps, never one that costs more."""
+    table, _ = World().draw(2000, seed=1)
+    s = table.signals[0]["seq_logprob"]
+    book = ledger(table, 1 / (1 + np.exp(-s)))
+    for graded in (True, False):
+        path = lay_path(book, graded=graded, references=(0, 1, 5), epsilon=0.02)
+        assert path[0].thresholds == ALWAYS_K[5]
+        costs = [step.cost for step in path]
+        assert all(a > b for a, b in itertools.pairwise(costs))
+        assert len(path) <= 41
+        if not graded:
+            assert all(step.thresholds.tau0 == step.thresholds.tau1 for step in path)
+
+
+def test_a_path_starts_at_a_mixture_where_the_fixed_action_has_no_chance() -> None:
+    """Two fixed actions that are equally good and seldom agree would stop the walk before it began."""
+    rng = np.random.default_rng(0)
+    table, _ = World().draw(600, seed=1)
+    p = rng.permutation(600) / 600
+    correct = {0: p >= 0.5, 1: rng.random(600) < 0.4, 5: p < 0.5}
+    path = lay_path(ledger(replace(table, correct=correct), p), graded=True, references=(0, 1, 5), epsilon=0.02)
+    assert is_fixed(path[0].thresholds) is None
+    assert path[0].accuracy > 0.95
+
+
+def test_where_nothing_beats_the_cheapest_action_the_path_is_that_action() -> None:
+    """If closed-book is best there is nowhere cheaper to go."""
+    table, _ = World().draw(300, seed=1)
+    correct = {0: np.ones(300, dtype=bool), 1: np.zeros(300, dtype=bool), 5: np.zeros(300, dtype=bool)}
+    book = ledger(replace(table, correct=correct), np.random.default_rng(0).random(300))
+    assert best_fixed(book) == 0
+    assert [step.thresholds for step in lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)] == [
+        ALWAYS_K[0]
+    ]
+
+
+def test_of_equal_actions_the_one_that_reads_least_is_best() -> None:
+    """A tie goes to fewer passages."""
+    table, _ = World().draw(50, seed=1)
+    same = {k: np.ones(50, dtype=bool) for k in (0, 1, 5)}
+    book = ledger(replace(table, correct=same), np.zeros(50))
+    assert best_fixed(book) == 0
+    assert best_fixed(book, (1, 5)) == 1
+
+
+def test_the_signal_that_knows_is_chosen_over_noise() -> None:
+    """Among noise, a reversed copy and the signal itself, the signal wins, with the simplest method."""
+    table, _ = World().draw(1500, seed=4)
+    s = table.signals[0]["seq_logprob"]
+    signals = {"good": s, "reversed": -s, "noise": np.random.default_rng(0).normal(size=1500)}
+    methods = ("logistic", "temperature", "isotonic")
+    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), methods)
+    assert chosen.names == ("good",)
+    assert chosen.method == "logistic"
+    assert chosen.compared == 9
+    assert np.isfinite(chosen.out_of_fold).all()
+
+
+def test_a_signal_that_is_often_missing_loses_to_one_that_is_there() -> None:
+    """Where a signal is missing the base rate stands in, and that costs."""
+    table, _ = World().draw(1500, seed=4)
+    s = table.signals[0]["seq_logprob"]
+    holed = np.where(np.random.default_rng(0).random(1500) < 0.5, np.nan, s)
+    signals = {"holed": holed, "whole": s + 0.3 * np.random.default_rng(1).normal(size=1500)}
+    assert choose_calibrator(signals, table.correct[0], units(table), ("holed", "whole"), ("logistic",)).names == (
+        "whole",
+    )
+
+
+def test_candidates_are_methods_times_signals_and_fusions() -> None:
+    """Fusions exist for the whole answer and for every prefix of which two signals were collected."""
+    names = ("seq_logprob", "margin", "margin@4", "neg_entropy@4", "energy")
+    found = candidates(names, ("logistic", "fused"))
+    assert len(found) == 5 + 2
+    assert ("fused", ("seq_logprob", "margin")) in found
+    assert ("fused", ("neg_entropy@4", "margin@4")) in found
+
+
+def test_without_signals_there_is_nothing_to_choose() -> None:
+    """No signal at all is refused with its remedy."""
+    table, _ = World().draw(60, seed=4)
+    with pytest.raises(DataError, match="log-probabilities"):
+        choose_calibrator({}, table.correct[0], units(table), ("margin",), ("logistic",))
+
+
+def test_a_path_of_abstention_ends_at_answering_all() -> None:
+    """Thresholds fall to zero, starting where train is surest; without confidences there is only zero."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(1000)
+    right = (rng.random(1000) < confidence).astype(float)
+    grouping = units(World().draw(1000, seed=0)[0])
+    path = lay_abstention(right, confidence, grouping, target=0.2, delta=0.1)
+    assert path[-1] == 0.0
+    assert all(a > b for a, b in itertools.pairwise(path))
+    assert 0.5 < path[0] < 0.95
+    assert lay_abstention(right, np.full(1000, np.nan), grouping, target=0.2, delta=0.1) == [0.0]
+
+
+def test_shares_of_delta_add_up_to_one() -> None:
+    """One share for the fallback and one for each step, the greatest where train expects the walk to end."""
+    table, _ = World().draw(1500, seed=1)
+    book = ledger(table, 1 / (1 + np.exp(-table.signals[0]["seq_logprob"])))
+    path = lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)
+    shares = shares_of_delta(book, path, (0, 1, 5), 0.02)
+    assert len(shares) == len(path) + 1
+    assert shares.sum() == pytest.approx(1.0)
+    assert 0 < shares.argmax() < len(path)
+
+
+def test_costs_by_axis() -> None:
+    """The gate pays its probe on axes that count it, fixed actions pay no probe, and missing columns are named."""
+    table, _ = World().draw(4, seed=1)
+    with pytest.raises(DataError, match=r"latency needs k0\.ms"):
+        gate_costs(table, "latency", Tariff())
+    with pytest.raises(DataError, match="needs prices"):
+        gate_costs(table, "money", Tariff())
+    ms = {k: np.array([10.0, 20.0, np.nan, 30.0]) + k for k in (0, 1, 5)}
+    tokens = {k: np.full(4, 10.0 * (k + 1)) for k in (0, 1, 5)}
+    full = replace(table, ms=ms, prompt_tokens=tokens, completion_tokens={k: np.full(4, 2.0) for k in (0, 1, 5)})
+    assert gate_costs(full, "latency", Tariff())[5].tolist() == [25.0, 45.0, 45.0, 65.0]
+    assert read_costs(full, "latency", Tariff())[5].tolist() == [15.0, 25.0, 25.0, 35.0]
+    assert gate_costs(full, "tokens", Tariff())[1].tolist() == [34.0] * 4
+    money = gate_costs(full, "money", Tariff(prompt_token=1.0, completion_token=10.0, call=100.0, passage=1000.0))
+    assert money[0].tolist() == [30.0] * 4
+    assert money[5].tolist() == [30.0 + 60.0 + 20.0 + 100.0 + 5000.0] * 4
+    assert read_costs(full, "call", Tariff())[1].tolist() == [1.0] * 4

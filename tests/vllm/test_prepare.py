@@ -1,0 +1,57 @@
+"""The parts of the preparation that need no vLLM."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.vllm import prepare
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "flags", "problem"),
+    [
+        ("Linux", "x86_64", {"sse2", "avx2"}, None),
+        ("Linux", "aarch64", {"asimd"}, None),
+        ("Linux", "x86_64", {"sse2"}, "avx2"),
+        ("Linux", "riscv64", set(), "riscv64"),
+        ("Darwin", "aarch64", {"asimd"}, "Darwin"),
+    ],
+)
+def test_a_processor_that_cannot_run_it_is_told_why(
+    system: str, machine: str, flags: set[str], problem: str | None
+) -> None:
+    """The check names what is missing, and nothing where nothing is."""
+    answer = prepare.why_not_here(system, machine, flags)
+    assert answer is None if problem is None else answer is not None and problem in answer
+
+
+def test_a_complete_model_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory made of the same file by the same versions is not written again; any difference is."""
+    converted: list[Path] = []
+    monkeypatch.setattr(prepare, "convert", lambda gguf, out: converted.append(out))
+    monkeypatch.setattr(prepare.importlib.metadata, "version", lambda _: "1.0")
+    gguf, out = tmp_path / "weights.gguf", tmp_path / "model"
+    gguf.write_bytes(b"weights")
+    prepare.prepare(gguf, out)
+    prepare.prepare(gguf, out)
+    assert len(converted) == 1
+    assert json.loads((out / "DONE").read_text())["transformers"] == "1.0"
+    gguf.write_bytes(b"other weights")
+    prepare.prepare(gguf, out)
+    assert len(converted) == 2
+
+
+def test_a_failed_conversion_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the conversion fails, no half-written directory can be taken for a model."""
+
+    def fail(gguf: Path, out: Path) -> None:
+        (out / "config.json").touch()
+        raise FileNotFoundError("no chat template")
+
+    monkeypatch.setattr(prepare, "convert", fail)
+    monkeypatch.setattr(prepare.importlib.metadata, "version", lambda _: "1.0")
+    (tmp_path / "weights.gguf").touch()
+    with pytest.raises(FileNotFoundError):
+        prepare.prepare(tmp_path / "weights.gguf", tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,310 @@
+"""The reader against a real vLLM: what the fakes and the wire tests claim about it, and what only it can show."""
+
+import asyncio
+import bisect
+import json
+import math
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import prompts
+from app.adapters.child_server import ChildServer
+from app.adapters.openai_reader import OpenAIReader
+from app.decision import signals
+from app.errors import ConfigurationError, PromptTooLong, UpstreamUnavailable
+from app.ports import Generation, Passage, Prompt, Token
+from app.prompts import Prompts
+
+CONTEXT = 2048
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.asyncio(loop_scope="session"),
+    # The first test waits for vLLM to start, the last ones for it to come back.
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        "FETCHWISE_TEST_VLLM_PYTHON" not in os.environ,
+        reason="FETCHWISE_TEST_VLLM_PYTHON is not set: run `make test-vllm`, which installs vLLM first",
+    ),
+]
+
+MakeReader = Callable[..., OpenAIReader]
+
+FRANCE = Prompt("What is the capital of France?")
+INVENTED = Prompt(
+    "What is the capital of Zubrovia?",
+    (Passage("1", "Zubrovia", "Zubrovia is a small country in the hills. The capital of Zubrovia is Lenkograd."),),
+)
+# The model goes on about this for hundreds of tokens without a newline.
+AS_GIVEN = Prompts(closed_book="{question}", open_book="{passages}\n{question}")
+ENDLESS = Prompt("Repeat the word hello forever, on one line: hello hello hello hello")
+
+
+def generated_tokens(url: str) -> float:
+    """How many tokens vLLM has generated since it was started."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
+
+
+async def until(condition: Callable[[], bool], *, within_s: float) -> None:
+    """Wait for a condition that must come true."""
+    async with asyncio.timeout(within_s):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 the condition lies in another process
+            await asyncio.sleep(0.05)
+
+
+async def settled(url: str) -> float:
+    """The number of generated tokens once it has stood still for a second; fails if it never does."""
+    async with asyncio.timeout(30):
+        seen, since = await asyncio.to_thread(generated_tokens, url), time.monotonic()
+        while time.monotonic() - since < 1:
+            await asyncio.sleep(0.1)
+            now = await asyncio.to_thread(generated_tokens, url)
+            if now != seen:
+                seen, since = now, time.monotonic()
+    return seen
+
+
+def filler(tokens: int) -> str:
+    """A text of about so many tokens that says nothing about anything."""
+    return "word " * tokens
+
+
+async def collect(reader: OpenAIReader, prompt: Prompt, *, max_tokens: int = 24) -> tuple[list[Token], Generation]:
+    """A streamed answer: its pieces, and the whole that comes last."""
+    items = [item async for item in reader.stream(prompt, max_tokens=max_tokens)]
+    whole = items.pop()
+    assert isinstance(whole, Generation)
+    pieces = [item for item in items if isinstance(item, Token)]
+    assert len(pieces) == len(items)
+    return pieces, whole
+
+
+async def test_a_closed_book_answer(reader: OpenAIReader) -> None:
+    """Without passages the model answers from its own knowledge, and says how sure of each token it was."""
+    answer = await reader.generate(FRANCE, max_tokens=24)
+    assert "Paris" in answer.text
+    assert "<|im_end|>" not in answer.text
+    assert answer.passages_read == 0
+    assert 0 < len(answer.tokens) <= 24
+    assert answer.prompt_tokens > 10
+    # The server counts the end token or the stop, the answer does not.
+    assert answer.completion_tokens in {len(answer.tokens), len(answer.tokens) + 1}
+
+
+async def test_an_open_book_answer(reader: OpenAIReader) -> None:
+    """With passages the model answers what only the passages say."""
+    answer = await reader.generate(INVENTED, max_tokens=24)
+    assert "Lenkograd" in answer.text
+    assert answer.passages_read == 1
+
+
+async def test_every_token_has_twenty_alternatives(reader: OpenAIReader) -> None:
+    """Each token carries its twenty likeliest alternatives, best first, a distribution, and itself the best of them."""
+    answer = await reader.generate(FRANCE, max_tokens=24)
+    for token in answer.tokens:
+        assert len(token.top) == 20
+        assert list(token.top) == sorted(token.top, reverse=True)
+        assert token.logprob == token.top[0] <= 0
+        assert sum(map(math.exp, token.top)) <= 1 + 1e-4
+    assert set(signals.extract(answer.tokens)) == set(signals.all_names())
+
+
+async def test_the_answer_ends_at_a_newline(make_reader: MakeReader) -> None:
+    """An answer of several lines is cut at the first, in its text and in its tokens."""
+    reader = make_reader(prompts=AS_GIVEN)
+    answer = await reader.generate(Prompt("Write a list of three fruits, one a line."), max_tokens=24)
+    assert answer.text
+    assert "\n" not in answer.text
+    assert answer.completion_tokens == len(answer.tokens) + 1
+
+
+async def test_characters_of_several_tokens(make_reader: MakeReader) -> None:
+    """A character that takes several tokens arrives whole, and all of its tokens count."""
+    reader = make_reader(prompts=AS_GIVEN)
+    prompt = Prompt("Repeat exactly: 🎉🎉🎉")
+    answer = await reader.generate(prompt, max_tokens=24)
+    assert "🎉🎉🎉" in answer.text
+    assert len(answer.tokens) > len(answer.text.split()) + 3
+    _, streamed = await collect(reader, prompt)
+    assert (streamed.text, len(streamed.tokens)) == (answer.text, len(answer.tokens))
+
+
+@pytest.mark.parametrize("prompt", [FRANCE, INVENTED], ids=["closed-book", "open-book"])
+async def test_streaming_changes_nothing(reader: OpenAIReader, prompt: Prompt) -> None:
+    """A streamed answer has the text, the tokens, the log-probabilities and the usage of one that is not."""
+    whole = await reader.generate(prompt, max_tokens=24)
+    pieces, streamed = await collect(reader, prompt)
+    assert "".join(piece.text for piece in pieces).strip() == streamed.text == whole.text
+    assert len(pieces) > 1
+    assert (streamed.prompt_tokens, streamed.completion_tokens) == (whole.prompt_tokens, whole.completion_tokens)
+    assert streamed.passages_read == whole.passages_read
+    assert len(streamed.tokens) == len(whole.tokens)
+    for one, other in zip(streamed.tokens, whole.tokens, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+        assert one.top == pytest.approx(other.top, abs=1e-3)
+
+
+async def test_a_crowd_changes_nothing_that_matters(reader: OpenAIReader) -> None:
+    """Answered in a batch with others, a question keeps its tokens and, to a thousandth, its log-probabilities."""
+    alone = await reader.generate(FRANCE, max_tokens=8)
+    crowd = await asyncio.gather(*(reader.generate(prompt, max_tokens=8) for prompt in (FRANCE, INVENTED) * 4))
+    for answer in crowd[::2]:
+        assert answer.text == alone.text
+        for one, other in zip(answer.tokens, alone.tokens, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+
+
+async def test_the_endless_prompt_is_endless(make_reader: MakeReader) -> None:
+    """The prompt of the next two tests really runs on: what stops it there is the dropped connection."""
+    answer = await make_reader(prompts=AS_GIVEN).generate(ENDLESS, max_tokens=100)
+    assert len(answer.tokens) == 100
+
+
+async def test_closing_the_stream_stops_the_generation(vllm: ChildServer, make_reader: MakeReader) -> None:
+    """A client that has seen enough closes the iterator, and vLLM stops there, far from its limit."""
+    reader = make_reader(prompts=AS_GIVEN)
+    before = await settled(vllm.url)
+    async with aclosing(reader.stream(ENDLESS, max_tokens=1500)) as stream:
+        count = 0
+        async for _ in stream:
+            count += 1
+            if count == 5:
+                break
+    assert 5 <= await settled(vllm.url) - before < 80
+
+
+async def test_cancelling_stops_the_generation(vllm: ChildServer, make_reader: MakeReader) -> None:
+    """A cancelled call, which has seen nothing of its answer yet, stops vLLM too."""
+    reader = make_reader(prompts=AS_GIVEN)
+    before = await settled(vllm.url)
+    call = asyncio.create_task(reader.generate(ENDLESS, max_tokens=1500))
+    await until(lambda: generated_tokens(vllm.url) >= before + 3, within_s=30)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert 3 <= await settled(vllm.url) - before < 80
+
+
+async def test_identity(reader: OpenAIReader, make_reader: MakeReader) -> None:
+    """The server tells enough to recognise what a calibrator was fitted on, and the same each time."""
+    identity = await reader.identify()
+    assert identity.model == "smollm2"
+    assert identity.chat_template != "unknown"
+    assert identity == await make_reader().identify()
+    await reader.ping()
+
+
+async def test_an_unknown_model(make_reader: MakeReader) -> None:
+    """A model that vLLM does not serve is named: with the served ones when asked at the start, and when called."""
+    reader = make_reader("made-up")
+    with pytest.raises(ConfigurationError, match=r"'made-up', only: smollm2"):
+        await reader.identify()
+    with pytest.raises(UpstreamUnavailable, match="made-up"):
+        await reader.generate(FRANCE, max_tokens=4)
+
+
+async def test_template_arguments_are_accepted(make_reader: MakeReader) -> None:
+    """Thinking can be switched off by an argument of the chat template, also for a model that has no such switch."""
+    reader = make_reader(chat_template_kwargs={"enable_thinking": False})
+    assert "Paris" in (await reader.generate(FRANCE, max_tokens=24)).text
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_the_worst_passages_are_dropped(vllm: ChildServer, reader: OpenAIReader, *, streamed: bool) -> None:
+    """Where the passages exceed the context, exactly the worst-ranked are left out of the prompt."""
+    # Of different lengths, so that the length of the prompt tells which of them are in it.
+    passages = tuple(Passage(str(i), "", filler(700 - 10 * i)) for i in range(5))
+    prompt = Prompt(FRANCE.question, passages)
+    answer = (await collect(reader, prompt))[1] if streamed else await reader.generate(prompt, max_tokens=24)
+    assert answer.passages_read == 2
+    best = Prompt(FRANCE.question, passages[:2])
+    assert answer.prompt_tokens == await asyncio.to_thread(prompt_tokens, vllm.url, best)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_the_context_leaves_room_for_the_answer(
+    vllm: ChildServer, reader: OpenAIReader, *, streamed: bool
+) -> None:
+    """Where a prompt leaves no room vLLM cuts the answer short and says nothing: a passage is dropped instead."""
+    filling = "The weather was mild and the road was long. " * 300
+
+    def filled(size: int) -> Prompt:
+        return Prompt(
+            FRANCE.question,
+            (Passage("1", "France", "The capital of France is Paris."), Passage("2", "", filling[:size])),
+        )
+
+    # The longest prompt that vLLM accepts: room for a token or two, of the 24 that are asked for.
+    sizes = range(len(filling))
+    too_long = await asyncio.to_thread(
+        bisect.bisect_left, sizes, CONTEXT, key=lambda size: prompt_tokens(vllm.url, filled(size))
+    )
+    prompt = filled(too_long - 1)
+    answer = (await collect(reader, prompt))[1] if streamed else await reader.generate(prompt, max_tokens=24)
+    assert answer.passages_read == 1
+    assert "Paris" in answer.text
+
+
+def prompt_tokens(url: str, prompt: Prompt) -> int:
+    """How long vLLM says that a prompt is."""
+    content = prompts.DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
+    body = json.dumps({"model": "smollm2", "messages": [{"role": "user", "content": content}]}).encode()
+    request = urllib.request.Request(f"{url}/tokenize", data=body, headers={"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        counted: dict[str, Any] = json.loads(reply.read())
+    return int(counted["count"])
+
+
+@pytest.mark.parametrize("tokens", [2100, 200_000], ids=["a-little", "absurdly"])
+async def test_a_question_too_long(reader: OpenAIReader, tokens: int) -> None:
+    """A question that exceeds the context by itself is the caller's to mend."""
+    with pytest.raises(PromptTooLong):
+        await reader.generate(Prompt(filler(tokens)), max_tokens=24)
+    with pytest.raises(PromptTooLong):
+        await collect(reader, Prompt(filler(tokens)))
+
+
+def processes_under(leader: int) -> dict[str, int]:
+    """The processes below the guard, oldest first, by what they are: the server, and vLLM's engine under it."""
+    (server,) = _children(leader)
+    engines = [pid for pid in _children(server) if "Engine" in Path(f"/proc/{pid}/comm").read_text()]
+    return {"server": server, "engine": engines[0]}
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("victim", ["server", "engine"])
+async def test_it_comes_back_after_being_killed(vllm: ChildServer, make_reader: MakeReader, victim: str) -> None:
+    """Killed while answering, vLLM is reported as unavailable, and soon answers again at the same URL."""
+    reader = make_reader(prompts=AS_GIVEN)
+    url, leader = vllm.url, vllm.pid
+    assert leader is not None
+    stream = reader.stream(ENDLESS, max_tokens=1500)
+    await anext(stream)
+    await anext(stream)
+    whole = asyncio.create_task(reader.generate(ENDLESS, max_tokens=1500))
+    await asyncio.sleep(0.5)
+    os.kill(processes_under(leader)[victim], signal.SIGKILL)
+    with pytest.raises(UpstreamUnavailable):
+        async for _ in stream:
+            pass
+    with pytest.raises(UpstreamUnavailable):
+        await whole
+    await until(lambda: vllm.state == "restarting", within_s=60)
+    with pytest.raises(UpstreamUnavailable):
+        await reader.ping()
+    await until(lambda: vllm.state == "ready", within_s=600)
+    assert vllm.url == url
+    assert "Paris" in (await make_reader(timeout_s=180).generate(FRANCE, max_tokens=24)).text

@@ -1,0 +1,373 @@
+"""The Qdrant client against servers that are right, slow, broken or not there: only errors of ours come out."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from qdrant_client import grpc as protocol
+
+from app.adapters.qdrant import Qdrant
+from app.errors import (
+    ConfigurationError,
+    FetchwiseError,
+    UnknownCollection,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from app.ports import Passage
+from tests.wire.servers import (
+    Reply,
+    Server,
+    answer,
+    answer_json,
+    cut_short,
+    dripping,
+    free_port,
+    hang_up,
+    reset,
+    serving,
+    slow,
+)
+
+VECTOR = [1.0, 0.0]
+PAYLOAD = {"id": "a", "title": "A", "text": "text", "fields": {"lang": "en"}, "terms": ['["lang","en"]']}
+POINT = {"id": "0b6e3e6e-1f0e-5f0e-9a5e-3b1f5a0c9d11", "version": 1, "score": 0.5, "payload": PAYLOAD}
+FOUND = {"result": {"points": [POINT]}, "status": "ok", "time": 0.001}
+# As the server words it.
+NOT_FOUND = {"status": {"error": "Not found: Collection `docs` doesn't exist!"}, "time": 0.00001}
+
+INFO = {
+    "status": "green",
+    "optimizer_status": "ok",
+    "segments_count": 1,
+    "payload_schema": {},
+    "config": {
+        "params": {"vectors": {"size": 2, "distance": "Cosine"}},
+        "hnsw_config": {"m": 16, "ef_construct": 100, "full_scan_threshold": 10000},
+        "optimizer_config": {
+            "deleted_threshold": 0.2,
+            "vacuum_min_vector_number": 1000,
+            "default_segment_number": 0,
+            "flush_interval_sec": 5,
+        },
+    },
+}
+
+
+def failure(message: str) -> dict[str, object]:
+    """The body with which a server explains an error."""
+    return {"status": {"error": message}, "time": 0.0}
+
+
+def found(**changes: object) -> bytes:
+    """The body of a successful search, with changes to its one point."""
+    return json.dumps({**FOUND, "result": {"points": [{**POINT, **changes}]}}).encode()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """A server that finds one passage unless told otherwise."""
+    async with serving(answer_json(200, FOUND)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def connected(url: str, api_key: str | None = None, *, timeout_s: float = 5.0) -> AsyncIterator[Qdrant]:
+    """An adapter that is closed afterwards."""
+    qdrant = Qdrant(url, api_key, timeout_s=timeout_s)
+    try:
+        yield qdrant
+    finally:
+        await qdrant.close()
+
+
+@pytest.fixture
+async def qdrant(server: Server) -> AsyncIterator[Qdrant]:
+    """An adapter of that server."""
+    async with connected(server.url) as adapter:
+        yield adapter
+
+
+async def search(server: Server, *, timeout_s: float = 5.0) -> list[Passage]:
+    """One search with a fresh adapter."""
+    async with connected(server.url, timeout_s=timeout_s) as qdrant:
+        return await qdrant.search("docs", VECTOR, limit=5)
+
+
+async def test_search_request(server: Server) -> None:
+    """A search is one request: the vector, the filter as conditions that must all hold, payload but no vectors."""
+    async with connected(server.url, "s3cret") as qdrant:
+        await qdrant.search("docs", VECTOR, limit=5, where={"lang": "en", "draft": False})
+    [request] = server.requests
+    assert (request.method, request.path) == ("POST", "/collections/docs/points/query")
+    assert request.headers["api-key"] == "s3cret"
+    body = {key: value for key, value in request.json.items() if value is not None}
+    assert body == {
+        "query": {"nearest": VECTOR},
+        "filter": {
+            "must": [
+                {"key": "terms", "match": {"value": '["lang","en"]'}},
+                {"key": "terms", "match": {"value": '["draft",false]'}},
+            ]
+        },
+        "limit": 5,
+        "with_payload": True,
+        "with_vector": False,
+    }
+
+
+async def test_search_without_filter_or_key(server: Server) -> None:
+    """Without a filter none is sent, without a key no header, and behind a path the path is kept."""
+    async with connected(f"{server.url}/behind/proxy") as qdrant:
+        await qdrant.search("docs", VECTOR, limit=1)
+    [request] = server.requests
+    assert request.path == "/behind/proxy/collections/docs/points/query"
+    assert request.json.get("filter") is None
+    assert "api-key" not in request.headers
+
+
+async def test_search_reply(server: Server) -> None:
+    """What the server found comes out as passages."""
+    assert await search(server) == [Passage("a", "A", "text", 0.5, {"lang": "en"})]
+
+
+async def test_add_request(server: Server) -> None:
+    """Passages are written with `wait`, so that they are there when the call returns."""
+    server.routes["GET /collections/docs"] = answer_json(200, {"result": INFO, "status": "ok", "time": 0.0})
+    written = {"operation_id": 1, "status": "completed"}
+    server.routes["PUT /collections/docs/points"] = answer_json(200, {"result": written, "status": "ok", "time": 0.0})
+    async with connected(server.url) as qdrant:
+        await qdrant.add("docs", [Passage("a", "A", "text", payload={"lang": "en"})], [VECTOR])
+    request = server.requests[-1]
+    assert (request.method, request.path) == ("PUT", "/collections/docs/points?wait=true")
+    [point] = request.json["points"]
+    assert (point["vector"], point["payload"]) == (VECTOR, PAYLOAD)
+
+
+async def test_nothing_is_sent_before_the_first_call(server: Server) -> None:
+    """Making an adapter connects to nothing and asks for no version."""
+    async with connected(server.url, "s3cret"):
+        await asyncio.sleep(0.05)
+    assert server.requests == []
+
+
+FAULTS: dict[str, tuple[Reply, type[FetchwiseError], str]] = {
+    "unknown collection": (answer_json(404, NOT_FOUND), UnknownCollection, "docs"),
+    "404 of another server": (answer(404, b"<h1>Not Found</h1>", "text/html"), UpstreamBadReply, "404"),
+    "404 of another API": (answer_json(404, {"detail": "Not Found"}), UpstreamBadReply, "404"),
+    "404 that is a string": (answer_json(404, "docs"), UpstreamBadReply, "404"),
+    "wrong dimension": (
+        answer_json(400, failure("Wrong input: Vector dimension error: expected dim: 4, got 2")),
+        UpstreamBadReply,
+        "expected dim: 4",
+    ),
+    "no key": (answer(401, b"Must provide an API key", "text/plain"), UpstreamUnavailable, "API key"),
+    "wrong key": (answer_json(403, failure("Forbidden")), UpstreamUnavailable, "API key"),
+    "timeout said": (answer_json(408, failure("Timeout error")), UpstreamTimeout, "408"),
+    "gateway timeout": (answer(504, b""), UpstreamTimeout, "504"),
+    "rate limit": (answer_json(429, failure("Rate limit exceeded")), UpstreamUnavailable, "429"),
+    "rate limit, when": (answer(429, b"", retry_after="3"), UpstreamUnavailable, "no more requests"),
+    "rate limit, a date": (answer(429, b"", retry_after="Fri, 01 Jan 2027"), UpstreamUnavailable, "no more requests"),
+    "500": (answer_json(500, failure("Service internal error: boom")), UpstreamUnavailable, "boom"),
+    "502 page": (answer(502, b"<html>", "text/html"), UpstreamUnavailable, "502"),
+    "503": (answer(503, b""), UpstreamUnavailable, "503"),
+    "redirect": (answer(307, b"", location="http://127.0.0.1:1/"), UpstreamBadReply, "307"),
+    "empty": (answer(200, b""), UpstreamBadReply, "nonsense"),
+    "page": (answer(200, b"<html><body>Welcome</body></html>", "text/html"), UpstreamBadReply, "nonsense"),
+    "not UTF-8": (answer(200, b"\xff\xfe{}"), UpstreamBadReply, "nonsense"),
+    "half of the JSON": (answer(200, found()[:60]), UpstreamBadReply, "nonsense"),
+    "not gzip": (answer(200, b"plain", content_encoding="gzip"), UpstreamBadReply, "nonsense"),
+    "null": (answer(200, b"null"), UpstreamBadReply, "nonsense"),
+    "list": (answer(200, b"[1, 2]"), UpstreamBadReply, "nonsense"),
+    "no result": (answer_json(200, {"status": "ok", "time": 0.0}), UpstreamBadReply, "nonsense"),
+    "points of another type": (answer_json(200, {**FOUND, "result": {"points": 3}}), UpstreamBadReply, "nonsense"),
+    "deep": (answer(200, b"[" * 100_000), UpstreamBadReply, "nonsense"),
+    "score of another type": (answer(200, found(score="high")), UpstreamBadReply, "nonsense"),
+    "no payload": (answer(200, found(payload=None)), UpstreamBadReply, "without id"),
+    "payload of another writer": (answer(200, found(payload={"page_content": "x"})), UpstreamBadReply, "without id"),
+    "text of another type": (answer(200, found(payload={**PAYLOAD, "text": 3})), UpstreamBadReply, "without id"),
+    "hangs up": (hang_up, UpstreamUnavailable, "cannot be reached"),
+    "reset": (reset, UpstreamUnavailable, "cannot be reached"),
+    "cut short": (cut_short(found()), UpstreamUnavailable, "cannot be reached"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_fault(server: Server, fault: str) -> None:
+    """Each way to fail comes out as the error that says who has to mend it, with what was said as its cause."""
+    server.reply, error, message = FAULTS[fault]
+    with pytest.raises(error, match=message) as raised:
+        await search(server)
+    assert raised.value.__cause__ is not None
+    if isinstance(raised.value, UpstreamError):
+        assert raised.value.upstream == "vectors"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [slow(answer_json(200, FOUND), 30), dripping(found(), 0.05)],
+    ids=["silent", "dripping"],
+)
+async def test_timeout(server: Server, reply: Reply) -> None:
+    """The timeout bounds the whole call, to a fraction of a second, however the server spends it."""
+    server.reply = reply
+    started = time.monotonic()
+    with pytest.raises(UpstreamTimeout):
+        await search(server, timeout_s=0.3)
+    assert 0.25 < time.monotonic() - started < 3
+
+
+async def test_cancelling_is_not_a_failure(server: Server) -> None:
+    """A caller that cancels gets its cancellation back, not an error of the store."""
+    server.reply = slow(answer_json(200, FOUND), 30)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(search(server), 0.2)
+
+
+async def test_refused() -> None:
+    """Where nothing listens, every call says that the store is unavailable."""
+    async with connected(f"http://127.0.0.1:{free_port()}") as qdrant:
+        for call in (
+            qdrant.ping(),
+            qdrant.search("docs", VECTOR, limit=1),
+            qdrant.count("docs"),
+            qdrant.known("docs", ["a"]),
+            qdrant.create("docs", dimension=2),
+            qdrant.add("docs", [Passage("a", "", "")], [VECTOR]),
+        ):
+            with pytest.raises(UpstreamUnavailable, match="cannot be reached"):
+                await call
+
+
+async def test_refused_collection_name(server: Server) -> None:
+    """A name that no collection can have is refused before anything is sent."""
+    async with connected(server.url) as qdrant:
+        with pytest.raises(UnknownCollection):
+            await qdrant.search("../../cluster", VECTOR, limit=1)
+    assert server.requests == []
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["result", "points", "payload", "status", "id", "score"]), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=json_values, status=st.sampled_from([200, 200, 200, 400, 404, 429, 500]))
+async def test_any_json(server: Server, qdrant: Qdrant, value: object, status: int) -> None:
+    """Whatever JSON a server answers, a search returns passages or raises an error of the store."""
+    server.reply = answer_json(status, value)
+    try:
+        assert isinstance(await qdrant.search("docs", VECTOR, limit=5), list)
+    except UpstreamError as error:
+        assert error.upstream == "vectors"  # noqa: PT017 - most replies raise, a few do not
+
+
+@pytest.mark.parametrize("url", ["", "qdrant", "qdrant:6333", "ftp://qdrant", "http://", "http://qdrant:port"])
+def test_not_a_url(url: str) -> None:
+    """A setting that is no URL of a server is refused at once, not at the first question."""
+    with pytest.raises(ConfigurationError, match="URL"):
+        Qdrant(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [("http://qdrant.example", True), ("http://127.0.0.1:1", False), ("https://qdrant.example", False)],
+)
+async def test_key_in_the_clear(url: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A key sent to another machine without TLS is worth a warning in the log, and the key is not in it."""
+    with caplog.at_level(logging.WARNING):
+        await Qdrant(url, "s3cret").close()
+    assert ("in the clear" in caplog.text) == warned
+    assert "s3cret" not in caplog.text
+
+
+class Points(protocol.PointsServicer):  # type: ignore[misc]
+    """The server's side of gRPC: refuses with `code`, or finds one passage; keeps what it was asked."""
+
+    def __init__(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
+        self.code, self.details = code, details
+        self.queries: list[tuple[Any, dict[str, str]]] = []
+
+    async def Query(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's name
+        self.queries.append((request, dict(context.invocation_metadata())))
+        if self.code is not None:
+            await context.abort(self.code, self.details)
+        text = {key: protocol.Value(string_value=str(PAYLOAD[key])) for key in ("id", "title", "text")}
+        fields = protocol.Struct(fields={"lang": protocol.Value(string_value="en")})
+        payload = {**text, "fields": protocol.Value(struct_value=fields)}
+        point = protocol.ScoredPoint(id=protocol.PointId(uuid=str(POINT["id"])), score=0.5, payload=payload)
+        return protocol.QueryResponse(result=[point])
+
+
+@asynccontextmanager
+async def over_grpc(points: Points) -> AsyncIterator[Qdrant]:
+    """An adapter that speaks gRPC to these points."""
+    server = grpc.aio.server()
+    protocol.add_PointsServicer_to_server(points, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    qdrant = Qdrant(f"http://127.0.0.1:{port}", "s3cret", grpc=True)
+    try:
+        yield qdrant
+    finally:
+        await qdrant.close()
+        await server.stop(None)
+
+
+async def test_grpc_search() -> None:
+    """Over gRPC the same search is asked, with the key, and the same passages come out."""
+    points = Points()
+    async with over_grpc(points) as qdrant:
+        found = await qdrant.search("docs", VECTOR, limit=5, where={"lang": "en"})
+    assert found == [Passage("a", "A", "text", 0.5, {"lang": "en"})]
+    [(request, metadata)] = points.queries
+    assert (request.collection_name, request.limit, metadata["api-key"]) == ("docs", 5, "s3cret")
+    [condition] = request.filter.must
+    assert (condition.field.key, condition.field.match.keyword) == ("terms", '["lang","en"]')
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "error"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "Not found: Collection `docs` doesn't exist!", UnknownCollection),
+        (grpc.StatusCode.NOT_FOUND, "no such route", UpstreamBadReply),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "", UpstreamTimeout),
+        (grpc.StatusCode.UNAUTHENTICATED, "Must provide an API key", UpstreamUnavailable),
+        (grpc.StatusCode.UNAVAILABLE, "", UpstreamUnavailable),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "", UpstreamUnavailable),
+        (grpc.StatusCode.INTERNAL, "boom", UpstreamUnavailable),
+        (grpc.StatusCode.INVALID_ARGUMENT, "expected dim: 4, got 2", UpstreamBadReply),
+        (grpc.StatusCode.UNIMPLEMENTED, "", UpstreamBadReply),
+    ],
+)
+async def test_grpc_fault(code: grpc.StatusCode, details: str, error: type[FetchwiseError]) -> None:
+    """Each gRPC status comes out as the error that the same failure has over REST."""
+    async with over_grpc(Points(code, details)) as qdrant:
+        with pytest.raises(error):
+            await qdrant.search("docs", VECTOR, limit=5)
+
+
+async def test_grpc_refused() -> None:
+    """Where nothing listens for gRPC, the store is unavailable."""
+    qdrant = Qdrant(f"http://127.0.0.1:{free_port()}", grpc=True)
+    try:
+        with pytest.raises(UpstreamUnavailable):
+            await qdrant.ping()
+    finally:
+        await qdrant.close()
