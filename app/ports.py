@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from app.decision.policy import Gate
 from app.decision.record import DecisionRecord
 from app.decision.signals import TokenLogprobs
 
@@ -152,6 +153,14 @@ class Corpus(Protocol):
 
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages durably; a known id is replaced."""
+        ...
+
+
+class Gatekeeper(Protocol):
+    """Knows which calibrator is in force, and whether it matches what runs."""
+
+    def gate(self, *, collection: str, max_tokens: int) -> Gate:
+        """What may decide about a question with these particulars, now."""
         ...
 
 

@@ -81,11 +81,10 @@ class OpenAIReader:
             body = self._body(prompt.question, passages, max_tokens)
             try:
                 reply = await self._json("POST", "/v1/chat/completions", body)
+                return _generation(reply, len(passages), max_tokens)
             except PromptTooLong:
                 if len(passages) <= 1:
                     raise
-                continue
-            return _generation(reply, len(passages))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
@@ -97,11 +96,10 @@ class OpenAIReader:
                 async with self._post_stream(body) as events:
                     async for item in _assemble(events, len(passages)):
                         yield item
+                    return
             except PromptTooLong:
                 if len(passages) <= 1:
                     raise
-                continue
-            return
 
     async def ping(self) -> None:
         """Ask for the list of models: cheap, and served only by a server that has loaded one."""
@@ -242,9 +240,12 @@ def _object(raw: bytes | str) -> dict[str, Any]:
     return value
 
 
-def _generation(reply: Mapping[str, Any], passages_read: int) -> Generation:
+def _generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -> Generation:
     try:
         choice = reply["choices"][0]
+        if choice.get("finish_reason") == "length" and int(reply["usage"]["completion_tokens"]) < max_tokens:
+            # Servers quietly shorten the answer to what the prompt leaves of the context.
+            raise PromptTooLong("the question does not fit the reader's context: shorten it")
         content = choice["message"]["content"] or ""
         tokens = (choice.get("logprobs") or {}).get("content") or []
         return _finished(content, [_raw_token(token) for token in tokens], reply.get("usage") or {}, passages_read)

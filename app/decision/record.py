@@ -72,5 +72,7 @@ class DecisionRecord:
     read_usage: Usage | None = None
     # How many searches were sent, whether or not their passages were read.
     retrieval_calls: int = 0
+    # A part that failed on the way, and how, though the question could still be settled.
+    failure: tuple[str, str] | None = None
     schedule: str = "serial"
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -205,7 +205,8 @@ def _resume(out: Path, identity: Identity) -> set[str]:
         return set()
     try:
         head = json.loads(lines[0])
-        before = Identity(**{k: tuple(v) if isinstance(v, list) else v for k, v in head["identity"].items()})
+        fields: dict[str, Any] = head["identity"]
+        before = Identity(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
         known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{out}: is not an outcome table that can be resumed ({error}): choose another file") from error

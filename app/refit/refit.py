@@ -262,12 +262,14 @@ def _out_of_fold_confidence(chosen: Mapping[str, Chosen], route: Choices) -> Flo
 def _policy_notes(fits: Mapping[str, PolicyFit]) -> list[str]:
     notes = []
     graded = fits["graded"].thresholds
-    if graded.tau0 == graded.tau1:
-        notes.append("graded: k=1 is never worth choosing on this table, so the policy drops it")
-    if graded.tau1 == 0.0:
-        notes.append("graded: k=5 is never worth choosing on this table, so only a missing signal reads five")
-    if graded.tau0 > 1.0:
-        notes.append("graded: no question is safe to answer without passages, so k=0 is never chosen")
+    # A fixed action drops the others for want of a certificate, not of worth: that is said below.
+    if is_fixed(graded) is None:
+        if graded.tau0 == graded.tau1:
+            notes.append("graded: k=1 is not worth choosing at these thresholds, so the policy drops it")
+        if graded.tau1 == 0.0:
+            notes.append("graded: k=5 is not worth choosing at these thresholds, so only a missing signal reads five")
+        if graded.tau0 > 1.0:
+            notes.append("graded: k=0 is not worth choosing at these thresholds, so the policy drops it")
     for policy, fit in fits.items():
         fixed = is_fixed(fit.thresholds)
         if fit.certificate is not None and fixed is not None:

@@ -1,0 +1,98 @@
+"""The one table from exceptions to statuses, and the one JSON shape of every error."""
+
+import logging
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from app.errors import (
+    BadRequest,
+    ContradictoryRequest,
+    FetchwiseError,
+    NoPassages,
+    Overloaded,
+    PromptTooLong,
+    Unauthorised,
+    UnknownCollection,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+# Most specific first: the first that matches wins.
+STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
+    (UnknownCollection, 404, "unknown_collection"),
+    (ContradictoryRequest, 422, "contradictory_request"),
+    (PromptTooLong, 422, "prompt_too_long"),
+    (BadRequest, 422, "invalid_request"),
+    (Unauthorised, 401, "unauthorised"),
+    (Overloaded, 429, "overloaded"),
+    (UpstreamTimeout, 503, "upstream_timeout"),
+    (UpstreamUnavailable, 503, "upstream_unavailable"),
+    (UpstreamBadReply, 503, "upstream_bad_reply"),
+    (UpstreamError, 503, "upstream_error"),
+    (NoPassages, 503, "no_passages"),
+)
+RETRY_AFTER_S = 1
+_HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def problem(
+    status: int,
+    kind: str,
+    message: str,
+    *,
+    fields: list[dict[str, str]] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """An error response in the one shape."""
+    body = {"error": {"type": kind, "message": message, "fields": fields or []}}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def install(app: FastAPI, *, on_upstream_error: Callable[[str, str], None]) -> None:
+    """Teach the application to answer every exception in the one shape."""
+
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, FetchwiseError)
+        if isinstance(error, UpstreamError):
+            on_upstream_error(error.upstream, error.kind)
+            logger.warning("%s failed (%s): %s", error.upstream, error.kind, error)
+        status, kind = next(
+            ((status, kind) for known, status, kind in STATUSES if isinstance(error, known)), (500, "internal_error")
+        )
+        retry_after = error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S
+        headers = {"retry-after": str(retry_after)} if status in {429, 503} else None
+        return problem(status, kind, str(error), headers=headers)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        fields = [
+            {
+                "field": ".".join(str(part) for part in one["loc"] if part != "body") or "body",
+                "message": str(one["msg"]).removeprefix("Value error, "),
+            }
+            for one in error.errors()
+        ]
+        message = f"{fields[0]['field']}: {fields[0]['message']}" if fields else "the request is not valid"
+        return problem(422, "invalid_request", message, fields=fields)
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        kind = _HTTP_TYPES.get(error.status_code, "http_error")
+        return problem(error.status_code, kind, str(error.detail), headers=dict(error.headers or {}))
+
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        logger.error("unforeseen error on %s", request.url.path, exc_info=error)
+        return problem(500, "internal_error", "an unforeseen error; the log has its trace")
+
+    app.add_exception_handler(FetchwiseError, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unforeseen)

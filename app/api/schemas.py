@@ -1,0 +1,259 @@
+"""What goes over the wire: the request to `/answer`, and the decision receipt that comes back."""
+
+import unicodedata
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.record import DecisionRecord, Usage
+
+Scalar = Annotated[str, Field(max_length=256)] | bool | int
+Tag = Annotated[str, Field(max_length=128)]
+
+
+class AnswerRequest(BaseModel):
+    """A question, and what its asker may choose."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"question": "What is the capital of Jamaica?"},
+                {"question": "What is the currency of Laos?", "retrieval": "required", "abstain": False},
+            ]
+        },
+    )
+
+    question: str = Field(min_length=1, description="What to answer, in a sentence.")
+    policy: Policy | None = Field(None, description="How k is chosen; the server's default where absent.")
+    retrieval: Retrieval = Field(Retrieval.AUTO, description="`required` insists on passages, `forbidden` on none.")
+    abstain: bool = Field(default=True, strict=True, description="Whether an unsure answer may be withheld.")
+    collection: str | None = Field(None, min_length=1, max_length=64, description="Where to search.")
+    filter: dict[Annotated[str, Field(min_length=1, max_length=64)], Scalar] | None = Field(
+        None, max_length=16, description="Payload fields that a passage must have, with exactly these values."
+    )
+    max_tokens: int | None = Field(None, ge=1, le=512, strict=True, description="Longest answer, in tokens.")
+    stream: Literal[False] = Field(default=False, description="Streaming is not served yet.")
+    tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
+        default_factory=dict, max_length=16, description="Labels of your own, for audits."
+    )
+
+    @field_validator("question")
+    @classmethod
+    def _readable(cls, question: str) -> str:
+        stripped = question.strip()
+        if not stripped:
+            raise ValueError("the question is empty")
+        # Line breaks and tabs are how people paste; anything else in these categories is invisible or broken.
+        bad = next((c for c in stripped if unicodedata.category(c) in {"Cc", "Cs"} and c not in "\n\r\t"), None)
+        if bad is not None:
+            raise ValueError(f"the question holds the control character U+{ord(bad):04X}: remove it")
+        return stripped
+
+
+class CitationOut(BaseModel):
+    """A passage that was read; `index` is the number it had in the prompt."""
+
+    index: int
+    id: str
+    title: str
+    text: str
+    score: float
+
+
+class CalibratorOut(BaseModel):
+    """Which calibrator judged, and whether exactly its certified policy ran."""
+
+    version: str | None
+    certified: bool
+
+
+class ThresholdsOut(BaseModel):
+    """p >= tau0 answers closed-book, tau1 <= p < tau0 reads one passage, below it five."""
+
+    tau0: float | None
+    tau1: float | None
+    tau_abstain: float | None
+
+
+class DecisionOut(BaseModel):
+    """How the number of passages was chosen."""
+
+    p_closed_book: float | None = Field(description="Calibrated P(closed-book answer is right); null if unknown.")
+    signals: dict[str, float]
+    thresholds: ThresholdsOut
+    policy: Policy
+    schedule: str
+    reason: Reason
+    calibrator: CalibratorOut
+
+
+class TokensOut(BaseModel):
+    """Tokens of one generation."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class UsageOut(BaseModel):
+    """What the answer cost; a stage that did not run is null."""
+
+    probe: TokensOut | None
+    read: TokensOut | None
+    passages: int
+
+
+class TimingsOut(BaseModel):
+    """Milliseconds of each stage; a stage that did not run is null."""
+
+    probe: float | None
+    embed: float | None
+    search: float | None
+    read: float | None
+    total: float
+
+
+class Receipt(BaseModel):
+    """The decision receipt: the answer, and why it was given in this way."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "5b0c6f0e6d1f4c2a9d3e7a10",
+                    "answer": "Kingston.",
+                    "action": "k1",
+                    "k": 1,
+                    "confidence": 0.87,
+                    "citations": [
+                        {
+                            "index": 1,
+                            "id": "9f2a6c0d11e4b7a3",
+                            "title": "Jamaica: geography",
+                            "text": "The capital of Jamaica is Kingston. …",
+                            "score": 0.71,
+                        }
+                    ],
+                    "decision": {
+                        "p_closed_book": 0.44,
+                        "signals": {"seq_logprob": -0.31, "neg_entropy": -0.62, "margin": 2.9},
+                        "thresholds": {"tau0": 0.71, "tau1": 0.0, "tau_abstain": 0.35},
+                        "policy": "graded",
+                        "schedule": "serial",
+                        "reason": "borderline",
+                        "calibrator": {"version": "2026-11-16-0a1b2c3d", "certified": True},
+                    },
+                    "usage": {
+                        "probe": {"prompt_tokens": 47, "completion_tokens": 9},
+                        "read": {"prompt_tokens": 124, "completion_tokens": 8},
+                        "passages": 1,
+                    },
+                    "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
+                }
+            ]
+        }
+    )
+
+    id: str
+    answer: str | None = Field(description="null when withheld.")
+    action: Action
+    k: int = Field(description="How many passages were asked for and read: 0, 1 or 5, also when then withheld.")
+    confidence: float | None = Field(description="P(this answer is right), where a matching calibrator says so.")
+    citations: list[CitationOut]
+    decision: DecisionOut
+    usage: UsageOut
+    timings_ms: TimingsOut
+
+
+def receipt(record: DecisionRecord) -> dict[str, Any]:
+    """Render a record as a receipt; plain data, because validating our own output buys nothing."""
+    thresholds, timings = record.thresholds, record.timings
+    return {
+        "id": record.id,
+        "answer": record.answer,
+        "action": record.action.value,
+        "k": record.k,
+        "confidence": record.confidence,
+        "citations": [
+            {"index": c.index, "id": c.id, "title": c.title, "text": c.text, "score": c.score} for c in record.citations
+        ],
+        "decision": {
+            "p_closed_book": record.p_closed_book,
+            "signals": dict(record.signals),
+            "thresholds": {
+                "tau0": thresholds.tau0 if thresholds else None,
+                "tau1": thresholds.tau1 if thresholds else None,
+                "tau_abstain": record.tau_abstain,
+            },
+            "policy": record.policy.value,
+            "schedule": record.schedule,
+            "reason": record.reason.value,
+            "calibrator": {"version": record.calibrator, "certified": record.certified},
+        },
+        "usage": {
+            "probe": _tokens(record.probe_usage),
+            "read": _tokens(record.read_usage),
+            "passages": len(record.citations),
+        },
+        "timings_ms": {
+            "probe": _ms(timings.probe),
+            "embed": _ms(timings.embed),
+            "search": _ms(timings.search),
+            "read": _ms(timings.read),
+            "total": _ms(timings.total),
+        },
+    }
+
+
+def _tokens(usage: Usage | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+class FieldProblem(BaseModel):
+    """One field that is wrong."""
+
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """What went wrong, in a word that programs can test and a sentence that people can read."""
+
+    type: str
+    message: str
+    fields: list[FieldProblem] = []
+
+
+class ErrorOut(BaseModel):
+    """The one shape of every 4xx and 5xx."""
+
+    error: Problem
+
+
+class Health(BaseModel):
+    """The process is up."""
+
+    status: Literal["ok"] = "ok"
+
+
+class CalibratorState(BaseModel):
+    """The calibrator in force; `problem` says why questions are not decided by it, if they are not."""
+
+    version: str | None
+    certified: bool
+    problem: str
+
+
+class Readiness(BaseModel):
+    """Whether questions can be answered, part by part; a part's text is `ok` or what is wrong with it."""
+
+    ready: bool
+    parts: dict[str, str]
+    calibrator: CalibratorState
