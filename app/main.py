@@ -1,6 +1,5 @@
 """Wires the gateway: parts, calibrator, routes and metrics, opened and closed by one lifespan."""
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -18,12 +17,9 @@ from app.api.limits import BodyLimit, Permits
 from app.api.routes import Gateway, router
 from app.api.schemas import CalibratorState
 from app.errors import UnknownCollection, UpstreamUnavailable
-from app.ingest.ingest import ingest
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from app.parts import KS, Parts, open_parts
 from app.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
@@ -39,7 +35,6 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts) ->
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with parts_opener(settings) as parts:
-            await _seed(settings, parts)
             gatekeeper = ArtifactGatekeeper(
                 ArtifactStore(settings.calibrators),
                 parts.reader,
@@ -111,14 +106,3 @@ def _gateway(
 def _export(traffic: TrafficMetrics, standing: Standing) -> None:
     """A calibrator that decides nothing is exported as `none`, whatever lies in the folder."""
     traffic.calibrator(standing.version if standing.matches else None, certified=standing.certified)
-
-
-async def _seed(settings: Settings, parts: Parts) -> None:
-    """Ingest the seed file; what the collection already holds costs only a look."""
-    if settings.seed is None:
-        return
-    logger.info("seeding the collection %s from %s (the first time takes a minute)", settings.collection, settings.seed)
-    report = await ingest(
-        [settings.seed], collection=settings.collection, embedder=parts.embedder, corpus=parts.vectors
-    )
-    logger.info("seeded: %d passages added, %d were there", report.added, report.known)

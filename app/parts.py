@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,13 +17,12 @@ from app.adapters.qdrant_edge import QdrantEdge
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.adapters.vllm_server import vllm_server
 from app.decision.artifact import Identity
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, FetchwiseError
 from app.ports import Corpus, Embedder, Reader, ReaderIdentity, Retriever
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
 
 KS = (0, 1, 5)
-logger = logging.getLogger(__name__)
 
 
 class VectorStore(Retriever, Corpus, Protocol):
@@ -47,9 +45,13 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
     async with AsyncExitStack() as stack:
         vectors = open_vectors(settings)
         stack.push_async_callback(vectors.close)
-        async with asyncio.TaskGroup() as starting:
-            embedder = starting.create_task(open_embedder(settings, stack))
-            reader = starting.create_task(_open_reader(settings, stack))
+        try:
+            async with asyncio.TaskGroup() as starting:
+                embedder = starting.create_task(open_embedder(settings, stack))
+                reader = starting.create_task(open_reader(settings, stack))
+        except* FetchwiseError as failures:
+            # The first tells what to mend; the other part was cancelled or will be met next.
+            raise failures.exceptions[0] from None
         yield Parts(reader.result()[0], embedder.result(), vectors, reader.result()[1])
 
 
@@ -87,7 +89,8 @@ async def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder:
     return embedder
 
 
-async def _open_reader(settings: Settings, stack: AsyncExitStack) -> tuple[Reader, ChildServer | None]:
+async def open_reader(settings: Settings, stack: AsyncExitStack) -> tuple[Reader, ChildServer | None]:
+    """Start the reader where it is ours to start, and open a client to it."""
     server = await _reader_server(settings)
     if server is None:
         url, model = settings.reader, settings.reader_model

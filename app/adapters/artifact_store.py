@@ -24,7 +24,7 @@ class ArtifactStore:
     def current(self) -> str | None:
         """The version that CURRENT names, or None where nothing was ever published."""
         try:
-            version = (self.folder / "CURRENT").read_text().strip()
+            version = (self.folder / "CURRENT").read_bytes().decode(errors="replace").strip()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -39,7 +39,7 @@ class ArtifactStore:
 
     def load(self, version: str) -> Artifact:
         """Read and verify one artifact; whatever is wrong with it is an ArtifactError that says so."""
-        path = self.folder / f"{version}.json"
+        path = self._path(version)
         try:
             raw = path.read_bytes()
         except FileNotFoundError as error:
@@ -54,7 +54,7 @@ class ArtifactStore:
     def publish(self, artifact: Artifact) -> Path:
         """Write the artifact's file, all or nothing; the same version twice changes nothing."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{artifact.version}.json"
+        path = self._path(artifact.version)
         if not path.exists():
             _replace(path, serialise(artifact))
         return path
@@ -63,6 +63,12 @@ class ArtifactStore:
         """Make CURRENT name this version, once the file is known to be good."""
         self.load(version)
         _replace(self.folder / "CURRENT", f"{version}\n".encode())
+
+    def _path(self, version: str) -> Path:
+        # What CURRENT may not name is not stored either, and a version never leaves the folder.
+        if not _VERSION.fullmatch(version):
+            raise ArtifactSchemaError(f"{version[:100]!r} is not a version: letters, digits, dots, dashes, underscores")
+        return self.folder / f"{version}.json"
 
 
 def serialise(artifact: Artifact) -> bytes:
@@ -74,8 +80,9 @@ def serialise(artifact: Artifact) -> bytes:
 def parse(raw: bytes, *, name: str) -> Artifact:
     """The reverse of `serialise`; refuses another schema version, a wrong shape, and bytes that were changed."""
     try:
-        body = json.loads(raw)
-    except ValueError as error:
+        # Python reads NaN and Infinity, which are not JSON.
+        body = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise ArtifactSchemaError(f"{name} is not JSON: {error}") from error
     if not isinstance(body, dict) or "checksum" not in body:
         raise ArtifactSchemaError(f"{name} is not a calibrator artifact: it has no checksum")
@@ -91,6 +98,10 @@ def parse(raw: bytes, *, name: str) -> Artifact:
     if checksum(artifact) != expected:
         raise ArtifactChecksumError(f"{name} was changed after it was published: restore it or refit")
     return artifact
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _replace(path: Path, content: bytes) -> None:

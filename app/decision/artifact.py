@@ -7,7 +7,7 @@ fitted on, so the artifact carries an identity, and one that does not match what
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from app.decision.calibrator import Calibrator
@@ -109,8 +109,9 @@ class Abstention:
 
 @dataclass(frozen=True, slots=True)
 class Calibrators:
-    """p_k: is the answer with k passages right, judged from closed-book signals? conf_k: the same, judged from
-    the signals of the answer read with k passages. Only p0 must be there.
+    """The probability that an answer is right, by its number of passages; only p0 must be there.
+
+    p_k judges the answer with k passages from the closed-book signals, conf_k from the signals of that answer itself.
     """
 
     p0: Calibrator
@@ -161,7 +162,7 @@ class Artifact:
 def canonical_bytes(artifact: Artifact) -> bytes:
     """One byte string per artifact: sorted keys, no white space, no NaN; what the checksum is taken over."""
     return json.dumps(
-        asdict(artifact), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        _plain(asdict(artifact)), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     ).encode()
 
 
@@ -172,6 +173,13 @@ def checksum(artifact: Artifact) -> str:
 
 def content_version(artifact: Artifact) -> str:
     """A version that names the content: the day, and a digest of everything but the version itself."""
-    body = asdict(artifact) | {"version": ""}
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
-    return f"{artifact.created[:10]}-{digest[:8]}"
+    return f"{artifact.created[:10]}-{checksum(replace(artifact, version=''))[:8]}"
+
+
+def _plain(value: Any) -> Any:
+    """Spell equal values alike, before JSON and after it: its keys are text, and a file's 1 is read back as 1.0."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

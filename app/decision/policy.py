@@ -148,7 +148,7 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
     return gate.fit_in_force(ask.policy) is not None
 
 
-def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:
+def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # noqa: PLR0911 - a table, read downwards
     """Choose the number of passages. Total: every request gets a decision, and doubt reads more, not less."""
     artifact = gate.artifact
     p0, p1, p5 = probabilities(artifact, signals)
@@ -163,7 +163,7 @@ def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:
     if ask.policy is Policy.UTILITY:
         if gate.revoked:
             return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
-        return _by_utility(ask, gate, artifact, p0, p1, p5)
+        return _by_utility(ask, gate, artifact, (p0, p1, p5))
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
         return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
@@ -211,10 +211,10 @@ def without_passages(ask: Ask, gate: Gate, p0: float | None, *, found_nothing: b
     """
     if ask.retrieval is Retrieval.REQUIRED:
         return Fallback.ABSTAIN if found_nothing and ask.abstain else Fallback.REFUSE
-    if not ask.abstain or p0 is None:
-        return Fallback.REFUSE
     tau = gate.tau_abstain()
-    return Fallback.ANSWER if tau is not None and p0 >= tau else Fallback.ABSTAIN
+    if p0 is not None and tau is not None and p0 >= tau:
+        return Fallback.ANSWER
+    return Fallback.ABSTAIN if ask.abstain and p0 is not None else Fallback.REFUSE
 
 
 def probabilities(
@@ -242,7 +242,7 @@ def confidence_of(artifact: Artifact | None, k: int, signals: Mapping[str, float
 def utilities(
     p: Mapping[int, float], prices: Prices, cost_ms: Mapping[int, float], *, required: bool, may_abstain: bool
 ) -> dict[Action, float]:
-    """Expected utility of each open action, cheapest first, so that a tie goes to the cheaper one.
+    """Expected utility of each open action, fewest passages first: a tie reads less, and abstains only last.
 
     The probe is spent by the time this is asked, so it is in none of them.
     """
@@ -261,8 +261,9 @@ def utilities(
 
 
 def _by_utility(
-    ask: Ask, gate: Gate, artifact: Artifact, p0: float | None, p1: float | None, p5: float | None
+    ask: Ask, gate: Gate, artifact: Artifact, p: tuple[float | None, float | None, float | None]
 ) -> Decision:
+    p0, p1, p5 = p
     if p0 is None or p1 is None or p5 is None:
         return Decision(FULL, Reason.NO_SIGNAL, p0, p1, p5)
     values = utilities(

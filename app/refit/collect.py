@@ -5,6 +5,7 @@ The table is append-only: one finished question is one line, so an interrupted r
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +22,7 @@ from app.refit.labels import Rule, judge, normalise
 
 SCHEMA = 1
 ATTEMPTS = 3
+TRIGGER = "Do you need to look up the answer to this question? Answer yes or no: {question}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,11 @@ def read_questions(path: Path) -> list[Labelled]:
             continue
         try:
             row = orjson.loads(line)
-            text, gold = row["question"], row.get("gold") or row.get("answers")
-            if not isinstance(text, str) or not text.strip() or not gold or not all(isinstance(g, str) for g in gold):
-                raise TypeError("`question` must be text and `gold` a list of texts")
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            text, gold = row["question"], row["gold"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise DataError(f"{path}:{number}: not a labelled question ({error}): mend or delete the line") from error
+        if not isinstance(text, str) or not text.strip() or not gold or not all(isinstance(g, str) for g in gold):
+            raise DataError(f"{path}:{number}: `question` must be text and `gold` a list of texts")
         group = str(row.get("group") or normalise(text))
         one = Labelled(str(row.get("id") or f"q{number}"), text, tuple(gold), group, row.get("tags") or {})
         if one.id in questions:
@@ -76,13 +78,17 @@ class Collector:
         embedder: Embedder,
         retriever: Retriever,
         identity: Identity,
+        ks: Sequence[int] | None = None,
         rule: Rule = "tokens",
+        trigger: bool = False,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._reader = reader
         self._embedder = embedder
         self._retriever = retriever
         self._identity = identity
+        self._ks = tuple(ks or identity.ks)
+        self._trigger = trigger
         self._rule: Rule = rule
         self._clock = clock
 
@@ -99,16 +105,29 @@ class Collector:
         passages = await self._retriever.search(
             self._identity.collection,
             await self._embedder.embed_query(question.question),
-            limit=max(self._identity.ks),
+            limit=max(self._ks),
         )
         found_ms = (self._clock() - started) * 1000
-        for k in self._identity.ks:
+        for k in self._ks:
             started = self._clock()
             generation = await self._ask(question.question, passages[:k])
             ms = (self._clock() - started) * 1000 + (found_ms if k else 0.0)
             row[f"k{k}"] = self._cell(question, generation, ms)
+        if self._trigger:
+            row["k0"]["signals"] |= await self._need(question.question)
         row["passages"] = [passage.id for passage in passages]
         return row
+
+    async def _need(self, question: str) -> dict[str, float]:
+        """The reader's own word on whether it must look the answer up, as log-odds of not having to."""
+        asked = Prompt(TRIGGER.replace("{question}", question))
+        generation = await self._reader.generate(asked, max_tokens=1)
+        said = generation.text.strip().lower()
+        if not generation.tokens or said not in {"yes", "no"}:
+            return {}
+        p = math.exp(min(-1e-9, generation.tokens[0].logprob))
+        log_odds = math.log(p / (1.0 - p))
+        return {"trigger": round(log_odds if said == "no" else -log_odds, 7)}
 
     async def _ask(self, question: str, passages: Sequence[Passage]) -> Generation:
         return await self._reader.generate(Prompt(question, tuple(passages)), max_tokens=self._identity.max_tokens)

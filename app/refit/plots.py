@@ -1,0 +1,257 @@
+"""The report's pictures, as inline SVG that takes its colours from the page and so reads in light and dark.
+
+Figures are drawn in stand-in colours, which become CSS variables; each k has one colour on the whole page.
+"""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Stand-in colours that no figure uses otherwise, and the CSS variable that each becomes.
+VARIABLES = {
+    "#010101": "ink",
+    "#020202": "muted",
+    "#030303": "grid",
+    "#040404": "accent",
+    "#050505": "k0",
+    "#060606": "k1",
+    "#070707": "k5",
+    "#080808": "abstain",
+    "#090909": "card",
+}
+_COLOUR = {name: stand_in for stand_in, name in VARIABLES.items()}
+INK, MUTED, GRID, ACCENT, CARD = (_COLOUR[name] for name in ("ink", "muted", "grid", "accent", "card"))
+ACTIONS = {k: _COLOUR[k] for k in ("k0", "k1", "k5", "abstain")}
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.labelcolor": INK,
+}
+
+
+def to_svg(figure: Figure, name: str, alt: str) -> str:
+    """One `<svg>` that scales with its column, whose ids clash with no other figure's."""
+    out = io.StringIO()
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    svg = text[text.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
+    for stand_in, variable in VARIABLES.items():
+        svg = svg.replace(stand_in, f"var(--{variable})")
+    svg = svg.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'")
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+
+
+def _axes(width: float, height: float, rows: int = 1, **layout: Any) -> tuple[Figure, list[Axes]]:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        grid = figure.subplots(rows, 1, squeeze=False, **layout)
+    return figure, [row[0] for row in grid]
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(lambda value, _: f"{value * 100:.0f} %")
+
+
+def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Promised against come true, with Wilson intervals, and under it how many questions each bin holds."""
+    figure, (top, low) = _axes(4.4, 4.2, 2, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
+    top.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
+    p, accuracy = [b["p"] for b in bins], [b["accuracy"]["value"] for b in bins]
+    reach = [[abs(b["accuracy"]["value"] - b["accuracy"][end]) for b in bins] for end in ("low", "high")]
+    top.errorbar(p, accuracy, yerr=reach, color=ACCENT, marker="o", markersize=4, linewidth=1.5, elinewidth=1)
+    top.set(ylim=(0, 1), xlim=(0, 1), ylabel="share right", title=title)
+    counts = [b["n"] for b in bins]
+    low.bar([b["low"] + 0.05 for b in bins], counts, width=0.09, color=MUTED)
+    for b in bins:
+        low.annotate(str(b["n"]), (b["low"] + 0.05, b["n"]), (0, 2), textcoords="offset points", ha="center", size=8)
+    low.set(ylim=(0, max(counts, default=1) * 1.35), xlabel="probability of being right", ylabel="questions")
+    low.grid(visible=False)
+    low.set_yticks([])
+    return figure
+
+
+def frontier(
+    curves: Mapping[str, Any], axis: str, accuracy: Mapping[str, Any], point: tuple[float, float] | None
+) -> Figure:
+    """Accuracy bought at each share of one budget: graded, binary, random, oracle, and the fixed actions."""
+    figure, (plot,) = _axes(3.8, 3.4)
+    x, fixed = curves["x"], {k: accuracy[k]["value"] for k in ("k0", "k1", "k5")}
+    plot.plot(x, curves["oracle"], color=MUTED, linewidth=0.8, label="oracle (binary)")
+    plot.plot(x, curves[axis], color=ACCENT, linewidth=2, label="graded")
+    plot.plot(x, curves["binary"], color=INK, linewidth=1.2, linestyle="--", label="binary")
+    plot.plot([0, 1], [fixed["k0"], fixed["k5"]], color=MUTED, linewidth=1, linestyle=":", label="random")
+    at = {"k0": 0.0, "k1": {"full": 0.0, "call": 1.0, "passage": 0.2}[axis], "k5": 1.0}
+    for k, place in at.items():
+        plot.plot(place, fixed[k], "o", color=ACTIONS[k], markersize=7, clip_on=False, zorder=5)
+        left = place > 0.5
+        plot.annotate(
+            f"always {k}",
+            (place, fixed[k]),
+            (-8 if left else 8, -11),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            color=ACTIONS[k],
+            size=9,
+        )
+    if point is not None:
+        plot.plot(*point, "D", color=INK, markersize=6, zorder=6, label="operating point")
+    label = {"full": "questions that read five", "call": "questions that retrieve", "passage": "passages read, of five a question"}
+    plot.set(xlim=(0, 1), xlabel=label[axis], ylabel="accuracy", title=f"{axis} axis")
+    _percent(plot.xaxis)
+    plot.margins(y=0.12)
+    return figure
+
+
+def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figure:
+    """The error among answered as fewer are answered."""
+    figure, (plot,) = _axes(5.2, 3.4)
+    styles = {"naive": (INK, "--"), "proper": (ACCENT, "-"), "oracle": (MUTED, "-")}
+    names = {"naive": "naive: always p0", "proper": "confidence of the answer given", "oracle": "oracle"}
+    for name, (colour, line) in styles.items():
+        points = np.array(curves[name])
+        plot.plot(points[:, 0], points[:, 1], color=colour, linestyle=line, linewidth=1.6, label=names[name])
+    plot.axhline(error, color=MUTED, linestyle=":", linewidth=1, label="random")
+    for coverage in (0.8, 0.9):
+        plot.axvline(coverage, color=GRID, linewidth=1)
+    plot.set(xlim=(0, 1), ylim=(0, None), xlabel="coverage: share of questions answered", ylabel="error among answered")
+    _percent(plot.xaxis)
+    plot.legend(loc="best")
+    return figure
+
+
+def histogram(right: Sequence[int], wrong: Sequence[int], tau0: float, tau1: float) -> Figure:
+    """How p0 is spread, and which part of it reads how much."""
+    figure, (plot,) = _axes(5.2, 3.2)
+    bars = len(right)
+    edges = (np.arange(bars) + 0.5) / bars
+    plot.bar(edges, right, width=0.9 / bars, color=ACCENT, label="closed-book right")
+    plot.bar(edges, wrong, bottom=right, width=0.9 / bars, color=MUTED, label="closed-book wrong")
+    top = max(np.add(right, wrong).max(), 1) * 1.25
+    low, high = min(tau1, 1.0), min(tau0, 1.0)
+    for k, start, end in (("k5", 0.0, low), ("k1", low, high), ("k0", high, 1.0)):
+        if end > start:
+            plot.axvspan(start, end, color=ACTIONS[k], alpha=0.13, linewidth=0)
+            if end - start > 0.03:
+                plot.annotate(k, ((start + end) / 2, top * 0.94), ha="center", va="center", color=ACTIONS[k], weight="bold")
+    for tau in {low, high} - {0.0, 1.0}:
+        plot.axvline(tau, color=INK, linewidth=1)
+    plot.set(xlim=(0, 1), ylim=(0, top), xlabel="p0: probability that the closed-book answer is right", ylabel="questions")
+    plot.grid(visible=False, axis="x")
+    plot.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    return figure
+
+
+def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float, **style: Any) -> None:
+    values = [np.nan if row["value"] is None else row["value"] for row in rows]
+    reach = [
+        [0.0 if row[end] is None or row["value"] is None else abs(row["value"] - row[end]) for row in rows]
+        for end in ("low", "high")
+    ]
+    places = np.arange(len(rows)) + offset
+    plot.errorbar(values, places, xerr=reach, linestyle="none", elinewidth=1.2, markersize=5, **style)
+
+
+def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
+    """Accuracy of each fixed action and of the gate, and how often it skips, bucket by bucket."""
+    figure, (top, low) = _axes(
+        5.6, 1.9 + 0.62 * len(rows), 2, gridspec_kw={"height_ratios": [1.6 * len(rows) + 1, len(rows) + 1]}
+    )
+    series = [("k0", ACTIONS["k0"], "o"), ("k1", ACTIONS["k1"], "o"), ("k5", ACTIONS["k5"], "o"), ("gate", INK, "D")]
+    for number, (name, colour, marker) in enumerate(series):
+        found = [row["accuracy"][name] for row in rows]
+        _interval_rows(top, found, (number - 1.5) * 0.17, color=colour, marker=marker, label=name)
+    _interval_rows(low, [row["skip"] for row in rows], 0.0, color=ACTIONS["k0"], marker="s")
+    labels = [f"{row['bucket']} ({row['groups']})" for row in rows]
+    for plot, title in ((top, f"accuracy by {key} (groups)"), (low, "share answered closed-book by the gate")):
+        plot.set_yticks(range(len(rows)), labels)
+        plot.set_ylim(len(rows) - 0.5, -0.5)
+        plot.set(xlim=(0, 1), title=title)
+        plot.grid(visible=False, axis="y")
+        _percent(plot.xaxis)
+    top.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12 - 0.25 / len(rows)), ncols=4)
+    return figure
+
+
+def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
+    """From which skip rate a serial gate pays, as retrieval grows dearer beside reading."""
+    figure, (plot,) = _axes(5.2, 3.4)
+    x = np.linspace(0.0, 2.0, 101)
+    for probe in (0.25, 0.5, 0.75, 1.0):
+        y = probe / (1.0 + x)
+        plot.plot(x, y, color=MUTED, linewidth=0.8)
+        plot.annotate(f"c_cb = {probe:g} c_ob", (2.0, y[-1]), (4, -3), textcoords="offset points", size=8, color=MUTED)
+    if regime is not None:
+        probe = regime["c_cb"]["value"] / regime["c_ob5"]["value"]
+        plot.plot(x, probe / (1.0 + x), color=ACCENT, linewidth=2, label="this table's probe")
+        plot.plot(0.0, probe, "D", color=ACCENT, markersize=7, clip_on=False, label="as measured, retrieval inside c_ob")
+    plot.axhline(skip, color=ACTIONS["k0"], linewidth=1.4, label=f"skipped at the operating point: {skip:.0%}")
+    plot.set(xlim=(0, 2), xlabel="cost of retrieving over cost of reading, c_ret / c_ob", ylabel="break-even skip rate")
+    plot.set_ylim(0.0, 1.15 if regime is None else max(1.15, 1.1 * regime["c_cb"]["value"] / regime["c_ob5"]["value"]))
+    _percent(plot.yaxis)
+    plot.legend(loc="upper right")
+    return figure
+
+
+def sizes(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Held-out calibration error as more groups are fitted on."""
+    figure, (plot,) = _axes(5.2, 3.2)
+    for method, colour, marker in (("logistic", ACCENT, "o"), ("isotonic", INK, "s")):
+        mine = [row for row in rows if row["method"] == method]
+        x, mean = [row["groups"] for row in mine], np.array([row["ece"]["mean"] for row in mine])
+        spread = np.array([row["ece"]["deviation"] for row in mine])
+        plot.plot(x, mean, color=colour, marker=marker, markersize=4, label=method)
+        plot.fill_between(x, np.maximum(mean - spread, 0.0), mean + spread, color=colour, alpha=0.15, linewidth=0)
+    ticks = sorted({row["groups"] for row in rows})
+    plot.set_xscale("log")
+    plot.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    plot.minorticks_off()
+    plot.set(ylim=(0, None), xlabel="groups fitted on", ylabel="held-out ECE")
+    plot.legend(loc="upper right")
+    return figure
+
+
+def signals(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """The area under each signal's frontier: binary, and graded on the passage axis."""
+    names = sorted(found, key=lambda name: -found[name]["frontier"]["binary"])
+    figure, (plot,) = _axes(5.6, 1.4 + 0.34 * len(names))
+    for axis, colour, marker, offset in (("binary", INK, "o", -0.13), ("passage", ACCENT, "D", 0.13)):
+        rows = [found[name]["frontier"]["intervals"][axis] for name in names]
+        label = "binary" if axis == "binary" else "graded, passage axis"
+        _interval_rows(plot, rows, offset, color=colour, marker=marker, label=label)
+    marks = found[names[0]]["frontier"]
+    for mark in ("random", "oracle"):
+        plot.axvline(marks[mark], color=MUTED, linewidth=1, linestyle=":")
+        plot.annotate(mark, (marks[mark], len(names) - 0.55), (3, 0), textcoords="offset points", size=8, color=MUTED)
+    plot.set_yticks(range(len(names)), names)
+    plot.set_ylim(len(names) - 0.4, -0.6)
+    plot.set(xlabel="area under the frontier")
+    plot.grid(visible=False, axis="y")
+    plot.legend(loc="upper center", bbox_to_anchor=(0.5, -0.4 / (0.5 + 0.34 * len(names)) - 0.05), ncols=2)
+    return figure
