@@ -80,8 +80,7 @@ def serialise(artifact: Artifact) -> bytes:
 def parse(raw: bytes, *, name: str) -> Artifact:
     """The reverse of `serialise`; refuses another schema version, a wrong shape, and bytes that were changed."""
     try:
-        # Python reads NaN and Infinity, which are not JSON.
-        body = json.loads(raw, parse_constant=_refuse_constant)
+        body = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise ArtifactSchemaError(f"{name} is not JSON: {error}") from error
     if not isinstance(body, dict) or "checksum" not in body:
@@ -90,18 +89,16 @@ def parse(raw: bytes, *, name: str) -> Artifact:
         raise ArtifactSchemaError(f"{name} has schema {body.get('schema')!r}, this gateway reads {SCHEMA}: refit it")
     expected = body.pop("checksum")
     try:
-        artifact = _ARTIFACT.validate_json(json.dumps(body), strict=True, extra="forbid")
+        artifact = _ARTIFACT.validate_json(json.dumps(body, allow_nan=False), strict=True, extra="forbid")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactSchemaError(f"{name} is not a valid artifact: {where}: {first['msg']}") from error
+    except ValueError as error:
+        raise ArtifactSchemaError(f"{name} holds NaN or an infinity, which Python reads and JSON forbids") from error
     if checksum(artifact) != expected:
         raise ArtifactChecksumError(f"{name} was changed after it was published: restore it or refit")
     return artifact
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -54,7 +54,6 @@ class ArtifactGatekeeper:
         self._allow_uncertified = allow_uncertified
         self._prices = prices
         self._artifact: Artifact | None = None
-        self._refused: str | None = None
         self._refusal = ""
         self._running: Identity | None = None
         self._unidentified = "the reader has not been identified yet"
@@ -93,7 +92,8 @@ class ArtifactGatekeeper:
         certified = fit is not None and fit.certificate is not None
         mismatch = self._mismatch(artifact)
         if mismatch:
-            return Standing(artifact.version, certified=False, matches=False, problem=mismatch)
+            problem = f"{mismatch}; {self._refusal}" if self._refusal else mismatch
+            return Standing(artifact.version, certified=False, matches=False, problem=problem)
         problem = self._refusal
         if not certified and not self._allow_uncertified:
             problem = problem or f"{artifact.version} carries no certificate: its fallback action serves"
@@ -145,16 +145,15 @@ class ArtifactGatekeeper:
         try:
             version = self._store.current()
             if version is None or (self._artifact is not None and version == self._artifact.version):
-                self._refused, self._refusal = None, ""
+                self._refusal = ""
                 return
-            if version == self._refused:
-                return
-            self._refused = version
-            # One assignment: a request sees the old artifact or the new one.
+            # One assignment: a request sees the old artifact or the new one. A refused one is tried again at the
+            # next poll: it may only have been copied after CURRENT, or be restored in place.
             self._artifact = self._store.load(version)
-            self._refused, self._refusal = None, ""
+            self._refusal = ""
         except ArtifactError as error:
-            self._refusal = f"refused a calibrator, the one before keeps serving: {error}"
+            serving = "the one before keeps serving" if self._artifact else "every question reads five passages"
+            self._refusal = f"refused a calibrator, {serving}: {error}"
 
     async def _watch(self) -> None:
         polls = 0

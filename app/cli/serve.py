@@ -50,7 +50,9 @@ async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener:
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
     config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=10)
     host, port = listener.getsockname()[:2]
-    err.print(f"[bold]Fetchwise[/] answers on http://{host}:{port}  (documentation: /docs, Ctrl-C stops)")
+    err.print(
+        f"[bold]Fetchwise[/] answers on http://{host}:{port}  (documentation: /docs, Ctrl-C stops)", soft_wrap=True
+    )
     await _Server(config).serve(sockets=[listener])
 
 

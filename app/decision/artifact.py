@@ -161,9 +161,9 @@ class Artifact:
 
 def canonical_bytes(artifact: Artifact) -> bytes:
     """One byte string per artifact: sorted keys, no white space, no NaN; what the checksum is taken over."""
-    return json.dumps(
-        _plain(asdict(artifact)), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    # There and back, so that what JSON spells otherwise is the same before and after: keys become text, 1 is 1.0.
+    body = json.loads(json.dumps(asdict(artifact), allow_nan=False), parse_float=_number)
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def checksum(artifact: Artifact) -> str:
@@ -176,10 +176,6 @@ def content_version(artifact: Artifact) -> str:
     return f"{artifact.created[:10]}-{checksum(replace(artifact, version=''))[:8]}"
 
 
-def _plain(value: Any) -> Any:
-    """Spell equal values alike, before JSON and after it: its keys are text, and a file's 1 is read back as 1.0."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number

@@ -7,8 +7,9 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ from app.refit.labels import Rule, judge, normalise
 
 SCHEMA = 1
 ATTEMPTS = 3
+RETRY_S = 2.0
 TRIGGER = "Do you need to look up the answer to this question? Answer yes or no: {question}"
 
 
@@ -176,21 +178,17 @@ async def _rows(
 ) -> AsyncIterator[tuple[Labelled, dict[str, Any] | None]]:
     """Rows as they finish, `concurrency` at a time; None for a question that failed every attempt."""
     waiting = iter(questions)
-    running = {asyncio.create_task(_attempt(q, collector)): q for q in _first(waiting, concurrency)}
+    running = {asyncio.create_task(_attempt(q, collector)): q for q in islice(waiting, concurrency)}
     try:
         while running:
             finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in finished:
                 yield running.pop(task), task.result()
-                for question in _first(waiting, 1):
+                for question in islice(waiting, 1):
                     running[asyncio.create_task(_attempt(question, collector))] = question
     finally:
         for task in running:
             task.cancel()
-
-
-def _first(waiting: Iterator[Labelled], count: int) -> list[Labelled]:
-    return [question for question, _ in zip(waiting, range(count), strict=False)]
 
 
 async def _attempt(question: Labelled, collector: Collector) -> dict[str, Any] | None:
@@ -200,7 +198,7 @@ async def _attempt(question: Labelled, collector: Collector) -> dict[str, Any] |
         except UpstreamError:
             # A reader that restarts needs a moment; a question is only given up after the last attempt.
             if attempt + 1 < ATTEMPTS:
-                await asyncio.sleep(2.0 * (attempt + 1))
+                await asyncio.sleep(RETRY_S * (attempt + 1))
     return None
 
 

@@ -43,14 +43,14 @@ def sizes(study: Study, main: str) -> dict[str, Any]:
     pool = np.unique(code[place < 1.0 - _HELD_OUT])
     rng = np.random.default_rng(0)
     order = [rng.permutation(pool) for _ in range(REPEATS)]
-    column = study.outcomes.signals[0][main]
-    rows = []
+    table = []
     for size in (*(size for size in SIZES if size < len(pool)), len(pool)):
         for method in _SIZED:
-            scores = [_scores(study, method, main, column, np.isin(code, chosen[:size]), held) for chosen in order]
+            seen = (np.flatnonzero(np.isin(code, chosen[:size])) for chosen in order)
+            scores = [_scores(study, (method, main), rows, held) for rows in seen]
             known = np.array([score for score in scores if score is not None])
             if len(known):
-                rows.append(
+                table.append(
                     {
                         "groups": size,
                         "method": method,
@@ -58,13 +58,14 @@ def sizes(study: Study, main: str) -> dict[str, Any]:
                         "brier": _spread(known[:, 1]),
                     }
                 )
-    return {"signal": main, "held_out_rows": len(held), "repeats": REPEATS, "rows": rows}
+    return {"signal": main, "held_out_rows": len(held), "repeats": REPEATS, "rows": table}
 
 
 def _scores(
-    study: Study, method: Method, main: str, column: Floats, seen: NDArray[np.bool_], held: NDArray[np.intp]
+    study: Study, source: tuple[Method, str], rows: NDArray[np.intp], held: NDArray[np.intp]
 ) -> tuple[float, float] | None:
-    rows = np.flatnonzero(seen)
+    method, main = source
+    column = study.outcomes.signals[0][main]
     try:
         fitted = fit(method, (main,), {main: column[rows]}, study.labels[rows])
     except DataError:

@@ -48,17 +48,21 @@ class Deployed:
         return gates[0] if gates else next(iter(self.points.values()))
 
 
-def deploy(study: Study, main: str, resamples: int) -> Deployed:
-    """Refit on the table, and evaluate what it would serve; and the published matching rule on the same splits."""
+def deploy(study: Study, main: str, resamples: int, given: Artifact | None = None) -> Deployed:
+    """Refit on the table, and evaluate what it would serve; and the published matching rule on the same splits.
+
+    An artifact that is given is one more operating point, ahead of the others.
+    """
+    first = [] if given is None else [_given(study, given)]
     try:
         artifact, summary = refit(study.outcomes, Options(name="evaluation", created="1970-01-01T00:00:00+00:00"))
     except DataError as error:
-        return _without_splits(study, main, str(error))
+        return _without_splits(study, main, str(error), first)
     method, names = _source(artifact.calibrators.p0)
     p = study.judged(method, names, 0, 0)
     if p is None:
-        return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold")
-    _, validation, test = split(study.outcomes)
+        return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
+    _, validation, _ = split(study.outcomes)
     rules = {name: _match(artifact, validation.outcomes, graded=name == "graded") for name in ("binary", "graded")}
     graded = artifact.policies["graded"]
     served = graded.thresholds if graded.certificate else ALWAYS_K[artifact.fallback_action]
@@ -85,10 +89,10 @@ def deploy(study: Study, main: str, resamples: int) -> Deployed:
     }
     points = [_point(study, p, "served", served, "certified on validation" if graded.certificate else "fallback")]
     points += [_point(study, p, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")]
-    return _described(study, figures, p, method, names, points)
+    return _described(study, figures, p, (method, names), first + points)
 
 
-def _without_splits(study: Study, main: str, why: str) -> Deployed:
+def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> Deployed:
     """Too small a table to part: the published rule on out-of-fold probabilities, which flatters itself."""
     p = study.judged("logistic", (main,), 0, 0)
     assert p is not None
@@ -96,11 +100,11 @@ def _without_splits(study: Study, main: str, why: str) -> Deployed:
         _point(study, p, f"matched_{name}", _matching(study.outcomes, p, graded=name == "graded"), "the whole table")
         for name in ("graded", "binary")
     ]
-    return _described(study, {"why_not": why}, p, "logistic", (main,), points)
+    return _described(study, {"why_not": why}, p, ("logistic", (main,)), first + points)
 
 
 def _described(
-    study: Study, figures: dict[str, Any], p: Floats, method: Method, names: tuple[str, ...], points: list[Point]
+    study: Study, figures: dict[str, Any], p: Floats, source: tuple[Method, tuple[str, ...]], points: list[Point]
 ) -> Deployed:
     described = {
         point.name: {
@@ -112,7 +116,7 @@ def _described(
         }
         for point in points
     }
-    return Deployed(figures | {"whole_table": described}, p, method, names, {point.name: point for point in points})
+    return Deployed(figures | {"whole_table": described}, p, *source, {point.name: point for point in points})
 
 
 def shares(route: Choices, weights: Floats) -> dict[str, float]:
@@ -129,6 +133,12 @@ def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on
     ledger = Ledger(Test(study.outcomes), p, study.units, {})
     route = ledger.route(thresholds)
     return Point(name, thresholds, chosen_on, route, ledger.right(route))
+
+
+def _given(study: Study, artifact: Artifact) -> Point:
+    fit = artifact.policies["graded"]
+    p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
+    return _point(study, p, "artifact", fit.thresholds, "certified" if fit.certificate else "not certified")
 
 
 def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:

@@ -1,5 +1,6 @@
 """Plain tables of an evaluation: harm and rescue, audits by tag, larger k, costs, drafts."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _buckets(values: list[Any]) -> tuple[list[str], np.ndarray[Any, np.dtype[np.
         place = [
             -1 if v is None else int(np.clip(np.searchsorted(edges, v, "right") - 1, 0, len(edges) - 2)) for v in values
         ]
-        return [f"{a:g} to {b:g}" for a, b in zip(edges, edges[1:], strict=False)], np.array(place, dtype=np.intp)
+        return [f"{a:g} to {b:g}" for a, b in pairwise(edges)], np.array(place, dtype=np.intp)
     if not 2 <= len(given) <= _MOST_BUCKETS:
         return None
     names = sorted(given)

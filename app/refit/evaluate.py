@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from app.decision.artifact import Artifact
 from app.decision.signals import NAMES
 from app.refit.eval_calibration import methods, sizes
 from app.refit.eval_deploy import Deployed, confidences, deploy
@@ -32,19 +33,26 @@ KEYS = """\
 | `protocol` | folds, weights, resamples: how every figure was made |
 | `accuracy.k0` … | accuracy of always reading k, `{value, low, high}` |
 | `main` | the signal that `methods`, `sizes` and `deltas` are about |
-| `signals.<name>` | `kind` (ours, targ, baseline), `n`, `missing` (these rows read five), `auroc`, `ece`, `brier`, `nll` of the out-of-fold logistic probability; `auroc_raw`, `ece_raw`, `brier_raw` of the signal min-max scaled; `intervals` |
-| `signals.<name>.frontier` | areas: `binary`, `binary_enveloped`, graded on `full`, `call`, `passage`; `random`, `oracle`, `normalised` (of binary); `error_bound` of passage; `intervals` |
+| `signals.<name>` | `kind` (ours, targ, baseline), `n`, `missing` (these rows read five), `intervals` |
+| … `auroc`, `ece`, `brier`, `nll` | of the out-of-fold logistic probability |
+| … `auroc_raw`, `ece_raw`, `brier_raw` | of the signal scaled from 0 to 1 over the whole table |
+| … `frontier` | areas: `binary`, `binary_enveloped`; graded on `full`, `call`, `passage` |
+| … … `random`, `oracle`, `normalised` | yardsticks of the binary area, and where it lies between them |
+| … … `error_bound`, `intervals` | how far the passage area may be off; bootstrap intervals |
 | `left_out` | signals that could not be assessed, and why |
-| `deltas` | paired: graded minus binary; main and fused minus every baseline; on test, graded minus binary with the path from train |
-| `deploy` | held out: `splits`, `p0` chosen, `policies` with certificates, `test`, `matched` (the published rule), `whole_table` (each operating point on all rows) |
-| `selective` | at operating point `point`: AURC and accuracy at 80 and 90 % coverage of the `proper` confidence, `naive` (always p0), `random`, `oracle`; `made_of` |
-| `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong`, the 2x2 `matrix`; `saved` at each operating point |
+| `deltas` | paired: graded minus binary, also on test with the path from train; main and fused minus the rest |
+| `deploy` | held out: `splits`, `p0` chosen, `policies` with certificates, `test` |
+| … `matched`, `whole_table` | the published rule on test; each operating point on all rows, out-of-fold |
+| `selective` | at `point`: AURC and accuracy at 80 and 90 % coverage, of confidences `made_of` p0 and conf_k |
+| … `proper`, `naive`, `random`, `oracle` | confidence of the answer given, always p0, none, the truth |
+| `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong` |
+| … `matrix`, `saved` | the four cells of y0 and yk; harmful retrievals avoided at each operating point |
 | `methods` | logistic, isotonic, temperature, minmax on the main signal, and fused |
 | `sizes` | held-out ECE and Brier after fitting on 50, 100, 200 … groups |
-| `popularity`, `tags` | accuracy and skip rate in each bucket of `tags.popularity` (null without it), and of every other tag |
+| `popularity`, `tags` | accuracy and skip rate in each bucket of `tags.popularity` (or null), and of other tags |
 | `beyond_k5` | each k above five: accuracy, paired difference, right at five and wrong here |
 | `cost` | `ms` and `tokens`: c_cb, c_ob1, c_ob5, break-even skip, gate over always-k5; null with `why_not` |
-| `drafts` | tokens a question under the probe, and under drafts of 32, 64, 128 tokens; null without token columns |
+| `drafts` | tokens a question under the probe, and under drafts of 32, 64, 128 tokens; null without tokens |
 | `curves` | what the report draws: reliability, histogram of p0, frontiers, risk against coverage |
 """
 
@@ -54,16 +62,21 @@ def evaluate(
     *,
     resamples: int = RESAMPLES,
     rule: Rule | None = None,
+    artifact: Artifact | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Everything that `KEYS` names. With a `rule`, answers are judged again by it; else labels stay as collected."""
+    """Everything that `KEYS` names.
+
+    With a `rule`, answers are judged again by it; else labels stay as collected. With an artifact, its thresholds
+    are one more operating point, and the one that audits, harm and abstention describe.
+    """
     say = on_progress or (lambda _: None)
     study = study_of(relabelled(outcomes, rule) if rule else outcomes, resamples)
     say("assessing signals")
     assessed, left_out = assess_all(study)
     main = main_signal(assessed)
     say("choosing and testing operating points")
-    deployed = deploy(study, main, resamples)
+    deployed = deploy(study, main, resamples, artifact)
     say("weighing abstention, harm and cost")
     proper, made_of = confidences(study, deployed, deployed.point)
     selective, risks = compare(deployed.point.right, proper, study.draws)

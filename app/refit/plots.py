@@ -11,7 +11,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 # Stand-in colours that no figure uses otherwise, and the CSS variable that each becomes.
 VARIABLES = {
@@ -68,20 +70,20 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
 
 
-def _axes(width: float, height: float, rows: int = 1, **layout: Any) -> tuple[Figure, list[Axes]]:
+def _axes(width: float, height: float, heights: Sequence[float] = (1.0,)) -> tuple[Figure, list[Axes]]:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(rows, 1, squeeze=False, **layout)
+        grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
     return figure, [row[0] for row in grid]
 
 
-def _percent(axis: Any) -> None:
-    axis.set_major_formatter(lambda value, _: f"{value * 100:.0f} %")
+def _percent(axis: Axis) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Promised against come true, with Wilson intervals, and under it how many questions each bin holds."""
-    figure, (top, low) = _axes(4.4, 4.2, 2, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
+    figure, (top, low) = _axes(4.4, 4.2, (3.0, 1.0))
     top.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
     p, accuracy = [b["p"] for b in bins], [b["accuracy"]["value"] for b in bins]
     reach = [[abs(b["accuracy"]["value"] - b["accuracy"][end]) for b in bins] for end in ("low", "high")]
@@ -91,7 +93,9 @@ def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
     low.bar([b["low"] + 0.05 for b in bins], counts, width=0.09, color=MUTED)
     for b in bins:
         low.annotate(str(b["n"]), (b["low"] + 0.05, b["n"]), (0, 2), textcoords="offset points", ha="center", size=8)
-    low.set(ylim=(0, max(counts, default=1) * 1.35), xlabel="probability of being right", ylabel="questions")
+    low.set(
+        xlim=(0, 1), ylim=(0, max(counts, default=1) * 1.35), xlabel="probability of being right", ylabel="questions"
+    )
     low.grid(visible=False)
     low.set_yticks([])
     return figure
@@ -122,7 +126,11 @@ def frontier(
         )
     if point is not None:
         plot.plot(*point, "D", color=INK, markersize=6, zorder=6, label="operating point")
-    label = {"full": "questions that read five", "call": "questions that retrieve", "passage": "passages read, of five a question"}
+    label = {
+        "full": "questions that read five",
+        "call": "questions that retrieve",
+        "passage": "passages read, of five a question",
+    }
     plot.set(xlim=(0, 1), xlabel=label[axis], ylabel="accuracy", title=f"{axis} axis")
     _percent(plot.xaxis)
     plot.margins(y=0.12)
@@ -159,16 +167,20 @@ def histogram(right: Sequence[int], wrong: Sequence[int], tau0: float, tau1: flo
         if end > start:
             plot.axvspan(start, end, color=ACTIONS[k], alpha=0.13, linewidth=0)
             if end - start > 0.03:
-                plot.annotate(k, ((start + end) / 2, top * 0.94), ha="center", va="center", color=ACTIONS[k], weight="bold")
+                plot.annotate(
+                    k, ((start + end) / 2, top * 0.94), ha="center", va="center", color=ACTIONS[k], weight="bold"
+                )
     for tau in {low, high} - {0.0, 1.0}:
         plot.axvline(tau, color=INK, linewidth=1)
-    plot.set(xlim=(0, 1), ylim=(0, top), xlabel="p0: probability that the closed-book answer is right", ylabel="questions")
+    plot.set(
+        xlim=(0, 1), ylim=(0, top), xlabel="p0: probability that the closed-book answer is right", ylabel="questions"
+    )
     plot.grid(visible=False, axis="x")
     plot.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return figure
 
 
-def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float, **style: Any) -> None:
+def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float, style: Mapping[str, Any]) -> None:
     values = [np.nan if row["value"] is None else row["value"] for row in rows]
     reach = [
         [0.0 if row[end] is None or row["value"] is None else abs(row["value"] - row[end]) for row in rows]
@@ -180,14 +192,12 @@ def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float,
 
 def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
     """Accuracy of each fixed action and of the gate, and how often it skips, bucket by bucket."""
-    figure, (top, low) = _axes(
-        5.6, 1.9 + 0.62 * len(rows), 2, gridspec_kw={"height_ratios": [1.6 * len(rows) + 1, len(rows) + 1]}
-    )
+    figure, (top, low) = _axes(5.6, 1.9 + 0.62 * len(rows), (1.6 * len(rows) + 1.0, len(rows) + 1.0))
     series = [("k0", ACTIONS["k0"], "o"), ("k1", ACTIONS["k1"], "o"), ("k5", ACTIONS["k5"], "o"), ("gate", INK, "D")]
     for number, (name, colour, marker) in enumerate(series):
         found = [row["accuracy"][name] for row in rows]
-        _interval_rows(top, found, (number - 1.5) * 0.17, color=colour, marker=marker, label=name)
-    _interval_rows(low, [row["skip"] for row in rows], 0.0, color=ACTIONS["k0"], marker="s")
+        _interval_rows(top, found, (number - 1.5) * 0.17, {"color": colour, "marker": marker, "label": name})
+    _interval_rows(low, [row["skip"] for row in rows], 0.0, {"color": ACTIONS["k0"], "marker": "s"})
     labels = [f"{row['bucket']} ({row['groups']})" for row in rows]
     for plot, title in ((top, f"accuracy by {key} (groups)"), (low, "share answered closed-book by the gate")):
         plot.set_yticks(range(len(rows)), labels)
@@ -210,7 +220,9 @@ def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
     if regime is not None:
         probe = regime["c_cb"]["value"] / regime["c_ob5"]["value"]
         plot.plot(x, probe / (1.0 + x), color=ACCENT, linewidth=2, label="this table's probe")
-        plot.plot(0.0, probe, "D", color=ACCENT, markersize=7, clip_on=False, label="as measured, retrieval inside c_ob")
+        plot.plot(
+            0.0, probe, "D", color=ACCENT, markersize=7, clip_on=False, label="as measured, retrieval inside c_ob"
+        )
     plot.axhline(skip, color=ACTIONS["k0"], linewidth=1.4, label=f"skipped at the operating point: {skip:.0%}")
     plot.set(xlim=(0, 2), xlabel="cost of retrieving over cost of reading, c_ret / c_ob", ylabel="break-even skip rate")
     plot.set_ylim(0.0, 1.15 if regime is None else max(1.15, 1.1 * regime["c_cb"]["value"] / regime["c_ob5"]["value"]))
@@ -244,7 +256,7 @@ def signals(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     for axis, colour, marker, offset in (("binary", INK, "o", -0.13), ("passage", ACCENT, "D", 0.13)):
         rows = [found[name]["frontier"]["intervals"][axis] for name in names]
         label = "binary" if axis == "binary" else "graded, passage axis"
-        _interval_rows(plot, rows, offset, color=colour, marker=marker, label=label)
+        _interval_rows(plot, rows, offset, {"color": colour, "marker": marker, "label": label})
     marks = found[names[0]]["frontier"]
     for mark in ("random", "oracle"):
         plot.axvline(marks[mark], color=MUTED, linewidth=1, linestyle=":")

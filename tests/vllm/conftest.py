@@ -40,7 +40,7 @@ async def vllm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChildS
         python=os.environ["FETCHWISE_TEST_VLLM_PYTHON"],
     )
     url = await server.start()
-    warm_up = OpenAIReader(url, MODEL, prompts=prompts.DEFAULT, timeout_s=180)
+    warm_up = OpenAIReader(url, MODEL, prompts=prompts.DEFAULT, timeout_s=300)
     await warm_up.generate(Prompt("What is the capital of France?"), max_tokens=24)
     await warm_up.close()
     yield server
@@ -53,7 +53,7 @@ async def make_reader(vllm: ChildServer) -> AsyncIterator[MakeReader]:
     made: list[OpenAIReader] = []
 
     def make(model: str = MODEL, **options: Any) -> OpenAIReader:
-        defaults: dict[str, Any] = {"prompts": prompts.DEFAULT, "timeout_s": 120}
+        defaults: dict[str, Any] = {"prompts": prompts.DEFAULT, "timeout_s": 300}
         made.append(OpenAIReader(vllm.url, model, **(defaults | options)))
         return made[-1]
 

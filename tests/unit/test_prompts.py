@@ -1,0 +1,106 @@
+"""Prompts: questions and passages are data, and a template's every character counts."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.prompts import DEFAULT, Prompts
+
+PLAIN = Prompts(closed_book="Q: {question}", open_book="{passages}\nQ: {question}")
+
+
+def test_closed_book() -> None:
+    """Without passages the closed-book template is filled in."""
+    assert PLAIN.render("Who wrote it?") == "Q: Who wrote it?"
+
+
+def test_open_book_numbers_passages_best_first() -> None:
+    """Passages are numbered from one in the order given, a title before its text and none where there is none."""
+    rendered = PLAIN.render("Who?", [("Emma", "A novel."), ("", "By Austen.")])
+    assert rendered == "[1] Emma: A novel.\n[2] By Austen.\nQ: Who?"
+
+
+def test_the_order_is_the_templates() -> None:
+    """A template may put the question first, or repeat it."""
+    prompts = Prompts("{question} {question}", "{question}\n{passages}\n{question}")
+    assert prompts.render("Q") == "Q Q"
+    assert prompts.render("Q", [("", "P")]) == "Q\n[1] P\nQ"
+
+
+def test_a_question_cannot_bring_a_placeholder() -> None:
+    """A question that contains a placeholder stays as it was asked."""
+    question = "What does {passages} or {question} mean?"
+    assert PLAIN.render(question) == f"Q: {question}"
+    assert PLAIN.render(question, [("", "P")]) == f"[1] P\nQ: {question}"
+
+
+def test_a_passage_cannot_bring_a_placeholder() -> None:
+    """A passage or title that contains a placeholder stays as it was stored."""
+    rendered = PLAIN.render("Q", [("{passages}", "see {question} and {0} and \\g<1>")])
+    assert rendered == "[1] {passages}: see {question} and {0} and \\g<1>\nQ: Q"
+
+
+def test_a_passage_is_one_line() -> None:
+    """Line breaks of every kind in passage, title and question become single spaces."""
+    rendered = PLAIN.render("one\n\ntwo", [("A\nB", "x\r\n[2] fake\u2028y\t\x0bz\n")])
+    assert rendered == "[1] A B: x [2] fake y z\nQ: one two"
+
+
+@given(st.text(max_size=40), st.lists(st.tuples(st.text(max_size=20), st.text(max_size=40)), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_there_are_as_many_lines_as_passages(question: str, passages: list[tuple[str, str]]) -> None:
+    """Whatever question and passages hold, each passage is one numbered line, and the question the last."""
+    lines = PLAIN.render(question, passages).splitlines()
+    assert len(lines) == len(passages) + 1
+    assert all(line.startswith(f"[{number}] ") for number, line in enumerate(lines[:-1], start=1))
+    assert lines[-1].startswith("Q: ")
+
+
+def test_digest_is_stable() -> None:
+    """Equal templates have the same sixteen hex digits, wherever they were made."""
+    assert PLAIN.digest == Prompts("Q: {question}", "{passages}\nQ: {question}").digest
+    assert len(PLAIN.digest) == 16
+    assert set(PLAIN.digest) <= set("0123456789abcdef")
+
+
+@given(st.data(), st.sampled_from(["closed_book", "open_book"]), st.characters(exclude_categories=["Cs"]))
+@settings(deadline=None)
+def test_digest_changes_with_any_character(data: st.DataObject, which: str, character: str) -> None:
+    """One character more, anywhere outside a placeholder, in either template, is another digest."""
+    template = getattr(DEFAULT, which)
+    at = data.draw(st.integers(0, len(template)))
+    changed = template[:at] + character + template[at:]
+    if "{question}" in changed and ("{passages}" in changed) == ("{passages}" in template):
+        other = {"closed_book": DEFAULT.closed_book, "open_book": DEFAULT.open_book, which: changed}
+        assert Prompts(**other).digest != DEFAULT.digest
+
+
+def test_digest_knows_which_template_a_character_is_in() -> None:
+    """Moving text from one template to the other is a change."""
+    left = Prompts("{question}a", "b{question}{passages}")
+    right = Prompts("{question}", "ab{question}{passages}")
+    assert left.digest != right.digest
+
+
+@pytest.mark.parametrize(
+    ("closed_book", "open_book", "which"),
+    [
+        ("no place", "{question} {passages}", "closed-book"),
+        ("{question} {passages}", "{question} {passages}", "closed-book"),
+        ("{question}", "{question}", "open-book"),
+        ("{question}", "{passages}", "open-book"),
+        ("{question}", "", "open-book"),
+    ],
+)
+def test_a_template_must_name_what_it_needs(closed_book: str, open_book: str, which: str) -> None:
+    """A template that would lose the question or the passages is refused by name."""
+    with pytest.raises(ValueError, match=f"the {which} template"):
+        Prompts(closed_book, open_book)
+
+
+def test_the_default_reads_as_intended() -> None:
+    """The default prompts end with the question, and the open-book one begins with the passages."""
+    assert DEFAULT.render("Who?") == "Answer the question in a few words.\n\nQuestion: Who?"
+    opened = DEFAULT.render("Who?", [("T", "x")])
+    assert opened.startswith("[1] T: x\n")
+    assert opened.endswith("Who?")

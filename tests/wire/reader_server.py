@@ -1,0 +1,320 @@
+"""A real HTTP server that speaks chat completions as vLLM or llama.cpp does, and misbehaves on request."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from typing import Any
+
+from aiohttp import web
+
+from tests.fakes.reader import from_passages, pieces
+
+MODEL = "smollm2"
+CHARS_PER_TOKEN = 4
+
+
+class Dialect(StrEnum):
+    """Whose habits the server has."""
+
+    VLLM = auto()
+    LLAMA = auto()
+
+
+class Fault(StrEnum):
+    """What can go wrong with a reply."""
+
+    SLOW = auto()
+    RESET = auto()
+    HALF = auto()
+    TRUNCATED_JSON = auto()
+    NOT_AN_OBJECT = auto()
+    HTML_500 = auto()
+    STATUS_503 = auto()
+    STATUS_504 = auto()
+    STATUS_429 = auto()
+    STATUS_401 = auto()
+    STATUS_403 = auto()
+    STATUS_400 = auto()
+    REDIRECT = auto()
+    NO_LOGPROBS = auto()
+    NULL_LOGPROBS = auto()
+    NULL_NUMBERS = auto()
+    NONSENSE_LOGPROBS = auto()
+    EMPTY_CHOICES = auto()
+    ERROR_IN_STREAM = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request as it came over the wire."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One generated token: the text that it adds, and how the dialect reports it."""
+
+    delta: str
+    entry: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    pieces: list[_Piece]
+    finish: str
+    stop_reason: str | None
+    prompt_tokens: int
+
+    @property
+    def usage(self) -> dict[str, int]:
+        written, read = len(self.pieces), self.prompt_tokens
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+class ReaderServer:
+    """Answers with `answer(content of the message)`; `dropped` counts clients that left while it generated."""
+
+    def __init__(self, dialect: Dialect, *, context_chars: int = 8000) -> None:
+        self.dialect = dialect
+        self.url = ""
+        self.context_chars = context_chars
+        self.answer: Callable[[str], str] = lambda content: from_passages(content, content)
+        self.fault: Fault | None = None
+        self.token_delay_s = 0.0
+        self.requests: list[Asked] = []
+        self.generated = 0
+        self.dropped = 0
+
+    @property
+    def chats(self) -> list[Any]:
+        """The bodies of the chat completions asked for."""
+        return [asked.body for asked in self.requests if asked.path == "/v1/chat/completions"]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer any request."""
+        body = json.loads(raw) if (raw := await request.read()) else None
+        self.requests.append(Asked(request.path, dict(request.headers), body))
+        match request.method, request.path:
+            case "GET", "/v1/models":
+                return self._broken(request) or web.json_response({"object": "list", "data": [self._model()]})
+            case "POST", "/tokenize" if self.dialect is Dialect.VLLM:
+                return web.json_response({"count": 3, "max_model_len": self._context, "tokens": [1, 2, 3]})
+            case "POST", "/apply-template" if self.dialect is Dialect.LLAMA:
+                return web.json_response({"prompt": f"<|im_start|>user\n{body['messages'][0]['content']}"})
+            case "POST", "/v1/chat/completions":
+                return await self._chat(request, body)
+        if self.dialect is Dialect.VLLM:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return _error(404, "not_found_error", "File Not Found")
+
+    @property
+    def _context(self) -> int:
+        return self.context_chars // CHARS_PER_TOKEN
+
+    def _model(self) -> dict[str, Any]:
+        if self.dialect is Dialect.VLLM:
+            return {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": self._context}
+        return {"id": MODEL, "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": 2048, "ftype": "Q8_0"}}
+
+    async def _chat(self, request: web.Request, body: Any) -> web.StreamResponse:
+        if self.fault is Fault.SLOW:
+            await self._watched(asyncio.sleep(30))
+        refused = self._broken(request) or self._refusal(body)
+        if refused is not None:
+            return refused
+        return await self._watched(self._streamed(request, body) if body.get("stream") else self._whole(request, body))
+
+    async def _watched(self, generating: Any) -> Any:
+        """Notice a client that leaves: aiohttp then cancels the handler, or a write fails."""
+        try:
+            return await generating
+        except (asyncio.CancelledError, ConnectionError):
+            self.dropped += 1
+            raise
+
+    def _broken(self, request: web.Request) -> web.Response | None:
+        key = request.headers.get("authorization", "")
+        match self.fault:
+            case Fault.HTML_500:
+                return web.Response(status=500, text=f"<html><h1>Oops</h1>{key}</html>", content_type="text/html")
+            case Fault.STATUS_503:
+                return _error(503, "unavailable_error", f"Loading model {key}")
+            case Fault.REDIRECT:
+                return web.Response(status=307, headers={"location": "/elsewhere"})
+            case Fault.STATUS_504 | Fault.STATUS_429 | Fault.STATUS_401 | Fault.STATUS_403 | Fault.STATUS_400:
+                return _error(int(self.fault[-3:]), "SomeError", f"Incorrect API key provided: {key}")
+            case Fault.NOT_AN_OBJECT:
+                return web.json_response([1, 2])
+            case Fault.TRUNCATED_JSON if not self._is_streamed(request):
+                return web.Response(text='{"choices": [{"message": {"content": "Pa', content_type="application/json")
+        return None
+
+    def _is_streamed(self, request: web.Request) -> bool:
+        body = self.requests[-1].body
+        return request.method == "POST" and bool(body.get("stream"))
+
+    def _refusal(self, body: Any) -> web.Response | None:
+        if self.dialect is Dialect.VLLM and body["model"] != MODEL:
+            return _error(404, "NotFoundError", f"The model `{body['model']}` does not exist.")
+        length = len(body["messages"][0]["content"])
+        if length <= self.context_chars:
+            return None
+        if self.dialect is Dialect.VLLM:
+            return _error(
+                400,
+                "BadRequestError",
+                f"This model's maximum context length is {self._context} tokens. However, your prompt contains at least "
+                f"{self._context + 1} input tokens, which exceeds this limit even without any output tokens.",
+            )
+        return _error(
+            400, "exceed_context_size_error", "the request exceeds the available context size, try increasing it"
+        )
+
+    def _generate(self, body: Any) -> _Answer:
+        content = body["messages"][0]["content"]
+        text, newline, _ = self.answer(content).partition("\n")
+        made = [piece for word in pieces(text) for piece in self._tokens(word)]
+        if newline and self.dialect is Dialect.VLLM:
+            made.append(_Piece("", _entry("\n", b"\n", len(made))))
+        elif not newline:
+            end = "<|im_end|>" if self.dialect is Dialect.VLLM else ""
+            made.append(_Piece("", _entry(end, end.encode(), len(made))))
+        room = max(1, (self.context_chars - len(content)) // CHARS_PER_TOKEN)
+        limit = min(room, body["max_tokens"])
+        finish = "length" if len(made) > limit else "stop"
+        prompt_tokens = self._context - room
+        return _Answer(made[:limit], finish, "\n" if newline and finish == "stop" else None, prompt_tokens)
+
+    def _tokens(self, word: str) -> list[_Piece]:
+        """One token a word, but three for a word beyond ASCII, whose characters end in the last of them."""
+        raw = word.encode()
+        if word.isascii():
+            return [_Piece(word, _entry(word, raw, len(word)))]
+        if self.dialect is Dialect.VLLM:
+            parts = [("", b""), ("", b""), (word, raw)]
+        else:
+            parts = [("", raw[:-2]), ("", raw[-2:-1]), ("", raw[-1:])]
+        return [
+            _Piece(word if last else "", _entry(token, part, number))
+            for number, ((token, part), last) in enumerate(zip(parts, (False, False, True), strict=True))
+        ]
+
+    def _logprobs(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        match self.fault:
+            case Fault.NO_LOGPROBS:
+                return {}
+            case Fault.NULL_LOGPROBS:
+                return {"logprobs": None}
+            case Fault.NULL_NUMBERS:
+                entries = [entry | {"logprob": None} for entry in entries]
+            case Fault.NONSENSE_LOGPROBS:
+                return {"logprobs": {"content": [{"tok": 1}]}}
+        return {"logprobs": {"content": entries}}
+
+    async def _whole(self, request: web.Request, body: Any) -> web.StreamResponse:
+        answer = self._generate(body)
+        for _ in answer.pieces:
+            await asyncio.sleep(self.token_delay_s)
+            self.generated += 1
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": "".join(piece.delta for piece in answer.pieces)},
+            **self._logprobs([piece.entry for piece in answer.pieces]),
+            "finish_reason": answer.finish,
+            "stop_reason": answer.stop_reason,
+        }
+        choices = [] if self.fault is Fault.EMPTY_CHOICES else [choice]
+        reply = json.dumps({"object": "chat.completion", "choices": choices, "usage": answer.usage}).encode()
+        if self.fault is Fault.ERROR_IN_STREAM:
+            return _error(500, "server_error", "engine died")
+        if self.fault not in {Fault.RESET, Fault.HALF}:
+            return web.Response(body=reply, content_type="application/json")
+        response = web.StreamResponse(headers={"content-length": str(len(reply)), "connection": "close"})
+        await response.prepare(request)
+        await response.write(reply[: len(reply) // 2])
+        assert request.transport is not None
+        request.transport.abort() if self.fault is Fault.RESET else request.transport.close()
+        return response
+
+    async def _streamed(self, request: web.Request, body: Any) -> web.StreamResponse:
+        answer = self._generate(body)
+        options = body.get("stream_options") or {}
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+
+        async def send(event: dict[str, Any], written: int = 0) -> None:
+            if options.get("continuous_usage_stats") and self.dialect is Dialect.VLLM:
+                event = {"usage": answer.usage | {"completion_tokens": written}} | event
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+        # An event stream may hold comments, which are no events.
+        await response.write(b": hello\n\n")
+        await send(self._chunk({"role": "assistant", "content": "" if self.dialect is Dialect.VLLM else None}, None))
+        for number, piece in enumerate(answer.pieces, start=1):
+            await asyncio.sleep(self.token_delay_s)
+            self.generated += 1
+            if number == 2 and self.fault in {Fault.RESET, Fault.HALF, Fault.TRUNCATED_JSON, Fault.ERROR_IN_STREAM}:
+                return await self._break_off(request, response)
+            finish = answer.finish if number == len(answer.pieces) and self.dialect is Dialect.VLLM else None
+            await send(self._chunk({"content": piece.delta}, piece.entry, finish), number)
+        if self.dialect is Dialect.LLAMA:
+            await send(self._chunk({}, None, answer.finish))
+        if options.get("include_usage"):
+            await send({"choices": [], "usage": answer.usage})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _chunk(self, delta: dict[str, Any], entry: dict[str, Any] | None, finish: str | None = None) -> dict[str, Any]:
+        if self.fault is Fault.EMPTY_CHOICES:
+            return {"choices": []}
+        logprobs = self._logprobs([entry]) if entry else {"logprobs": None}
+        return {"choices": [{"index": 0, "delta": delta, **logprobs, "finish_reason": finish}]}
+
+    async def _break_off(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+        assert request.transport is not None
+        match self.fault:
+            case Fault.RESET:
+                request.transport.abort()
+            case Fault.TRUNCATED_JSON:
+                await response.write(b'data: {"choices": [{"del\n\n')
+            case Fault.ERROR_IN_STREAM:
+                key = request.headers.get("authorization", "")
+                event = {"error": {"message": f"engine died {key}", "type": "InternalServerError", "code": 500}}
+                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        return response
+
+
+def _entry(token: str, raw: bytes, number: int) -> dict[str, Any]:
+    """A token as reported: its text, bytes, and twenty alternatives of which it is the first."""
+    top = [round(-0.05 * (number + 1) - 0.25 * rank, 6) for rank in range(20)]
+    named = [{"token": f"t{rank}", "logprob": logprob, "bytes": [116]} for rank, logprob in enumerate(top)]
+    return {"token": token, "logprob": top[0], "bytes": list(raw), "top_logprobs": named}
+
+
+def _error(status: int, kind: str, message: str) -> web.Response:
+    error = {"message": message, "type": kind, "param": None, "code": status}
+    return web.json_response({"error": error}, status=status)
+
+
+@asynccontextmanager
+async def reader_server(dialect: Dialect, *, context_chars: int = 8000) -> AsyncIterator[ReaderServer]:
+    """Serve on a free port."""
+    server = ReaderServer(dialect, context_chars=context_chars)
+    app = web.Application(client_max_size=2**24)
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    server.url = f"http://{host}:{port}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
