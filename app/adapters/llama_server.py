@@ -95,8 +95,9 @@ def _requantise(source: Path, target: Path) -> None:
     writer.close()
 
 
-def _serve(model: str, alias: str, port: int, threads: int, slots: int, context: int) -> None:
+def _serve(model: str, alias: str, *numbers: int) -> None:
     """Be the child: serve until told to stop."""
+    port, threads, slots, context = numbers
     import xllamacpp  # noqa: PLC0415 - only the child loads the engine
 
     params = xllamacpp.CommonParams()

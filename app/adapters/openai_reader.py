@@ -25,6 +25,7 @@ from app.prompts import Prompts
 STOP = ("\n",)
 # vLLM and llama.cpp close idle connections after five seconds; ours must go first, or a request meets a closed one.
 _KEEPALIVE_S = 3.0
+_TOO_LONG = "the question does not fit the reader's context: shorten it"
 # A fixed conversation whose rendering tells two chat templates apart.
 _SAMPLE_CHAT = [{"role": "user", "content": "fetchwise"}]
 
@@ -53,18 +54,13 @@ class OpenAIReader:
         self._quantisation = quantisation
         self._template_kwargs = dict(chat_template_kwargs) if chat_template_kwargs else None
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        # Tokens for prompt and answer together; None until the server was asked, 0 where it does not tell.
+        self._context: int | None = None
 
     async def identify(self) -> ReaderIdentity:
         """Ask the server what it runs; a model that it does not serve is a configuration error."""
-        served = (await self._json("GET", "/v1/models")).get("data")
-        if not isinstance(served, list):
-            raise UpstreamBadReply("reader", "the reader's list of models is not a list")
-        mine = next((entry for entry in served if entry.get("id") == self._model), None)
-        if mine is None:
-            names = ", ".join(str(entry.get("id")) for entry in served) or "none"
-            raise ConfigurationError(
-                f"the reader does not serve the model {self._model!r}, only: {names}. Set FETCHWISE_READER_MODEL."
-            )
+        mine = await self._served()
         reported = (mine.get("meta") or {}).get("ftype")
         return ReaderIdentity(
             model=self._model,
@@ -74,6 +70,21 @@ class OpenAIReader:
             stop=STOP,
             logprobs=f"top{TOP}",
         )
+
+    async def _served(self) -> dict[str, Any]:
+        """What the server says about our model."""
+        served = (await self._json("GET", "/v1/models")).get("data")
+        if not isinstance(served, list):
+            raise UpstreamBadReply("reader", "the reader's list of models is not a list")
+        mine = next((entry for entry in served if entry.get("id") == self._model), None)
+        if mine is None:
+            names = ", ".join(str(entry.get("id")) for entry in served) or "none"
+            raise ConfigurationError(
+                f"the reader does not serve the model {self._model!r}, only: {names}. Set FETCHWISE_READER_MODEL."
+            )
+        told = mine.get("max_model_len") or (mine.get("meta") or {}).get("n_ctx") or 0
+        self._context = told if isinstance(told, int) else 0
+        return dict(mine)
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer greedily, at most to the first newline, with as many of the passages as fit."""
@@ -89,16 +100,21 @@ class OpenAIReader:
 
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
         """Yield the answer's pieces, then the whole; the same text and tokens as `generate`."""
+        if self._context is None:
+            await self._served()
+        begun = False
         for passages in _fewer_and_fewer(prompt.passages):
             body = self._body(prompt.question, passages, max_tokens)
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            # Usage from the first event on: a prompt that leaves no room is known before anything is yielded.
+            body |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
             try:
                 async with self._post_stream(body) as events:
-                    async for item in _assemble(events, len(passages)):
+                    async for item in _assemble(events, len(passages), max_tokens, self._context or 0):
+                        begun = True
                         yield item
                     return
             except PromptTooLong:
-                if len(passages) <= 1:
+                if begun or len(passages) <= 1:
                     raise
 
     async def ping(self) -> None:
@@ -106,10 +122,11 @@ class OpenAIReader:
         await self._json("GET", "/v1/models")
 
     async def close(self) -> None:
-        """Close the connection pool."""
+        """Close the connection pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""
+        self._closed = True
         if self._session is not None:
-            await self._session.close()
-            self._session = None
+            session, self._session = self._session, None
+            await session.close()
 
     def _body(self, question: str, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
         content = self._prompts.render(question, [(passage.title, passage.text) for passage in passages])
@@ -127,6 +144,8 @@ class OpenAIReader:
         return body
 
     def _pool(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise UpstreamUnavailable("reader", "the reader was closed")
         # Made on first use because aiohttp ties a session to the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -205,7 +224,7 @@ def _check(status: int, raw: bytes, model: str) -> None:
         return
     message = _error_message(raw)
     if status == 400 and _is_too_long(message):
-        raise PromptTooLong("the question does not fit the reader's context: shorten it")
+        raise PromptTooLong(_TOO_LONG)
     if status == 404:
         raise UpstreamUnavailable("reader", f"the reader has no such path or does not serve {model!r}: {message}")
     if status in {401, 403}:
@@ -243,14 +262,18 @@ def _object(raw: bytes | str) -> dict[str, Any]:
 def _generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -> Generation:
     try:
         choice = reply["choices"][0]
-        if choice.get("finish_reason") == "length" and int(reply["usage"]["completion_tokens"]) < max_tokens:
-            # Servers quietly shorten the answer to what the prompt leaves of the context.
-            raise PromptTooLong("the question does not fit the reader's context: shorten it")
+        _refuse_cut_short(choice.get("finish_reason"), reply["usage"], max_tokens)
         content = choice["message"]["content"] or ""
         tokens = (choice.get("logprobs") or {}).get("content") or []
         return _finished(content, [_raw_token(token) for token in tokens], reply.get("usage") or {}, passages_read)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
+
+
+def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
+    """Servers quietly shorten an answer to what the prompt leaves of the context; half an answer is none."""
+    if finish_reason == "length" and int(usage.get("completion_tokens") or 0) < max_tokens:
+        raise PromptTooLong(_TOO_LONG)
 
 
 _RawToken = tuple[bytes, TokenLogprobs]
@@ -311,19 +334,23 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
 
 
 async def _assemble(
-    events: AsyncIterator[dict[str, Any]], passages_read: int
+    events: AsyncIterator[dict[str, Any]], passages_read: int, max_tokens: int, context: int
 ) -> AsyncGenerator[Token | Generation, None]:
-    content, tokens, usage = "", list[_RawToken](), dict[str, Any]()
+    content, tokens, usage, finish_reason = "", list[_RawToken](), dict[str, Any](), None
     try:
         async for event in events:
             usage = event.get("usage") or usage
+            if context and int(usage.get("prompt_tokens") or 0) + max_tokens > context:
+                raise PromptTooLong(_TOO_LONG)
             for choice in event.get("choices") or ():
                 text = (choice.get("delta") or {}).get("content") or ""
                 new = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or ()]
+                finish_reason = choice.get("finish_reason") or finish_reason
                 content += text
                 tokens += new
                 if text or new:
                     yield Token(text, tuple(logprobs for _, logprobs in new))
+        _refuse_cut_short(finish_reason, usage, max_tokens)
         yield _finished(content, tokens, usage, passages_read)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.decision.artifact import Artifact, PolicyFit, Thresholds
+from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit, Thresholds
 from app.errors import ContradictoryRequest
 
 FULL = 5
@@ -43,6 +43,8 @@ class Action(StrEnum):
     ABSTAIN = "abstain"
 
 
+# Thresholds that no probability can turn into a closed-book answer, nor from one number of passages to another.
+_RETRIEVING_ALWAYS = (ALWAYS_K[COMPACT], ALWAYS_K[FULL])
 ANSWERED = {0: Action.K0, COMPACT: Action.K1, FULL: Action.K5}
 
 
@@ -145,7 +147,8 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
         return False
     if ask.policy is Policy.UTILITY:
         return not (gate.revoked or gate.bypassed)
-    return gate.fit_in_force(ask.policy) is not None
+    fit = gate.fit_in_force(ask.policy)
+    return fit is not None and fit.thresholds not in _RETRIEVING_ALWAYS
 
 
 def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # noqa: PLR0911 - a table, read downwards
@@ -167,9 +170,13 @@ def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # n
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
         return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
-    if p0 is None:
+    if fit.thresholds in _RETRIEVING_ALWAYS:
+        p = 0.0  # any probability leads to the same k, so none was asked for
+    elif p0 is None:
         return Decision(FULL, Reason.NO_SIGNAL, thresholds=fit.thresholds)
-    k, reason = route(p0, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
+    else:
+        p = p0
+    k, reason = route(p, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
     return Decision(k, reason, p0, p1, p5, fit.thresholds, _certified(ask, gate, fit), fit.escalate)
 
 
@@ -286,6 +293,7 @@ def _by_utility(
 def _certified(ask: Ask, gate: Gate, fit: PolicyFit) -> bool:
     """Exactly the certified policy: its thresholds, its corpus, and no abstention beyond a certified one."""
     assert gate.artifact is not None
-    abstention = gate.artifact.abstention.certificate
-    abstention_covered = not ask.abstain or gate.tau_abstain() is None or abstention is not None
+    # Abstention is certified for the answers of the graded policy; under another it would withhold other ones.
+    certified_abstention = gate.artifact.abstention.certificate is not None and ask.policy is Policy.GRADED
+    abstention_covered = not ask.abstain or gate.tau_abstain() is None or certified_abstention
     return fit.certificate is not None and ask.retrieval is Retrieval.AUTO and not ask.filtered and abstention_covered

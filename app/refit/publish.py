@@ -3,21 +3,14 @@
 `DIR/<version>.json` is immutable; `DIR/CURRENT` names the version that is served. Both appear by rename.
 """
 
-import json
-import os
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from app.decision.artifact import Artifact, canonical_bytes, checksum, mismatches
-from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError, DataError
+from app.adapters.artifact_store import ArtifactStore
+from app.decision.artifact import Artifact, mismatches
+from app.errors import ArtifactError, DataError
 from app.refit.holdout import served_accuracy
 from app.refit.split import Test
-
-CURRENT = "CURRENT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +29,6 @@ def publish(
     test: Test,
     epsilon: float,
     force: bool = False,
-    load: Callable[[Path], Artifact] | None = None,
 ) -> Published:
     """Write the artifact, and make it CURRENT unless it is worse than the one that is served.
 
@@ -45,7 +37,8 @@ def publish(
     An artifact for another identity replaces nothing and is refused, and one without identity never becomes
     CURRENT, for the gateway could not serve it. `force` overrules all but the last.
     """
-    served, unreadable = _served(directory, load or read)
+    store = ArtifactStore(directory)
+    served, unreadable = _served(store)
     if served is not None and artifact.identity is not None and served.identity is not None and not force:
         differing = mismatches(served.identity, artifact.identity)
         if differing:
@@ -56,41 +49,17 @@ def publish(
     why_not = None if force or served is None else _worse(artifact, served, test, epsilon)
     if artifact.identity is None:
         why_not = "the table has no identity line, so nothing that runs can match it"
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{artifact.version}.json"
-    _write(path, to_bytes(artifact))
+    path = store.publish(artifact)
     if why_not is not None:
         return Published(path, current=False, why=why_not)
-    _write(directory / CURRENT, f"{artifact.version}\n".encode())
+    store.promote(artifact.version)
     return Published(path, current=True, why=unreadable or ("forced" if force else "not worse than what was served"))
 
 
-def to_bytes(artifact: Artifact) -> bytes:
-    """The file of an artifact: its fields, and the checksum of their canonical bytes."""
-    body = json.loads(canonical_bytes(artifact))
-    return json.dumps({"checksum": checksum(artifact), **body}, indent=1, ensure_ascii=False).encode() + b"\n"
-
-
-def read(path: Path) -> Artifact:
-    """Read a published file back, verifying its checksum."""
+def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
     try:
-        body = json.loads(path.read_bytes())
-        stated = body.pop("checksum")
-        artifact = TypeAdapter(Artifact).validate_python(body)
-    except (OSError, ValueError, KeyError, AttributeError, ValidationError) as error:
-        raise ArtifactSchemaError(f"{path}: not a calibrator artifact ({error})") from error
-    if checksum(artifact) != stated:
-        raise ArtifactChecksumError(f"{path}: its bytes are not those that were published")
-    return artifact
-
-
-def _served(directory: Path, load: Callable[[Path], Artifact]) -> tuple[Artifact | None, str]:
-    try:
-        version = (directory / CURRENT).read_text().strip()
-    except FileNotFoundError:
-        return None, "nothing was served before"
-    try:
-        return load(directory / f"{version}.json"), ""
+        version = store.current()
+        return (store.load(version), "") if version is not None else (None, "nothing was served before")
     except ArtifactError as error:
         return None, f"what was served could not be read ({error})"
 
@@ -107,24 +76,3 @@ def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | No
 def _certified(artifact: Artifact) -> bool:
     fit = artifact.policies.get("graded")
     return fit is not None and fit.certificate is not None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write by temporary file, fsync and rename: a reader sees the old content or the new, never a part."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp gives the owner alone a right to read, and the gateway may run as somebody else.
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

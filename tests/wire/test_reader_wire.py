@@ -1,0 +1,475 @@
+"""The reader's client against a real server that is slow, broken off, or wrong."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from app.adapters import openai_reader
+from app.adapters.openai_reader import OpenAIReader
+from app.decision import signals
+from app.errors import (
+    ConfigurationError,
+    FetchwiseError,
+    PromptTooLong,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from app.ports import Generation, Passage, Prompt, Token
+from app.prompts import DEFAULT
+from tests.wire.reader_server import MODEL, Dialect, Fault, ReaderServer, reader_server
+
+KEY = "sk-very-secret"
+FRANCE = Prompt("What is the capital of France?")
+PASSAGES = tuple(Passage(str(n), f"Title {n}", f"Passage {n} says nothing. " + "x" * 900) for n in range(1, 6))
+LONG_ANSWER = "word " * 400
+
+
+@pytest.fixture(params=list(Dialect))
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[ReaderServer]:
+    """A server of either dialect."""
+    async with reader_server(request.param) as running:
+        yield running
+
+
+@pytest.fixture
+async def reader(server: ReaderServer) -> AsyncIterator[OpenAIReader]:
+    """A client of it, with a key."""
+    client = OpenAIReader(server.url, MODEL, prompts=DEFAULT, api_key=KEY)
+    yield client
+    await client.close()
+
+
+async def generated(reader: OpenAIReader, prompt: Prompt, max_tokens: int = 24) -> Generation:
+    """The answer in one piece."""
+    return await reader.generate(prompt, max_tokens=max_tokens)
+
+
+async def streamed(reader: OpenAIReader, prompt: Prompt, max_tokens: int = 24) -> Generation:
+    """The whole at the end of a stream."""
+    async with aclosing(reader.stream(prompt, max_tokens=max_tokens)) as stream:
+        items = [item async for item in stream]
+    assert isinstance(items[-1], Generation)
+    assert all(isinstance(item, Token) for item in items[:-1])
+    return items[-1]
+
+
+BOTH_WAYS = pytest.mark.parametrize("ask", [generated, streamed])
+
+
+async def test_the_request_is_exactly_as_promised(server: ReaderServer, reader: OpenAIReader) -> None:
+    """A question is asked greedily, for a few tokens to the first newline, with twenty alternatives each."""
+    await reader.generate(FRANCE, max_tokens=24)
+    (asked,) = server.requests
+    assert asked.path == "/v1/chat/completions"
+    assert asked.body == {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": DEFAULT.render(FRANCE.question)}],
+        "max_tokens": 24,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "stop": ["\n"],
+    }
+    headers = {name.lower(): value for name, value in asked.headers.items()}
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert headers["content-type"] == "application/json"
+
+
+async def test_a_stream_is_asked_for_in_the_same_way(server: ReaderServer, reader: OpenAIReader) -> None:
+    """Streaming adds its own two fields and changes none."""
+    await reader.generate(FRANCE, max_tokens=7)
+    await streamed(reader, FRANCE, 7)
+    plain, stream = server.chats
+    assert stream.pop("stream") is True
+    assert stream.pop("stream_options")["include_usage"] is True
+    assert stream == plain
+
+
+async def test_passages_are_rendered_best_first(server: ReaderServer, reader: OpenAIReader) -> None:
+    """The prompt holds every passage with its number and title, in the order given."""
+    await reader.generate(Prompt(FRANCE.question, PASSAGES[:3]), max_tokens=24)
+    (body,) = server.chats
+    content = body["messages"][0]["content"]
+    assert content == DEFAULT.render(FRANCE.question, [(passage.title, passage.text) for passage in PASSAGES[:3]])
+    assert content.index("[1] Title 1: ") < content.index("[2] Title 2: ") < content.index("[3] Title 3: ")
+
+
+async def test_thinking_is_mentioned_only_where_configured(server: ReaderServer) -> None:
+    """Template arguments go along with questions and the fingerprint where configured; no key, no header."""
+    reader = OpenAIReader(
+        server.url + "/v1/", MODEL, prompts=DEFAULT, chat_template_kwargs={"enable_thinking": False}
+    )
+    try:
+        await reader.generate(FRANCE, max_tokens=24)
+        await reader.identify()
+    finally:
+        await reader.close()
+    kwargs = [asked.body["chat_template_kwargs"] for asked in server.requests if asked.body]
+    assert len(kwargs) >= 2
+    assert all(value == {"enable_thinking": False} for value in kwargs)
+    assert not any("authorization" in {name.lower() for name in asked.headers} for asked in server.requests)
+
+
+@BOTH_WAYS
+async def test_the_end_and_the_stop_are_not_counted(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """Whether the end token or the newline ended it, the answer has its own tokens alone."""
+    server.answer = lambda _: "It is Paris."
+    ended = await ask(reader, FRANCE)
+    server.answer = lambda _: "It is Paris.\nBecause I said so."
+    stopped = await ask(reader, FRANCE)
+    assert ended.text == stopped.text == "It is Paris."
+    assert len(ended.tokens) == len(stopped.tokens) == 3
+    assert ended.completion_tokens == 4
+
+
+@BOTH_WAYS
+async def test_an_empty_answer_has_no_tokens(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """A model that ends at once, or begins with the stop, has said nothing, so nothing can be told from it."""
+    for nothing in ("", "\nParis", " \nParis"):
+        server.answer = lambda _, nothing=nothing: nothing
+        answer = await ask(reader, FRANCE)
+        assert (answer.text, answer.tokens) == ("", ())
+        assert signals.extract(answer.tokens) == {}
+
+
+@BOTH_WAYS
+async def test_characters_split_across_tokens(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """Tokens without text of their own, because their character is not finished, are tokens of the answer."""
+    server.answer = lambda _: "Party 🎉 in São Tomé"
+    answer = await ask(reader, FRANCE)
+    assert answer.text == "Party 🎉 in São Tomé"
+    assert len(answer.tokens) == 1 + 3 + 1 + 3 + 3
+    # Cut in the middle of a character: vLLM has nothing to show for it.
+    cut = await ask(reader, FRANCE, 3)
+    assert cut.text == "Party"
+    assert len(cut.tokens) == 1
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("space", [" ", "  ", "\N{NO-BREAK SPACE}"])
+async def test_leading_space_is_no_part_of_the_answer(
+    server: ReaderServer, reader: OpenAIReader, ask: Any, space: str
+) -> None:
+    """White space before the first word shortens nothing."""
+    server.answer = lambda _: f"{space}a b c d"
+    answer = await ask(reader, FRANCE)
+    assert answer.text == "a b c d"
+    expected = 4 if space.isascii() else 6
+    assert len(answer.tokens) == expected
+
+
+FAULTS: dict[Fault, type[FetchwiseError]] = {
+    Fault.SLOW: UpstreamTimeout,
+    Fault.STATUS_504: UpstreamTimeout,
+    Fault.RESET: UpstreamUnavailable,
+    Fault.HALF: UpstreamUnavailable,
+    Fault.HTML_500: UpstreamUnavailable,
+    Fault.STATUS_503: UpstreamUnavailable,
+    Fault.STATUS_429: UpstreamUnavailable,
+    Fault.STATUS_401: UpstreamUnavailable,
+    Fault.STATUS_403: UpstreamUnavailable,
+    Fault.ERROR_IN_STREAM: UpstreamUnavailable,
+    Fault.STATUS_400: UpstreamBadReply,
+    Fault.REDIRECT: UpstreamBadReply,
+    Fault.TRUNCATED_JSON: UpstreamBadReply,
+    Fault.NOT_AN_OBJECT: UpstreamBadReply,
+    Fault.NONSENSE_LOGPROBS: UpstreamBadReply,
+    Fault.EMPTY_CHOICES: UpstreamBadReply,
+}
+HARMLESS = {Fault.NO_LOGPROBS, Fault.NULL_LOGPROBS, Fault.NULL_NUMBERS}
+
+
+def test_every_fault_is_tried() -> None:
+    """Each fault of the server has its error here, or is known to be none."""
+    assert FAULTS.keys() | HARMLESS == set(Fault)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_fault_is_told_as_what_it_is(server: ReaderServer, fault: Fault, ask: Any) -> None:
+    """Each fault is the one error that fits, of the reader, without the key, and the next question is answered."""
+    reader = OpenAIReader(server.url, MODEL, prompts=DEFAULT, api_key=KEY, timeout_s=0.3)
+    try:
+        server.fault = fault
+        with pytest.raises(UpstreamError) as caught:
+            await ask(reader, FRANCE)
+        assert type(caught.value) is FAULTS[fault]
+        assert caught.value.upstream == "reader"
+        assert KEY not in str(caught.value)
+        server.fault = None
+    finally:
+        await reader.close()
+    # Time enough for the answer that must come.
+    patient = OpenAIReader(server.url, MODEL, prompts=DEFAULT, api_key=KEY)
+    try:
+        assert "Paris" in (await ask(patient, FRANCE)).text
+    finally:
+        await patient.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.HTML_500, Fault.STATUS_401, Fault.STATUS_503, Fault.NOT_AN_OBJECT])
+async def test_ping_and_identify_fail_alike(server: ReaderServer, reader: OpenAIReader, fault: Fault) -> None:
+    """A server that cannot serve is neither ready nor identified."""
+    server.fault = fault
+    for asking in (reader.ping(), reader.identify()):
+        with pytest.raises(UpstreamError) as caught:
+            await asking
+        assert KEY not in str(caught.value)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", sorted(HARMLESS))
+async def test_missing_log_probabilities_are_no_error(
+    server: ReaderServer, reader: OpenAIReader, fault: Fault, ask: Any
+) -> None:
+    """An answer without log-probabilities is an answer; no `seq_logprob` is made up for it."""
+    server.fault = fault
+    answer = await ask(reader, FRANCE)
+    assert "Paris" in answer.text
+    assert "seq_logprob" not in signals.extract(answer.tokens)
+
+
+@BOTH_WAYS
+async def test_nobody_listens(ask: Any) -> None:
+    """A port without a server is an unavailable reader."""
+    with socket.socket() as held:
+        # Bound and not listening: nobody else can take the port, and it refuses.
+        held.bind(("127.0.0.1", 0))
+        reader = OpenAIReader(f"http://127.0.0.1:{held.getsockname()[1]}", MODEL, prompts=DEFAULT, api_key=KEY)
+        try:
+            with pytest.raises(UpstreamUnavailable):
+                await ask(reader, FRANCE)
+            with pytest.raises(UpstreamUnavailable):
+                await reader.ping()
+        finally:
+            await reader.close()
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[", "nonsense"])
+async def test_a_url_that_cannot_be_called(url: str) -> None:
+    """A malformed address is the operator's to mend, and the message names the setting."""
+    reader = OpenAIReader(url, MODEL, prompts=DEFAULT)
+    try:
+        with pytest.raises(ConfigurationError, match="FETCHWISE_READER"):
+            await reader.ping()
+    finally:
+        await reader.close()
+
+
+@BOTH_WAYS
+async def test_a_model_that_is_not_served(server: ReaderServer, ask: Any) -> None:
+    """vLLM refuses an unknown model by name; llama.cpp answers with what it has; identify tells in both."""
+    reader = OpenAIReader(server.url, "nope", prompts=DEFAULT)
+    try:
+        with pytest.raises(ConfigurationError, match=f"'nope'.*{MODEL}.*FETCHWISE_READER_MODEL"):
+            await reader.identify()
+        if server.dialect is Dialect.VLLM:
+            with pytest.raises(UpstreamUnavailable, match="nope"):
+                await ask(reader, FRANCE)
+        else:
+            assert "Paris" in (await ask(reader, FRANCE)).text
+    finally:
+        await reader.close()
+
+
+async def test_a_path_that_is_not_there(server: ReaderServer) -> None:
+    """A wrong base address is unavailable, with whatever the server said of it."""
+    reader = OpenAIReader(server.url + "/elsewhere", MODEL, prompts=DEFAULT)
+    try:
+        with pytest.raises(UpstreamUnavailable, match="(?i)not found"):
+            await reader.ping()
+    finally:
+        await reader.close()
+
+
+async def test_the_identity_tells_servers_apart() -> None:
+    """The template's fingerprint comes from whichever path a dialect has; quantisation from the server or settings."""
+    async with reader_server(Dialect.VLLM) as vllm, reader_server(Dialect.LLAMA) as llama:
+        told = OpenAIReader(vllm.url, MODEL, prompts=DEFAULT, quantisation="awq")
+        readers = [OpenAIReader(vllm.url, MODEL, prompts=DEFAULT), OpenAIReader(llama.url, MODEL, prompts=DEFAULT), told]
+        try:
+            identities = [await reader.identify() for reader in readers]
+        finally:
+            for reader in readers:
+                await reader.close()
+    assert [identity.quantisation for identity in identities] == ["unquantised", "Q8_0", "awq"]
+    assert all(len(identity.chat_template) == 16 for identity in identities)
+    assert identities[0].chat_template != identities[1].chat_template
+    assert {identity.prompts for identity in identities} == {DEFAULT.digest}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("context_chars", "fitting"), [(6000, 5), (4500, 4), (2500, 2), (1300, 1)])
+async def test_the_worst_passages_are_dropped(
+    server: ReaderServer, reader: OpenAIReader, ask: Any, context_chars: int, fitting: int
+) -> None:
+    """As many passages are read as fit, from the best on."""
+    server.context_chars = context_chars
+    answer = await ask(reader, Prompt(FRANCE.question, PASSAGES))
+    assert answer.passages_read == fitting
+    contents = [body["messages"][0]["content"] for body in server.chats]
+    assert len(contents) == 5 - fitting + 1
+    assert all("Passage 1 says" in content for content in contents)
+    assert f"Passage {fitting} says" in contents[-1]
+    assert f"Passage {fitting + 1} says" not in contents[-1]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("passages", [0, 1, 3])
+async def test_the_best_passage_is_never_dropped(
+    server: ReaderServer, reader: OpenAIReader, ask: Any, passages: int
+) -> None:
+    """Where question and best passage do not fit, the caller is told; it is not answered without evidence."""
+    server.context_chars = 60
+    with pytest.raises(PromptTooLong):
+        await ask(reader, Prompt(FRANCE.question, PASSAGES[:passages]))
+    assert len(server.chats) == max(1, passages)
+
+
+async def test_an_answer_quietly_cut_short_is_read_again(server: ReaderServer, reader: OpenAIReader) -> None:
+    """A server that shortens the answer to what the prompt leaves of its context gets a shorter prompt."""
+    prompt = Prompt(FRANCE.question, PASSAGES[:2])
+    full = DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
+    server.context_chars = len(full) + 8
+    answer = await reader.generate(prompt, max_tokens=24)
+    assert answer.passages_read == 1
+    assert answer.text == "The capital of France is Paris."
+    server.context_chars = len(DEFAULT.render(FRANCE.question)) + 8
+    with pytest.raises(PromptTooLong):
+        await reader.generate(FRANCE, max_tokens=24)
+
+
+async def test_a_stream_quietly_cut_short(server: ReaderServer, reader: OpenAIReader) -> None:
+    """A stream is read again if the server tells in time, and else ends in an error: never in half an answer."""
+    prompt = Prompt(FRANCE.question, PASSAGES[:2])
+    full = DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
+    server.context_chars = len(full) + 8
+    if server.dialect is Dialect.VLLM:
+        answer = await streamed(reader, prompt)
+        assert answer.passages_read == 1
+        assert answer.text == "The capital of France is Paris."
+    else:
+        with pytest.raises(PromptTooLong):
+            await streamed(reader, prompt)
+        assert len(server.chats) == 1
+
+
+@BOTH_WAYS
+async def test_an_answer_as_long_as_allowed_is_no_sign_of_a_short_context(
+    server: ReaderServer, reader: OpenAIReader, ask: Any
+) -> None:
+    """An answer that reaches max_tokens is cut there, and that is all."""
+    server.answer = lambda _: LONG_ANSWER
+    answer = await ask(reader, Prompt(FRANCE.question, PASSAGES[:2]), 5)
+    assert answer.passages_read == 2
+    assert len(answer.tokens) == answer.completion_tokens == 5
+    assert len(server.chats) == 1
+
+
+async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Wait for what must come true."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 the condition lies with the server
+            await asyncio.sleep(0.005)
+
+
+@BOTH_WAYS
+async def test_cancelling_stops_the_generation(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """A cancelled question drops its connection, and the server generates no further."""
+    server.answer = lambda _: LONG_ANSWER
+    server.token_delay_s = 0.01
+    call = asyncio.create_task(ask(reader, FRANCE, 400))
+    await until(lambda: server.generated >= 2)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: server.dropped == 1)
+    assert server.generated < 400
+
+
+async def test_closing_the_stream_stops_the_generation(server: ReaderServer, reader: OpenAIReader) -> None:
+    """Whoever closes a stream drops its connection, and the server generates no further."""
+    server.answer = lambda _: LONG_ANSWER
+    server.token_delay_s = 0.01
+    stream = reader.stream(FRANCE, max_tokens=400)
+    assert isinstance(await anext(stream), Token)
+    await stream.aclose()
+    await until(lambda: server.dropped == 1)
+    assert server.generated < 400
+
+
+@BOTH_WAYS
+async def test_a_timeout_stops_the_generation(server: ReaderServer, ask: Any) -> None:
+    """Nobody waits for an answer that came too late, so nobody should go on making it."""
+    server.answer = lambda _: LONG_ANSWER
+    server.token_delay_s = 0.02
+    reader = OpenAIReader(server.url, MODEL, prompts=DEFAULT, timeout_s=0.3)
+    try:
+        with pytest.raises(UpstreamTimeout):
+            await ask(reader, FRANCE, 400)
+        await until(lambda: server.dropped == 1)
+        assert server.generated < 400
+    finally:
+        await reader.close()
+
+
+def vendor_exceptions() -> list[type[Exception]]:
+    """Every exception class that aiohttp's client can raise over HTTP."""
+    found = [
+        value
+        for name, value in vars(aiohttp.client_exceptions).items()
+        if isinstance(value, type)
+        and issubclass(value, Exception)
+        and value.__module__.startswith("aiohttp")
+        and not name.startswith("_")
+    ]
+    # Raised by a WebSocket alone, which this client never opens.
+    return [kind for kind in found if kind is not aiohttp.client_exceptions.WSMessageTypeError]
+
+
+def made(kind: type[Exception]) -> Exception:
+    """An instance, by whichever arguments the class takes."""
+    url = URL("http://reader/")
+    request = aiohttp.RequestInfo(url, "POST", CIMultiDictProxy(CIMultiDict()), url)
+    key = ConnectionKey("reader", 80, False, True, None, None, None)
+    for arguments in (
+        (request, ()),
+        (key, OSError(111, "refused")),
+        (b"a", b"b", "reader", 80),
+        (url,),
+        (111, "refused"),
+        ("message",),
+        (),
+    ):
+        try:
+            error = kind(*arguments)
+            str(error)
+        except (TypeError, AttributeError):
+            continue
+        return error
+    raise AssertionError(f"do not know how to make {kind}")
+
+
+def test_there_are_vendor_exceptions_to_map() -> None:
+    """The list holds the whole tree, not a name or two."""
+    assert {aiohttp.ClientError, aiohttp.ServerTimeoutError, aiohttp.ClientPayloadError} <= set(vendor_exceptions())
+
+
+@pytest.mark.parametrize("kind", [*vendor_exceptions(), TimeoutError], ids=lambda kind: kind.__name__)
+def test_every_vendor_exception_is_mapped(kind: type[Exception]) -> None:
+    """No exception of the HTTP client leaves the adapter as itself."""
+    with pytest.raises((UpstreamError, ConfigurationError)) as caught, openai_reader._translated():
+        raise made(kind)
+    assert caught.value.__cause__ is not None
+    if issubclass(kind, TimeoutError):
+        assert type(caught.value) is UpstreamTimeout
