@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -48,6 +48,7 @@ class OpenAIReader:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._model = model
         self._prompts = prompts
+        self._key = api_key
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(5.0, timeout_s))
         self._max_connections = max_connections
@@ -101,7 +102,9 @@ class OpenAIReader:
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
         """Yield the answer's pieces, then the whole; the same text and tokens as `generate`."""
         if self._context is None:
-            await self._served()
+            # A model that is not served is the generation's to report, where the server minds at all.
+            with suppress(ConfigurationError):
+                await self._served()
         begun = False
         for passages in _fewer_and_fewer(prompt.passages):
             body = self._body(prompt.question, passages, max_tokens)
@@ -109,7 +112,9 @@ class OpenAIReader:
             body |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
             try:
                 async with self._post_stream(body) as events:
-                    async for item in _assemble(events, len(passages), max_tokens, self._context or 0):
+                    # The last that is left may stay where the answer turns out to fit after all.
+                    context = (self._context or 0) if len(passages) > 1 else 0
+                    async for item in _assemble(events, len(passages), max_tokens, context):
                         begun = True
                         yield item
                     return
@@ -159,9 +164,12 @@ class OpenAIReader:
         data = orjson.dumps(body) if body is not None else None
         headers = {"content-type": "application/json"} if data else None
         with _translated():
-            async with self._pool().request(method, self._url + path, data=data, headers=headers) as response:
+            # No redirects: question and key are meant for this server alone.
+            async with self._pool().request(
+                method, self._url + path, data=data, headers=headers, allow_redirects=False
+            ) as response:
                 raw = await response.read()
-                _check(response.status, raw, self._model)
+                _check(response.status, self._without_key(raw), self._model)
         return _object(raw)
 
     @asynccontextmanager
@@ -171,10 +179,15 @@ class OpenAIReader:
                 self._url + "/v1/chat/completions",
                 data=orjson.dumps(body),
                 headers={"content-type": "application/json"},
+                allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    _check(response.status, await response.read(), self._model)
-                yield _events(response)
+                    _check(response.status, self._without_key(await response.read()), self._model)
+                yield _events(self._without_key(line) async for line in response.content)
+
+    def _without_key(self, raw: bytes) -> bytes:
+        """What the server said, fit to be quoted: some repeat the key that they were given."""
+        return raw.replace(self._key.encode(), b"***") if self._key else raw
 
     async def _chat_template_digest(self) -> str:
         """Fingerprint the chat template by what it does: no two servers publish it in the same way."""
@@ -225,6 +238,8 @@ def _check(status: int, raw: bytes, model: str) -> None:
     message = _error_message(raw)
     if status == 400 and _is_too_long(message):
         raise PromptTooLong(_TOO_LONG)
+    if status in {408, 504}:
+        raise UpstreamTimeout("reader", f"the reader answered {status}: {message}")
     if status == 404:
         raise UpstreamUnavailable("reader", f"the reader has no such path or does not serve {model!r}: {message}")
     if status in {401, 403}:
@@ -241,7 +256,7 @@ def _error_message(raw: bytes) -> str:
         return raw[:200].decode(errors="replace")
     if isinstance(error, dict):
         return f"{error.get('type', '')} {error.get('message', '')}".strip()[:500]
-    return str(error)[:500]
+    return str(error)[:500] if error else raw[:200].decode(errors="replace")
 
 
 def _is_too_long(message: str) -> bool:
@@ -262,7 +277,7 @@ def _object(raw: bytes | str) -> dict[str, Any]:
 def _generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -> Generation:
     try:
         choice = reply["choices"][0]
-        _refuse_cut_short(choice.get("finish_reason"), reply["usage"], max_tokens)
+        _refuse_cut_short(choice.get("finish_reason"), reply.get("usage") or {}, max_tokens)
         content = choice["message"]["content"] or ""
         tokens = (choice.get("logprobs") or {}).get("content") or []
         return _finished(content, [_raw_token(token) for token in tokens], reply.get("usage") or {}, passages_read)
@@ -272,7 +287,7 @@ def _generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -
 
 def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
     """Servers quietly shorten an answer to what the prompt leaves of the context; half an answer is none."""
-    if finish_reason == "length" and int(usage.get("completion_tokens") or 0) < max_tokens:
+    if finish_reason == "length" and int(usage.get("completion_tokens") or max_tokens) < max_tokens:
         raise PromptTooLong(_TOO_LONG)
 
 
@@ -307,8 +322,10 @@ def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogpro
     Servers differ in whether they report the end token and how they print it, so its position tells, not its name.
     Leading white space of the first tokens is not in the answer, so counting starts behind it.
     """
-    joined = b"".join(text for text, _ in tokens)
-    position = len(joined.lstrip()) - len(joined)
+    if not answer:
+        return []
+    joined = b"".join(text for text, _ in tokens).decode(errors="replace")
+    position = -len(joined[: len(joined) - len(joined.lstrip())].encode())
     length = len(answer.encode())
     kept = []
     for text, logprobs in tokens:
@@ -319,9 +336,9 @@ def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogpro
     return kept
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+async def _events(lines: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a server-sent event stream; ending before `[DONE]` means the server died."""
-    async for line in response.content:
+    async for line in lines:
         payload = line.strip().removeprefix(b"data:").strip()
         if payload == b"[DONE]":
             return
@@ -337,12 +354,14 @@ async def _assemble(
     events: AsyncIterator[dict[str, Any]], passages_read: int, max_tokens: int, context: int
 ) -> AsyncGenerator[Token | Generation, None]:
     content, tokens, usage, finish_reason = "", list[_RawToken](), dict[str, Any](), None
+    answered = False
     try:
         async for event in events:
             usage = event.get("usage") or usage
-            if context and int(usage.get("prompt_tokens") or 0) + max_tokens > context:
+            if context and not tokens and int(usage.get("prompt_tokens") or 0) + max_tokens > context:
                 raise PromptTooLong(_TOO_LONG)
             for choice in event.get("choices") or ():
+                answered = True
                 text = (choice.get("delta") or {}).get("content") or ""
                 new = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or ()]
                 finish_reason = choice.get("finish_reason") or finish_reason
@@ -350,6 +369,8 @@ async def _assemble(
                 tokens += new
                 if text or new:
                     yield Token(text, tuple(logprobs for _, logprobs in new))
+        if not answered:
+            raise UpstreamBadReply("reader", "the reader's stream holds no answer")
         _refuse_cut_short(finish_reason, usage, max_tokens)
         yield _finished(content, tokens, usage, passages_read)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

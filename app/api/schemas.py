@@ -26,14 +26,16 @@ class AnswerRequest(BaseModel):
     )
 
     question: str = Field(min_length=1, description="What to answer, in a sentence.")
-    policy: Policy | None = Field(None, description="How k is chosen; the server's default where absent.")
-    retrieval: Retrieval = Field(Retrieval.AUTO, description="`required` insists on passages, `forbidden` on none.")
-    abstain: bool = Field(default=True, strict=True, description="Whether an unsure answer may be withheld.")
-    collection: str | None = Field(None, min_length=1, max_length=64, description="Where to search.")
-    filter: dict[Annotated[str, Field(min_length=1, max_length=64)], Scalar] | None = Field(
-        None, max_length=16, description="Payload fields that a passage must have, with exactly these values."
+    policy: Policy | None = Field(default=None, description="How k is chosen; the server's default where absent.")
+    retrieval: Retrieval = Field(
+        default=Retrieval.AUTO, description="`required` insists on passages, `forbidden` on none."
     )
-    max_tokens: int | None = Field(None, ge=1, le=512, strict=True, description="Longest answer, in tokens.")
+    abstain: bool = Field(default=True, strict=True, description="Whether an unsure answer may be withheld.")
+    collection: str | None = Field(default=None, min_length=1, max_length=64, description="Where to search.")
+    filter: dict[Annotated[str, Field(min_length=1, max_length=64)], Scalar] | None = Field(
+        default=None, max_length=16, description="Payload fields that a passage must have, with exactly these values."
+    )
+    max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens.")
     stream: Literal[False] = Field(default=False, description="Streaming is not served yet.")
     tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
         default_factory=dict, max_length=16, description="Labels of your own, for audits."

@@ -4,7 +4,6 @@ The table is append-only: one finished question is one line, so an interrupted r
 """
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,7 +18,8 @@ from app.decision.artifact import Identity, mismatches
 from app.decision.signals import extract
 from app.errors import DataError, UpstreamError
 from app.ports import Clock, Embedder, Generation, Passage, Prompt, Reader, Retriever
-from app.refit.labels import Rule, judge, normalise
+from app.refit.labels import Rule, judge
+from app.refit.table import normalise_group, read_identity
 
 SCHEMA = 1
 ATTEMPTS = 3
@@ -60,7 +60,7 @@ def read_questions(path: Path) -> list[Labelled]:
             raise DataError(f"{path}:{number}: not a labelled question ({error}): mend or delete the line") from error
         if not isinstance(text, str) or not text.strip() or not gold or not all(isinstance(g, str) for g in gold):
             raise DataError(f"{path}:{number}: `question` must be text and `gold` a list of texts")
-        group = str(row.get("group") or normalise(text))
+        group = str(row.get("group") or normalise_group(text))
         one = Labelled(str(row.get("id") or f"q{number}"), text, tuple(gold), group, row.get("tags") or {})
         if one.id in questions:
             raise DataError(f"{path}:{number}: the id {one.id!r} stands twice: ids must be unique")
@@ -221,9 +221,7 @@ def _resume(out: Path, identity: Identity) -> set[str]:
     if not lines:
         return set()
     try:
-        head = json.loads(lines[0])
-        fields: dict[str, Any] = head["identity"]
-        before = Identity(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+        before = read_identity(orjson.loads(lines[0])["identity"])
         known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{out}: is not an outcome table that can be resumed ({error}): choose another file") from error

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.decision.artifact import ALWAYS_K, Artifact, Thresholds
-from app.decision.calibrator import Calibrator, signals_of
+from app.decision.calibrator import signals_of
 from app.errors import DataError
 from app.refit.eval_study import Study
 from app.refit.fit import Floats, Method, predict_many
@@ -33,10 +33,15 @@ class Point:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Deployed:
-    """What would be deployed, its out-of-fold p0 on the whole table, and the operating points there."""
+    """What would be deployed: how p0 is made, and the operating points on the whole table.
+
+    `p` is what would be served, by the calibrator that the thresholds belong to: another one, out-of-fold, has other
+    probabilities, on which they mean nothing. `out_of_fold` judges each answer unseen.
+    """
 
     figures: dict[str, Any]
     p: Floats
+    out_of_fold: Floats
     method: Method
     names: tuple[str, ...]
     points: Mapping[str, Point]
@@ -58,10 +63,11 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         artifact, summary = refit(study.outcomes, Options(name="evaluation", created="1970-01-01T00:00:00+00:00"))
     except DataError as error:
         return _without_splits(study, main, str(error), first)
-    method, names = _source(artifact.calibrators.p0)
-    p = study.judged(method, names, 0, 0)
-    if p is None:
+    method, names = artifact.calibrators.p0.method, signals_of(artifact.calibrators.p0)
+    unseen = study.judged(method, names, 0, 0)
+    if unseen is None:
         return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
+    p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
     _, validation, _ = split(study.outcomes)
     rules = {name: _match(artifact, validation.outcomes, graded=name == "graded") for name in ("binary", "graded")}
     graded = artifact.policies["graded"]
@@ -87,9 +93,11 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         },
         "notes": list(summary.notes),
     }
-    points = [_point(study, p, "served", served, "certified on validation" if graded.certificate else "fallback")]
+    points = [
+        _point(study, p, "served", served, "validation, certified" if graded.certificate else "train, as the fallback")
+    ]
     points += [_point(study, p, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")]
-    return _described(study, figures, p, (method, names), first + points)
+    return Deployed(figures | _described(study, first + points), p, unseen, method, names, _named(first + points))
 
 
 def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> Deployed:
@@ -100,23 +108,27 @@ def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> De
         _point(study, p, f"matched_{name}", _matching(study.outcomes, p, graded=name == "graded"), "the whole table")
         for name in ("graded", "binary")
     ]
-    return _described(study, {"why_not": why}, p, ("logistic", (main,)), first + points)
+    figures = {"why_not": why} | _described(study, first + points)
+    return Deployed(figures, p, p, "logistic", (main,), _named(first + points))
 
 
-def _described(
-    study: Study, figures: dict[str, Any], p: Floats, source: tuple[Method, tuple[str, ...]], points: list[Point]
-) -> Deployed:
-    described = {
-        point.name: {
-            "thresholds": asdict(point.thresholds),
-            "chosen_on": point.chosen_on,
-            "accuracy": study.draws.interval(point.right),
-            "minus_k5": study.draws.interval(point.right - study.right[5]),
-            "shares": shares(point.route, study.weights),
+def _described(study: Study, points: list[Point]) -> dict[str, Any]:
+    return {
+        "whole_table": {
+            point.name: {
+                "thresholds": asdict(point.thresholds),
+                "chosen_on": point.chosen_on,
+                "accuracy": study.draws.interval(point.right),
+                "minus_k5": study.draws.interval(point.right - study.right[5]),
+                "shares": shares(point.route, study.weights),
+            }
+            for point in points
         }
-        for point in points
     }
-    return Deployed(figures | {"whole_table": described}, p, *source, {point.name: point for point in points})
+
+
+def _named(points: list[Point]) -> dict[str, Point]:
+    return {point.name: point for point in points}
 
 
 def shares(route: Choices, weights: Floats) -> dict[str, float]:
@@ -138,7 +150,7 @@ def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on
 def _given(study: Study, artifact: Artifact) -> Point:
     fit = artifact.policies["graded"]
     p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
-    return _point(study, p, "artifact", fit.thresholds, "certified" if fit.certificate else "not certified")
+    return _point(study, p, "artifact", fit.thresholds, "its own data")
 
 
 def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:
@@ -166,16 +178,12 @@ def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: 
     }
 
 
-def _source(calibrator: Calibrator) -> tuple[Method, tuple[str, ...]]:
-    return calibrator.method, signals_of(calibrator)
-
-
 def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[str, Floats], dict[str, str]]:
     """The proper and the naive confidence of each answer at a point, and what the proper one is made of.
 
     Where the answers read with k passages have no signal of their own, the closed-book signal judges them.
     """
-    proper, made_of = deployed.p.copy(), {"k0": "p0"}
+    proper, made_of = deployed.out_of_fold, {"k0": "p0"}
     for k in (1, 5):
         own = study.judged(deployed.method, deployed.names, k, k)
         judged = study.judged(deployed.method, deployed.names, 0, k) if own is None else own
@@ -187,4 +195,4 @@ def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[st
             else "none: too few answers of either kind"
         )
         proper = np.where(point.route == k, np.nan if judged is None else judged, proper)
-    return {"proper": proper, "naive": deployed.p}, made_of
+    return {"proper": proper, "naive": deployed.out_of_fold}, made_of

@@ -3,6 +3,9 @@
 Diagnostic figures are out-of-fold over five stratified folds in row order; only `deploy` holds rows out. A group
 weighs one in every mean, and every interval is the middle 95 % of a bootstrap over groups on the same draws. What
 is resampled on cells (AUROC and AURC on 200, frontiers on 48 cells and 200 budgets) is centred on the exact figure.
+
+An area is the trapezoid through the points that thresholds can reach. Where ties leave few of them, the straight line
+between two binary points, which no threshold reaches, can lie above what grading really adds in between.
 """
 
 from collections.abc import Callable
@@ -42,7 +45,7 @@ KEYS = """\
 | `left_out` | signals that could not be assessed, and why |
 | `deltas` | paired: graded minus binary, also on test with the path from train; main and fused minus the rest |
 | `deploy` | held out: `splits`, `p0` chosen, `policies` with certificates, `test` |
-| … `matched`, `whole_table` | the published rule on test; each operating point on all rows, out-of-fold |
+| … `matched`, `whole_table` | the published rule on test; each operating point on all rows, its own included |
 | `selective` | at `point`: AURC and accuracy at 80 and 90 % coverage, of confidences `made_of` p0 and conf_k |
 | … `proper`, `naive`, `random`, `oracle` | confidence of the answer given, always p0, none, the truth |
 | `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong` |
@@ -82,7 +85,7 @@ def evaluate(
     selective, risks = compare(deployed.point.right, proper, study.draws)
     tags = by_tag(study, deployed.point)
     present = tuple(name for name in NAMES if name in assessed)
-    result = {
+    result: dict[str, Any] = {
         "n": len(outcomes),
         "groups": study.units.count,
         "labels": rule or "as collected",
@@ -144,7 +147,7 @@ def _deltas(assessed: dict[str, Assessed], main: str, deployed: Deployed) -> dic
 
 
 def _curves(study: Study, ours: Assessed, main: str, deployed: Deployed) -> dict[str, Any]:
-    rungs = ladder(deployed.p, {k: study.right[k] for k in (0, 1, 5)}, study.weights)
+    rungs = ladder(ours.p, {k: study.right[k] for k in (0, 1, 5)}, study.weights)
     raw = study.outcomes.signals[0][main]
     scaled = (raw - np.nanmin(raw)) / max(float(np.nanmax(raw) - np.nanmin(raw)), 1e-12)
     oracle = binary(ladder(study.right[0] - study.right[5], study.right, study.weights))
@@ -155,7 +158,7 @@ def _curves(study: Study, ours: Assessed, main: str, deployed: Deployed) -> dict
         "reliability": {
             "raw": reliability(scaled, study.labels),
             "calibrated": reliability(ours.p, study.labels),
-            "p0": reliability(deployed.p, study.labels),
+            "p0": reliability(deployed.out_of_fold, study.labels),
         },
         "histogram": {
             kind: np.histogram(deployed.p[at & np.isfinite(deployed.p)], _BARS, (0.0, 1.0))[0].tolist()

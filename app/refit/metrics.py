@@ -49,9 +49,11 @@ class Draws:
         return divide(sums[:, 0], sums[:, 1])
 
     def interval(self, values: Floats, among: Floats | None = None) -> Interval:
-        """The mean of some rows with its interval."""
+        """The mean of some rows, with the middle 95 % of its draws."""
         drawn = self.mean(values, among)
-        return interval(float(drawn[0]), drawn)
+        known = drawn[1:][np.isfinite(drawn[1:])]
+        low, high = np.percentile(known, [2.5, 97.5]).tolist() if known.size else (math.nan, math.nan)
+        return {"value": float(drawn[0]), "low": low, "high": high}
 
 
 def add_up(cell: NDArray[np.intp], values: Floats, cells: int) -> Floats:
@@ -66,12 +68,16 @@ def divide(above: Floats, below: Floats) -> Floats:
 
 
 def interval(value: float, drawn: Floats) -> Interval:
-    """The middle 95 % of what was drawn, shifted so that its undrawn first entry lies on the exact value."""
-    spread = drawn[1:][np.isfinite(drawn[1:])] - drawn[0]
-    if not spread.size or not math.isfinite(value):
+    """A figure with the middle 95 % of its draws, moved so that their median lies on it.
+
+    Noise only adds to an ECE and to an enveloped area, so that their draws lie above them, and figures on cells lie
+    beside the exact ones: what the draws tell is the spread.
+    """
+    known = drawn[1:][np.isfinite(drawn[1:])]
+    if not known.size or not math.isfinite(value):
         return {"value": value, "low": math.nan, "high": math.nan}
-    low, high = np.percentile(spread, [2.5, 97.5])
-    return {"value": value, "low": value + float(low), "high": value + float(high)}
+    low, middle, high = np.percentile(known, [2.5, 50.0, 97.5]).tolist()
+    return {"value": value, "low": value + low - middle, "high": value + high - middle}
 
 
 def wilson(successes: float, trials: float) -> Interval:
@@ -127,6 +133,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
     binned = draws.sums([among, (filled - labels) * known], bins_of(filled), BINS)
     gaps = divide(np.abs(binned[..., 1]).sum(axis=1), binned[..., 0].sum(axis=1))
     result["ece"] = interval(float(gaps[0]), gaps)
+    result["ece"]["low"] = max(0.0, result["ece"]["low"])
     cell, cells = cells_of(np.where(known, p, -np.inf))
     ranked = draws.sums([among * labels, among * ~labels], cell, cells)
     exact = auroc(p[known], labels[known], draws.weights[known])

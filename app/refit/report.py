@@ -11,7 +11,7 @@ import numpy as np
 
 from app.decision.artifact import Artifact
 from app.refit import plots
-from app.refit.eval_pages import CSS, cards, certificate, decimal, figure, percent, table, with_interval
+from app.refit.eval_pages import CSS, Cell, cards, certificate, decimal, figure, percent, table, with_interval
 from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many
 from app.refit.frontier import AXES
@@ -109,7 +109,7 @@ def _calibration(found: Mapping[str, Any]) -> str:
 def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | None) -> str:
     point, bars = _point(found), found["curves"]["histogram"]
     thresholds, right, wrong, missing = point["thresholds"], bars["right"], bars["wrong"], bars["missing"]
-    made = f"{found['curves']['p0']['method']} on {', '.join(found['curves']['p0']['signals'])}, out-of-fold"
+    made = f"{found['curves']['p0']['method']} on {', '.join(found['curves']['p0']['signals'])}"
     if artifact is not None:
         p, labels = predict_many(artifact.calibrators.p0, outcomes.signals[0], len(outcomes)), outcomes.correct[0]
         known = np.isfinite(p)
@@ -122,38 +122,39 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
         f"Where the thresholds fall ({point['name']}, chosen on {point['chosen_on']}; {made}): right answers should "
         f"pile up on the k0 side. n = {found['n']}, {missing} without a signal, which read five.",
     )
+    head = ["accuracy", "minus always-k5", "k0", "k1", "k5"]
     rows = [
-        [
-            name.replace("_", " "),
-            entry["chosen_on"],
-            with_interval(entry["accuracy"]),
-            with_interval(entry["minus_k5"]),
-            *(percent(entry["shares"][k]) for k in ("k0", "k1", "k5")),
-            percent(entry["shares"]["passage"]),
-        ]
+        [name.replace("_", " "), entry["chosen_on"], *_operating(entry)]
         for name, entry in found["deploy"]["whole_table"].items()
     ]
-    head = ["operating point", "chosen on", "accuracy", "minus always-k5", "k0", "k1", "k5", "passages"]
-    held_out = [
-        [
-            f"{name}, published rule",
-            f"test, n = {entry['n']}",
-            with_interval(entry["accuracy"]),
-            with_interval(entry["minus_k5"]),
-            *(percent(entry["shares"][k]) for k in ("k0", "k1", "k5")),
-            percent(entry["shares"]["passage"]),
-        ]
-        for name, entry in found["deploy"].get("matched", {}).items()
-    ]
+    seen = "<h3>On the whole table, the rows it was chosen on included</h3>"
     return (
-        f'<section><h2>The gate</h2><div class="row">{picture}</div><h3>On the whole table, out-of-fold</h3>'
-        f"{table(head, rows)}<h3>Held out: train fits, validation chooses, test is asked once</h3>"
-        f"{table(['policy', 'evaluated on', *head[2:]], held_out) if held_out else _why_not(found)}</section>"
+        f'<section><h2>The gate</h2><div class="row">{picture}</div>{_held_out(found, head)}'
+        f"{seen}{table(['operating point', 'chosen on', *head], rows)}</section>"
     )
 
 
-def _why_not(found: Mapping[str, Any]) -> str:
-    return f"<p>{escape(found['deploy'].get('why_not', 'not evaluated'))}</p>"
+def _operating(entry: Mapping[str, Any]) -> list[Cell]:
+    shares = [percent(entry["shares"][k]) for k in ("k0", "k1", "k5")]
+    return [with_interval(entry["accuracy"]), with_interval(entry["minus_k5"]), *shares]
+
+
+def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
+    title = "<h3>Held out: train fits, validation chooses, test is asked once</h3>"
+    deploy = found["deploy"]
+    if "test" not in deploy:
+        return f"{title}<p>{escape(deploy.get('why_not', 'not evaluated'))}</p>"
+    test = deploy["test"]
+    rows: list[list[Cell]] = [[f"always k{k}", with_interval(test["accuracy"][f"k{k}"])] for k in (0, 1, 5)]
+    refitted = {
+        "accuracy": test["accuracy"]["graded"],
+        "minus_k5": test["graded_minus_fixed"]["k5"],
+        "shares": test["shares"]["graded"],
+    }
+    rows.append(["graded, by refit", *_operating(refitted)])
+    rows += [[f"{name}, published rule", *_operating(entry)] for name, entry in deploy["matched"].items()]
+    columns = [f"policy, on test, n = {test['n']}", *head]
+    return f"{title}{table(columns, rows)}"
 
 
 def _frontiers(found: Mapping[str, Any]) -> str:

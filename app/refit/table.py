@@ -89,6 +89,14 @@ def normalise_group(question: str) -> str:
     return normalise(question) or question
 
 
+def read_identity(given: object) -> Identity:
+    """The identity of a table's first line; ValueError where a part is missing or too many."""
+    names = {part.name for part in fields(Identity)}
+    if not isinstance(given, dict) or given.keys() != names:
+        raise ValueError(f"identity must hold exactly {', '.join(sorted(names))}")
+    return Identity(**(given | {"stop": tuple(given["stop"]), "ks": tuple(given["ks"])}))
+
+
 def load(
     path: Path,
     *,
@@ -240,11 +248,10 @@ class _Reader:
         given = head.get("identity")
         if given is None:
             return
-        names = {part.name for part in fields(Identity)}
-        if not isinstance(given, dict) or given.keys() != names:
-            raise self._wrong(f"identity must hold exactly {', '.join(sorted(names))}: collect the table again")
-        listed = {"stop": tuple(given["stop"]), "ks": tuple(given["ks"])}
-        self.identity = Identity(**(given | listed))
+        try:
+            self.identity = read_identity(given)
+        except ValueError as error:
+            raise self._wrong(f"{error}: collect the table again") from error
 
     def _row(self, row: dict[str, Any]) -> None:
         identifier, question = row.get("id"), row.get("question")

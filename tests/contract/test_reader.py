@@ -52,17 +52,25 @@ async def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 
 @pytest.fixture(params=["fake", "vllm", "llama", ENGINE])
-async def reader(request: pytest.FixtureRequest) -> AsyncIterator[Reader]:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which reader a test runs on; starts the engine here, where no test's loop runs yet."""
+    if request.param == "embedded":
+        request.getfixturevalue("engine_url")
+    return str(request.param)
+
+
+@pytest.fixture
+async def reader(request: pytest.FixtureRequest, kind: str) -> AsyncIterator[Reader]:
     """A reader of each kind, closed after the test."""
     async with AsyncExitStack() as stack:
         made: FakeReader | OpenAIReader
-        if request.param == "fake":
+        if kind == "fake":
             made = FakeReader()
-        elif request.param == "embedded":
+        elif kind == "embedded":
             url = request.getfixturevalue("engine_url")
             made = OpenAIReader(url, EMBEDDED_MODEL, prompts=DEFAULT, timeout_s=120)
         else:
-            server = await stack.enter_async_context(reader_server(Dialect(request.param)))
+            server = await stack.enter_async_context(reader_server(Dialect(kind)))
             made = OpenAIReader(server.url, MODEL, prompts=DEFAULT)
         stack.push_async_callback(made.close)
         yield made

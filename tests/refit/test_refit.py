@@ -1,6 +1,5 @@
 """The whole job on tables whose truth is known, and on the published ones where they are at hand."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import ALWAYS_K, Artifact, canonical_bytes
 from app.decision.policy import Ask, Gate, decide, settle
-from app.errors import ArtifactChecksumError, ArtifactSchemaError, DataError
+from app.errors import DataError
 from app.refit.fit import predict_many
 from app.refit.holdout import ece
 from app.refit.ledger import Ledger
 from app.refit.options import Options
-from app.refit.publish import publish, read, to_bytes
+from app.refit.publish import publish
 from app.refit.refit import Summary, refit
 from app.refit.split import split, units
 from app.refit.table import Outcomes, load
@@ -162,22 +162,10 @@ def test_publishing_writes_a_file_that_reads_back(tmp_path: Path, fitted: tuple[
     published = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
     assert published.current
     assert (tmp_path / "c" / "CURRENT").read_text() == artifact.version + "\n"
-    assert canonical_bytes(read(published.path)) == canonical_bytes(artifact)
+    assert canonical_bytes(ArtifactStore(tmp_path / "c").load(artifact.version)) == canonical_bytes(artifact)
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [f"{artifact.version}.json", "CURRENT"]
     again = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
     assert again.current
-
-
-def test_a_tampered_file_does_not_read(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
-    """A changed number breaks the checksum, half a file the schema."""
-    file = tmp_path / "a.json"
-    body = json.loads(to_bytes(fitted[0]))
-    file.write_text(json.dumps(body | {"fallback_action": 1}))
-    with pytest.raises(ArtifactChecksumError):
-        read(file)
-    file.write_bytes(to_bytes(fitted[0])[:500])
-    with pytest.raises(ArtifactSchemaError):
-        read(file)
 
 
 def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:

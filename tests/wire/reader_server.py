@@ -47,6 +47,9 @@ class Fault(StrEnum):
     ERROR_IN_STREAM = auto()
 
 
+_MIDSTREAM = {Fault.RESET, Fault.HALF, Fault.TRUNCATED_JSON, Fault.NOT_AN_OBJECT, Fault.ERROR_IN_STREAM}
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One request as it came over the wire."""
@@ -149,7 +152,7 @@ class ReaderServer:
                 return web.Response(status=307, headers={"location": "/elsewhere"})
             case Fault.STATUS_504 | Fault.STATUS_429 | Fault.STATUS_401 | Fault.STATUS_403 | Fault.STATUS_400:
                 return _error(int(self.fault[-3:]), "SomeError", f"Incorrect API key provided: {key}")
-            case Fault.NOT_AN_OBJECT:
+            case Fault.NOT_AN_OBJECT if not self._is_streamed(request):
                 return web.json_response([1, 2])
             case Fault.TRUNCATED_JSON if not self._is_streamed(request):
                 return web.Response(text='{"choices": [{"message": {"content": "Pa', content_type="application/json")
@@ -259,7 +262,7 @@ class ReaderServer:
         for number, piece in enumerate(answer.pieces, start=1):
             await asyncio.sleep(self.token_delay_s)
             self.generated += 1
-            if number == 2 and self.fault in {Fault.RESET, Fault.HALF, Fault.TRUNCATED_JSON, Fault.ERROR_IN_STREAM}:
+            if number == 2 and self.fault in _MIDSTREAM:
                 return await self._break_off(request, response)
             finish = answer.finish if number == len(answer.pieces) and self.dialect is Dialect.VLLM else None
             await send(self._chunk({"content": piece.delta}, piece.entry, finish), number)
@@ -283,6 +286,8 @@ class ReaderServer:
                 request.transport.abort()
             case Fault.TRUNCATED_JSON:
                 await response.write(b'data: {"choices": [{"del\n\n')
+            case Fault.NOT_AN_OBJECT:
+                await response.write(b"data: [1, 2]\n\n")
             case Fault.ERROR_IN_STREAM:
                 key = request.headers.get("authorization", "")
                 event = {"error": {"message": f"engine died {key}", "type": "InternalServerError", "code": 500}}

@@ -221,9 +221,9 @@ async def test_a_fault_is_told_as_what_it_is(server: ReaderServer, fault: Fault,
 async def test_ping_and_identify_fail_alike(server: ReaderServer, reader: OpenAIReader, fault: Fault) -> None:
     """A server that cannot serve is neither ready nor identified."""
     server.fault = fault
-    for asking in (reader.ping(), reader.identify()):
+    for asking in (reader.ping, reader.identify):
         with pytest.raises(UpstreamError) as caught:
-            await asking
+            await asking()
         assert KEY not in str(caught.value)
 
 
@@ -445,6 +445,7 @@ def made(kind: type[Exception]) -> Exception:
     for arguments in (
         (request, ()),
         (key, OSError(111, "refused")),
+        ("/socket", key, OSError(111, "refused")),
         (b"a", b"b", "reader", 80),
         (url,),
         (111, "refused"),

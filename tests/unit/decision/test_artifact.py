@@ -1,0 +1,187 @@
+"""The artifact: one byte string per content, a name for it, and numbers that make sense."""
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.decision.artifact import (
+    ALWAYS_K,
+    Abstention,
+    Artifact,
+    Calibrators,
+    Identity,
+    Thresholds,
+    Window,
+    canonical_bytes,
+    checksum,
+    content_version,
+    mismatches,
+)
+from app.decision.policy import route
+from tests.fakes.artifacts import a_certificate, a_fit, a_line, an_abstention, an_artifact, an_identity
+
+OTHER_IDENTITY: dict[str, Any] = {
+    "reader": "another",
+    "quantisation": "q4",
+    "chat_template": "another",
+    "prompts": "another",
+    "max_tokens": 25,
+    "stop": ("\n", "."),
+    "logprobs": "top5",
+    "embedder": "another",
+    "collection": "another",
+    "ks": (0, 1, 3),
+}
+OTHER: dict[str, Any] = {
+    "name": "another",
+    "version": "another",
+    "created": "2026-02-01T12:00:00Z",
+    "identity": None,
+    "calibrators": Calibrators(p0=a_line()),
+    "policies": {"graded": a_fit()},
+    "abstention": an_abstention(certificate=None),
+    "fallback_action": 5,
+    "window": Window(rows=2000, groups=1000, source="another"),
+    "cost_ms": {1: 61.5, 5: 107.25},
+    "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
+    "report": {"test": {"accuracy": 0.5}},
+    "schema": 2,
+}
+
+
+def test_canonical_bytes_do_not_know_the_order_of_keys() -> None:
+    """Two artifacts that differ only in the order of their dictionaries are the same bytes."""
+    artifact = an_artifact(report={"a": 1, "b": {"c": 2, "d": 3}})
+    turned = replace(
+        artifact,
+        policies=dict(reversed(artifact.policies.items())),
+        cost_ms=dict(reversed(artifact.cost_ms.items())),
+        report={"b": {"d": 3, "c": 2}, "a": 1},
+    )
+    assert canonical_bytes(turned) == canonical_bytes(artifact)
+    assert checksum(turned) == checksum(artifact)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"report": {"by_k": {2: "a", 10: "b"}}}, {"report": {"by_k": {"10": "b", "2": "a"}}}),
+        ({"report": {True: 1}}, {"report": {"true": 1}}),
+        ({"report": {"rows": (1, 2)}}, {"report": {"rows": [1, 2]}}),
+        ({"cost_ms": {1: 60, 5: 108}}, {"cost_ms": {1: 60.0, 5: 108.0}}),
+        ({"policies": {"graded": a_fit(1, 0)}}, {"policies": {"graded": a_fit(1.0, 0.0)}}),
+    ],
+    ids=["integer keys", "boolean keys", "tuples", "whole costs", "whole thresholds"],
+)
+def test_canonical_bytes_survive_json(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """What JSON changes on the way to a file and back (keys, tuples, 1 for 1.0) changes no checksum."""
+    assert canonical_bytes(an_artifact(**one)) == canonical_bytes(an_artifact(**other))
+
+
+def test_canonical_bytes_are_compact_and_keep_letters() -> None:
+    """There is no white space between tokens, and text is UTF-8, not escapes."""
+    raw = canonical_bytes(an_artifact(name="naïve"))
+    assert "naïve".encode() in raw
+    assert b'": ' not in raw
+    assert b"\n" not in raw
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_canonical_bytes_refuse_what_json_has_not(number: float) -> None:
+    """A NaN or infinity in a report has no canonical bytes."""
+    with pytest.raises(ValueError, match="JSON compliant"):
+        canonical_bytes(an_artifact(report={"x": number}))
+
+
+def test_the_checksum_changes_with_every_field() -> None:
+    """Each field of an artifact, its policies and its identity is under the checksum."""
+    assert set(OTHER) == {part.name for part in fields(Artifact)}
+    seen = {checksum(an_artifact())} | {checksum(an_artifact(**{name: value})) for name, value in OTHER.items()}
+    assert len(seen) == len(OTHER) + 1
+    inside = [
+        an_artifact(policies={"graded": replace(a_fit(), **change)})
+        for change in (
+            {"thresholds": Thresholds(0.75, 0.25)},
+            {"objective": "passages"},
+            {"certificate": a_certificate(n=801)},
+            {"why_not": "x"},
+            {"labels_needed": 1},
+            {"escalate": True},
+        )
+    ]
+    assert len({checksum(artifact) for artifact in inside}) == len(inside)
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@settings(deadline=None)
+def test_the_checksum_tells_any_two_numbers_apart(one: float, other: float) -> None:
+    """Two thresholds that differ in their last bit have different checksums, and equal ones the same."""
+    sums = [checksum(an_artifact(abstention=Abstention(tau, risk_target=0.1))) for tau in (one, other)]
+    assert (sums[0] == sums[1]) == (one == other)
+
+
+def test_content_version_names_day_and_content() -> None:
+    """The version begins with the day, follows the content, and does not depend on the version itself."""
+    artifact = an_artifact()
+    version = content_version(artifact)
+    assert version.startswith("2026-01-31-")
+    assert len(version) == len("2026-01-31-") + 8
+    assert content_version(replace(artifact, version=version)) == version
+    for name, value in OTHER.items():
+        if name != "version":
+            assert content_version(an_artifact(**{name: value})) != version
+
+
+def test_equal_identities_match() -> None:
+    """Identities made apart and equal in every part have no mismatch."""
+    assert mismatches(an_identity(), an_identity()) == []
+
+
+@pytest.mark.parametrize("name", [part.name for part in fields(Identity)])
+def test_a_mismatch_names_its_part(name: str) -> None:
+    """A difference in any part is named, with the value fitted on and the value running."""
+    running = an_identity(**{name: OTHER_IDENTITY[name]})
+    (said,) = mismatches(an_identity(), running)
+    assert said == f"{name}: fitted on {getattr(an_identity(), name)!r}, running {OTHER_IDENTITY[name]!r}"
+
+
+def test_every_mismatch_is_named() -> None:
+    """Where all parts differ all are named, in order."""
+    said = mismatches(an_identity(), an_identity(**OTHER_IDENTITY))
+    assert [line.split(":")[0] for line in said] == [part.name for part in fields(Identity)]
+
+
+@pytest.mark.parametrize(
+    ("tau0", "tau1"), [(0.5, 0.6), (0.5, -0.1), (2.1, 0.5), (math.nan, 0.5), (0.5, math.nan), (math.inf, 0.0)]
+)
+def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
+    """Thresholds that do not satisfy 0 <= tau1 <= tau0 <= 2 cannot be made."""
+    with pytest.raises(ValueError, match="0 <= tau1 <= tau0 <= 2"):
+        Thresholds(tau0, tau1)
+
+
+@pytest.mark.parametrize("k", [0, 1, 5])
+@given(p0=st.floats(0.0, 1.0))
+@settings(deadline=None)
+def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
+    """`ALWAYS_K` reads k passages whatever the probability, one included."""
+    assert route(p0, ALWAYS_K[k])[0] == k
+    assert route(1.0, ALWAYS_K[k])[0] == k
+
+
+@pytest.mark.parametrize("tau", [-0.1, 2.1, math.nan])
+def test_an_abstention_threshold_must_make_sense(tau: float) -> None:
+    """A confidence below zero, beyond two or NaN is refused."""
+    with pytest.raises(ValueError, match="tau_abstain"):
+        Abstention(tau, risk_target=0.1)
+
+
+@pytest.mark.parametrize("action", [0, 2, 10])
+def test_the_fallback_reads(action: int) -> None:
+    """What serves where a policy may not is one passage or five, never none."""
+    with pytest.raises(ValueError, match="fallback_action must be 1 or 5"):
+        an_artifact(fallback_action=action)
