@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -183,7 +183,11 @@ class OpenAIReader:
             ) as response:
                 if response.status != 200:
                     _check(response.status, self._without_key(await response.read()), self._model)
-                yield _events(self._without_key(line) async for line in response.content)
+                try:
+                    yield _events(response, self._without_key)
+                finally:
+                    # Not to be used again: llama.cpp hangs up after a stream without announcing it.
+                    response.close()
 
     def _without_key(self, raw: bytes) -> bytes:
         """What the server said, fit to be quoted: some repeat the key that they were given."""
@@ -336,16 +340,19 @@ def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogpro
     return kept
 
 
-async def _events(lines: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+async def _events(
+    response: aiohttp.ClientResponse, quotable: Callable[[bytes], bytes]
+) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a server-sent event stream; ending before `[DONE]` means the server died."""
-    async for line in lines:
+    async for line in response.content:
         payload = line.strip().removeprefix(b"data:").strip()
         if payload == b"[DONE]":
             return
         if line.startswith(b"data:"):
             event = _object(payload)
             if "error" in event:
-                raise UpstreamUnavailable("reader", f"the reader failed while answering: {_error_message(payload)}")
+                message = _error_message(quotable(payload))
+                raise UpstreamUnavailable("reader", f"the reader failed while answering: {message}")
             yield event
     raise UpstreamUnavailable("reader", "the reader broke the answer off")
 

@@ -4,10 +4,12 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Table
 
+from app.adapters.artifact_store import parse
 from app.cli.console import app, err, log_to_stderr, out, progress
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import KS, identity_of, open_parts
@@ -161,20 +163,44 @@ def evaluate(
     outcomes: Outcomes,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002
     resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples behind each interval.")] = 1000,
+    rule: Annotated[
+        Literal["tokens", "compat"] | None, typer.Option(help="Judge the answers again by this label rule.")
+    ] = None,
+    artifact: Annotated[Path | None, typer.Option(help="Calibrator whose operating point to evaluate too.")] = None,
 ) -> None:
     """Compute the paper's tables on any outcome table: calibration, frontiers, selective risk, harm, cost."""
     try:
         from app.refit.evaluate import evaluate as run  # noqa: PLC0415
-        from app.refit.evaluate import summarise  # noqa: PLC0415
         from app.refit.table import load  # noqa: PLC0415
     except ImportError as error:
         raise _missing(error) from error
-    with err.status("evaluating…"):
-        result = run(load(outcomes), resamples=resamples)
+    judged = parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
+    with err.status("evaluating…") as status:
+        result = run(
+            load(outcomes),
+            resamples=resamples,
+            rule=rule,
+            artifact=judged,
+            on_progress=lambda step: status.update(f"{step}…"),
+        )
     if as_json:
         typer.echo(json.dumps(result, indent=1, allow_nan=False))
     else:
-        out.print(summarise(result), highlight=False)
+        _summarise(result)
+
+
+def _summarise(result: dict[str, Any]) -> None:
+    """The figures that most people look for first; --json has the rest."""
+    right = ", ".join(f"{k} {value:.3f}" for k, value in result["accuracy"].items())
+    out.print(f"{result['n']} questions, {result['groups']} groups; accuracy {right}", highlight=False)
+    table = Table("signal", "AUROC", "ECE raw", "ECE", "Brier", "binary", "full", "call", "passage", "normalised")
+    for name, signal in result["signals"].items():
+        areas = signal["frontier"]
+        figures = [signal[key] for key in ("auroc", "ece_raw", "ece", "brier")]
+        figures += [areas[key] for key in ("binary", "full", "call", "passage", "normalised")]
+        table.add_row(name, *("–" if figure is None else f"{figure:.3f}" for figure in figures))
+    out.print(table)
+    out.print("out-of-fold; frontier areas are accuracy over budget, higher is better", style="dim")
 
 
 @app.command()
@@ -189,8 +215,6 @@ def report(
         from app.refit.table import load  # noqa: PLC0415
     except ImportError as error:
         raise _missing(error) from error
-    from app.adapters.artifact_store import parse  # noqa: PLC0415
-
     judged = parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
     with err.status("drawing…"):
         page = render(load(outcomes), artifact=judged)

@@ -16,7 +16,8 @@ main{max-width:72rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.6rem;
 h2{font-size:1.2rem;margin:2.5rem 0 .75rem;border-top:1px solid var(--grid);padding-top:1.25rem}
 h3{font-size:1rem;margin:1.25rem 0 .5rem}.lead{font-size:1.15rem;max-width:60rem;margin:.25rem 0}
 .basis,.legend,figcaption,small,caption{color:var(--muted);font-size:.875rem}.legend span{margin-right:1rem}
-.legend .accent{color:var(--accent)}.legend span:not(.accent):not(.dim){color:var(--ink)}
+.legend span{color:var(--ink)}.legend .dim{color:var(--muted)}.legend .accent{color:var(--accent)}
+.legend .k0{color:var(--k0)}.legend .k1{color:var(--k1)}.legend .k5{color:var(--k5)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(10.5rem,1fr));gap:.75rem;margin:1.25rem 0 0}
 .cards div{background:var(--card);border:1px solid var(--grid);border-top:3px solid var(--muted);border-radius:6px;
 padding:.6rem .75rem}.cards .k0{border-top-color:var(--k0)}.cards .k1{border-top-color:var(--k1)}

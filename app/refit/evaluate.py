@@ -34,7 +34,8 @@ KEYS = """\
 |---|---|
 | `n`, `groups`, `labels` | rows, groups, and by which rule the answers were judged |
 | `protocol` | folds, weights, resamples: how every figure was made |
-| `accuracy.k0` … | accuracy of always reading k, `{value, low, high}` |
+| `accuracy.k0` … | accuracy of always reading k |
+| `accuracy_intervals.k0` … | the same as `{value, low, high}` |
 | `main` | the signal that `methods`, `sizes` and `deltas` are about |
 | `signals.<name>` | `kind` (ours, targ, baseline), `n`, `missing` (these rows read five), `intervals` |
 | … `auroc`, `ece`, `brier`, `nll` | of the out-of-fold logistic probability |
@@ -85,6 +86,7 @@ def evaluate(
     selective, risks = compare(deployed.point.right, proper, study.draws)
     tags = by_tag(study, deployed.point)
     present = tuple(name for name in NAMES if name in assessed)
+    accuracy = {f"k{k}": study.draws.interval(right) for k, right in sorted(study.right.items())}
     result: dict[str, Any] = {
         "n": len(outcomes),
         "groups": study.units.count,
@@ -94,7 +96,8 @@ def evaluate(
             "intervals": f"95 %, bootstrap over groups, {resamples} draws",
             "weights": "a group weighs one",
         },
-        "accuracy": {f"k{k}": study.draws.interval(right) for k, right in sorted(study.right.items())},
+        "accuracy": {k: known["value"] for k, known in accuracy.items()},
+        "accuracy_intervals": accuracy,
         "main": main,
         "signals": {name: found.figures for name, found in assessed.items()},
         "left_out": left_out,

@@ -71,9 +71,8 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
 
 
 def _axes(width: float, height: float, heights: Sequence[float] = (1.0,)) -> tuple[Figure, list[Axes]]:
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
     return figure, [row[0] for row in grid]
 
 
@@ -81,6 +80,7 @@ def _percent(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))
 
 
+@mpl.rc_context(_STYLE)
 def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Promised against come true, with Wilson intervals, and under it how many questions each bin holds."""
     figure, (top, low) = _axes(4.4, 4.2, (3.0, 1.0))
@@ -101,6 +101,7 @@ def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
+@mpl.rc_context(_STYLE)
 def frontier(
     curves: Mapping[str, Any], axis: str, accuracy: Mapping[str, Any], point: tuple[float, float] | None
 ) -> Figure:
@@ -113,17 +114,7 @@ def frontier(
     plot.plot([0, 1], [fixed["k0"], fixed["k5"]], color=MUTED, linewidth=1, linestyle=":", label="random")
     at = {"k0": 0.0, "k1": {"full": 0.0, "call": 1.0, "passage": 0.2}[axis], "k5": 1.0}
     for k, place in at.items():
-        plot.plot(place, fixed[k], "o", color=ACTIONS[k], markersize=7, clip_on=False, zorder=5)
-        left = place > 0.5
-        plot.annotate(
-            f"always {k}",
-            (place, fixed[k]),
-            (-8 if left else 8, -11),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            color=ACTIONS[k],
-            size=9,
-        )
+        plot.plot(place, fixed[k], "o", color=ACTIONS[k], markersize=7, clip_on=False, zorder=5 - int(k[1:]) / 10)
     if point is not None:
         plot.plot(*point, "D", color=INK, markersize=6, zorder=6, label="operating point")
     label = {
@@ -137,6 +128,7 @@ def frontier(
     return figure
 
 
+@mpl.rc_context(_STYLE)
 def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figure:
     """The error among answered as fewer are answered."""
     figure, (plot,) = _axes(5.2, 3.4)
@@ -154,6 +146,7 @@ def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figur
     return figure
 
 
+@mpl.rc_context(_STYLE)
 def histogram(right: Sequence[int], wrong: Sequence[int], tau0: float, tau1: float) -> Figure:
     """How p0 is spread, and which part of it reads how much."""
     figure, (plot,) = _axes(5.2, 3.2)
@@ -190,6 +183,7 @@ def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float,
     plot.errorbar(values, places, xerr=reach, linestyle="none", elinewidth=1.2, markersize=5, **style)
 
 
+@mpl.rc_context(_STYLE)
 def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
     """Accuracy of each fixed action and of the gate, and how often it skips, bucket by bucket."""
     figure, (top, low) = _axes(5.6, 1.9 + 0.62 * len(rows), (1.6 * len(rows) + 1.0, len(rows) + 1.0))
@@ -209,6 +203,7 @@ def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
     return figure
 
 
+@mpl.rc_context(_STYLE)
 def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
     """From which skip rate a serial gate pays, as retrieval grows dearer beside reading."""
     figure, (plot,) = _axes(5.2, 3.4)
@@ -231,6 +226,7 @@ def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
     return figure
 
 
+@mpl.rc_context(_STYLE)
 def sizes(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Held-out calibration error as more groups are fitted on."""
     figure, (plot,) = _axes(5.2, 3.2)
@@ -249,6 +245,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+@mpl.rc_context(_STYLE)
 def signals(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     """The area under each signal's frontier: binary, and graded on the passage axis."""
     names = sorted(found, key=lambda name: -found[name]["frontier"]["binary"])

@@ -55,9 +55,9 @@ def _summary(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     harm, selective = found["harm"]["k5"], found["selective"]
     ms = found["cost"]["ms"]
     numbers = [
-        ("k0", "closed-book", with_interval(found["accuracy"]["k0"])),
-        ("k1", "always one passage", with_interval(found["accuracy"]["k1"])),
-        ("k5", "always five", with_interval(found["accuracy"]["k5"])),
+        ("k0", "closed-book", with_interval(found["accuracy_intervals"]["k0"])),
+        ("k1", "always one passage", with_interval(found["accuracy_intervals"]["k1"])),
+        ("k5", "always five", with_interval(found["accuracy_intervals"]["k5"])),
         ("", f"gate ({point['name']})", with_interval(point["accuracy"])),
         ("", "passages read, of always-five", (percent(point["shares"]["passage"]), "")),
         ("", "retrieval calls", (percent(point["shares"]["call"]), "")),
@@ -97,7 +97,7 @@ def _calibration(found: Mapping[str, Any]) -> str:
     sizes = figure(
         plots.to_svg(plots.sizes(found["sizes"]["rows"]), "sizes", "Calibration error against labels"),
         f"How many labels calibration needs: mean and standard deviation of {found['sizes']['repeats']} draws, "
-        f"judged on {found['sizes']['held_out_rows']} held-out rows.",
+        f"each judged on {found['sizes']['held_out_groups']} other groups.",
     )
     return (
         f'<section><h2>Calibration</h2><div class="row">{raw}{calibrated}{sizes}</div>'
@@ -167,7 +167,7 @@ def _frontiers(found: Mapping[str, Any]) -> str:
     pictures = "".join(
         figure(
             plots.to_svg(
-                plots.frontier(curves, axis, found["accuracy"], (point["shares"][axis], point["accuracy"]["value"])),
+                plots.frontier(curves, axis, found["accuracy_intervals"], (point["shares"][axis], point["accuracy"]["value"])),
                 f"frontier-{axis}",
                 f"Accuracy against the {axis} budget",
             ),
@@ -178,7 +178,8 @@ def _frontiers(found: Mapping[str, Any]) -> str:
     legend = (
         '<p class="legend"><span class="accent">━ graded</span> <span>╍ binary</span> '
         '<span class="dim">┈ random</span> <span class="dim">─ oracle (binary)</span> '
-        "<span>◆ operating point</span></p>"
+        '<span>◆ operating point</span> <span class="k0">● always k0</span> <span class="k1">● always k1</span> '
+        '<span class="k5">● always k5</span></p>'
     )
     delta = found["deltas"]["graded_minus_binary"]["passage"]
     held = found["deltas"]["graded_minus_binary_on_test"]

@@ -68,17 +68,22 @@ def _signals(score: float, rng: random.Random) -> dict[str, float]:
     return values
 
 
+def write_table(out: Path, count: int, seed: int = 0) -> None:
+    """Write a table of `count` rows; a name that ends in .gz is compressed."""
+    with (gzip.open if out.suffix == ".gz" else open)(out, "wb") as file:
+        file.write(orjson.dumps({"schema": 1, "identity": IDENTITY}) + b"\n")
+        for row in rows(count, seed):
+            file.write(orjson.dumps(row) + b"\n")
+
+
 def main() -> None:
-    """Write the table; a name that ends in .gz is compressed."""
+    """Read the arguments and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=int)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    with (gzip.open if arguments.out.suffix == ".gz" else open)(arguments.out, "wb") as file:
-        file.write(orjson.dumps({"schema": 1, "identity": IDENTITY}) + b"\n")
-        for row in rows(arguments.rows, arguments.seed):
-            file.write(orjson.dumps(row) + b"\n")
+    write_table(arguments.out, arguments.rows, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ class FakeReader:
         tokens: tuple[TokenLogprobs, ...] | None = None,
     ) -> None:
         """Script the answer to a question read with k passages (None: with any number): see `surely` for `sure`."""
-        self._script[question, k] = Scripted(text, tuple(surely(sure) for _ in pieces(text)) if tokens is None else tokens)
+        self._script[question, k] = Scripted(
+            text, tuple(surely(sure) for _ in pieces(text)) if tokens is None else tokens
+        )
 
     @property
     def calls(self) -> int:

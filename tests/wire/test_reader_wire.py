@@ -106,9 +106,7 @@ async def test_passages_are_rendered_best_first(server: ReaderServer, reader: Op
 
 async def test_thinking_is_mentioned_only_where_configured(server: ReaderServer) -> None:
     """Template arguments go along with questions and the fingerprint where configured; no key, no header."""
-    reader = OpenAIReader(
-        server.url + "/v1/", MODEL, prompts=DEFAULT, chat_template_kwargs={"enable_thinking": False}
-    )
+    reader = OpenAIReader(server.url + "/v1/", MODEL, prompts=DEFAULT, chat_template_kwargs={"enable_thinking": False})
     try:
         await reader.generate(FRANCE, max_tokens=24)
         await reader.identify()
@@ -268,7 +266,7 @@ async def test_a_url_that_cannot_be_called(url: str) -> None:
 
 @BOTH_WAYS
 async def test_a_model_that_is_not_served(server: ReaderServer, ask: Any) -> None:
-    """vLLM refuses an unknown model by name; llama.cpp answers with what it has; identify tells in both."""
+    """VLLM refuses an unknown model by name; llama.cpp answers with what it has; identify tells in both."""
     reader = OpenAIReader(server.url, "nope", prompts=DEFAULT)
     try:
         with pytest.raises(ConfigurationError, match=f"'nope'.*{MODEL}.*FETCHWISE_READER_MODEL"):
@@ -296,7 +294,11 @@ async def test_the_identity_tells_servers_apart() -> None:
     """The template's fingerprint comes from whichever path a dialect has; quantisation from the server or settings."""
     async with reader_server(Dialect.VLLM) as vllm, reader_server(Dialect.LLAMA) as llama:
         told = OpenAIReader(vllm.url, MODEL, prompts=DEFAULT, quantisation="awq")
-        readers = [OpenAIReader(vllm.url, MODEL, prompts=DEFAULT), OpenAIReader(llama.url, MODEL, prompts=DEFAULT), told]
+        readers = [
+            OpenAIReader(vllm.url, MODEL, prompts=DEFAULT),
+            OpenAIReader(llama.url, MODEL, prompts=DEFAULT),
+            told,
+        ]
         try:
             identities = [await reader.identify() for reader in readers]
         finally:

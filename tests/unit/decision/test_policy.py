@@ -231,6 +231,21 @@ def test_a_decision_carries_its_numbers() -> None:
     assert decide(BINARY, Gate(an_artifact()), closed_book(TAU_BINARY)).k == 0
 
 
+@pytest.mark.parametrize("retrieval", [Retrieval.AUTO, Retrieval.REQUIRED])
+@pytest.mark.parametrize("k", [1, 5])
+def test_a_fixed_action_needs_no_probe(k: int, retrieval: Retrieval) -> None:
+    """Thresholds that read k passages at any probability do so without one, and lose no certificate by it."""
+    ask, gate = (
+        Ask(retrieval=retrieval),
+        Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[k])})),
+    )
+    assert not needs_probe(ask, gate)
+    for signals in ({}, closed_book(0.0), closed_book(1.0)):
+        decision = decide(ask, gate, signals)
+        assert (decision.k, decision.certified) == (k, retrieval is Retrieval.AUTO)
+    assert needs_probe(ask, Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[0])})))
+
+
 # What happens when something is missing
 
 
@@ -294,6 +309,9 @@ def test_certified_is_only_what_was_certified() -> None:
     loose = Gate(an_artifact(abstention=an_abstention(certificate=None)), allow_uncertified=True)
     assert not decide(GRADED, loose, signals).certified
     assert decide(Ask(abstain=False), loose, signals).certified
+    # Abstention is certified for the graded policy's answers; the binary one is certified where nothing is withheld.
+    assert not decide(BINARY, gate, signals).certified
+    assert decide(replace(BINARY, abstain=False), gate, signals).certified
     # Not allowed, an uncertified abstention withholds nothing, so nothing uncertified runs.
     assert decide(GRADED, replace(loose, allow_uncertified=False), signals).certified
 
@@ -337,7 +355,9 @@ def test_without_passages(
         expected = Fallback.REFUSE
     else:
         expected = Fallback.ABSTAIN
-    assert without_passages(Ask(retrieval=retrieval, abstain=abstain), gate, p0, found_nothing=found_nothing) is expected
+    assert (
+        without_passages(Ask(retrieval=retrieval, abstain=abstain), gate, p0, found_nothing=found_nothing) is expected
+    )
 
 
 def test_without_passages_or_calibrator() -> None:

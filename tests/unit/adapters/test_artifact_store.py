@@ -1,0 +1,316 @@
+"""The calibrator folder: what is published comes back whole, and nothing else comes back at all."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.adapters.artifact_store import ArtifactStore, parse, serialise
+from app.decision.artifact import ALWAYS_K, Abstention, Artifact, Calibrators, PolicyFit, Thresholds, checksum
+from app.decision.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
+from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
+from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
+
+S = "seq_logprob"
+METHODS: tuple[Calibrator, ...] = (
+    Logistic(f"{S}@4", mean=-1.1, scale=0.3, slope=2.0, intercept=-0.1),
+    Isotonic(S, x=(-3.0, -0.7, -0.1), y=(0.0, 0.1, 1.0)),
+    Temperature("margin", temperature=0.3, bias=1.7),
+    MinMax("neg_entropy", low=-3.3, high=0.0),
+    Fused((S, "margin"), means=(-1.0, 2.2), scales=(0.5, 1.0), weights=(1.0, -0.5), intercept=0.0),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "calibrators" / "demo")
+
+
+def rewrite(store: ArtifactStore, artifact: Artifact, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a published file as a person with an editor would."""
+    path = store.folder / f"{artifact.version}.json"
+    body = json.loads(path.read_bytes())
+    change(body)
+    path.write_text(json.dumps(body))
+
+
+# What comes back
+
+
+@pytest.mark.parametrize("calibrator", METHODS, ids=lambda calibrator: calibrator.method)
+def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Calibrator) -> None:
+    """A published artifact is loaded equal to itself, with the same types, whichever method each calibrator has."""
+    artifact = an_artifact(calibrators=Calibrators(*[calibrator] * 5))
+    path = store.publish(artifact)
+    assert path == store.folder / f"{artifact.version}.json"
+    loaded = store.load(artifact.version)
+    assert loaded == artifact
+    assert type(loaded.calibrators.p0) is type(calibrator)
+    assert loaded.calibrators.p0.predict({S: -0.5, f"{S}@4": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
+
+
+def test_keys_and_tuples_make_the_round_trip(store: ArtifactStore) -> None:
+    """Costs are found by whole number again, and sequences are tuples, though JSON has neither."""
+    artifact = an_artifact()
+    store.publish(artifact)
+    loaded = store.load(artifact.version)
+    assert loaded.cost_ms == {1: 61.5, 5: 107.5}
+    assert loaded.quantiles == {"seq_logprob": (-1.0, -0.5, 0.0)}
+    assert loaded.identity is not None
+    assert (loaded.identity.stop, loaded.identity.ks) == (("\n",), (0, 1, 5))
+    hash(loaded.calibrators)
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        an_artifact(identity=None),
+        an_artifact(calibrators=Calibrators(a_line())),
+        an_artifact(policies={"graded": an_uncertified_fit()}, abstention=an_abstention(certificate=None, why_not="x")),
+        an_artifact(policies={}, cost_ms={}, quantiles={}, report={}),
+        an_artifact(policies={"graded": PolicyFit(ALWAYS_K[5], "calls")}),
+        an_artifact(name="naïve \u2028 {x}", report={"notes": ["à", None, True, {"deep": [1, 2.5]}]}),
+    ],
+    ids=["no identity", "p0 alone", "uncertified", "bare", "fixed", "unicode"],
+)
+def test_whatever_may_be_absent_makes_the_round_trip(store: ArtifactStore, artifact: Artifact) -> None:
+    """Optional parts are None again, or empty again."""
+    store.publish(artifact)
+    assert store.load(artifact.version) == artifact
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cost_ms": {1: 60, 5: 108}},
+        {"policies": {"graded": a_fit(1, 0)}},
+        {"report": {"by_k": {2: "a", 10: "b"}}},
+        {"report": {"curve": ((0, 1), (1, 1))}},
+    ],
+    ids=["whole costs", "whole thresholds", "integer keys", "tuples"],
+)
+def test_what_json_respells_is_not_a_change(store: ArtifactStore, changes: dict[str, Any]) -> None:
+    """An artifact made with whole numbers, integer keys or tuples in its report is served after it is published."""
+    artifact = an_artifact(**changes)
+    store.publish(artifact)
+    assert checksum(store.load(artifact.version)) == checksum(artifact)
+
+
+@st.composite
+def artifacts(draw: st.DrawFn) -> Artifact:
+    unit = st.floats(0.0, 1.0)
+    tau1, tau0 = sorted((draw(unit), draw(unit)))
+    text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    return an_artifact(
+        name=draw(text),
+        calibrators=Calibrators(*[draw(st.sampled_from(METHODS)) for _ in range(5)]),
+        policies={"graded": replace(a_fit(), thresholds=Thresholds(tau0, tau1))},
+        abstention=Abstention(draw(unit), risk_target=draw(unit), why_not=draw(st.none() | text)),
+        cost_ms=draw(st.dictionaries(st.sampled_from([0, 1, 5]), st.floats(0.0, 1e9))),
+        quantiles=draw(st.dictionaries(text, st.lists(st.floats(-100, 100), max_size=3).map(tuple), max_size=3)),
+    )
+
+
+@given(artifacts())
+@settings(deadline=None)
+def test_parse_is_the_reverse_of_serialise(artifact: Artifact) -> None:
+    """Any artifact is the same after being written and read, to the last bit of every number."""
+    assert parse(serialise(artifact), name="x") == artifact
+
+
+def test_publishing_twice_changes_nothing(store: ArtifactStore) -> None:
+    """A version is immutable: the second time its file is left as it is, and nothing else is left behind."""
+    artifact = an_artifact()
+    path = store.publish(artifact)
+    os.utime(path, (1, 1))
+    assert store.publish(replace(artifact, name="another")) == path
+    assert path.stat().st_mtime == 1
+    assert store.load(artifact.version).name == artifact.name
+    assert [entry.name for entry in store.folder.iterdir()] == [path.name]
+
+
+def test_promote_names_the_served_version(store: ArtifactStore) -> None:
+    """CURRENT is one line, and follows each promotion, back as well as forward."""
+    assert store.current() is None
+    assert store.versions() == []
+    for version in ("b", "a"):
+        store.publish(an_artifact(version=version))
+    assert store.current() is None
+    for version in ("a", "b", "a"):
+        store.promote(version)
+        assert store.current() == version
+        assert (store.folder / "CURRENT").read_text() == f"{version}\n"
+    assert store.versions() == ["a", "b"]
+
+
+# What does not
+
+
+def test_a_torn_file_is_refused(store: ArtifactStore) -> None:
+    """Every proper beginning of a file is an ArtifactError, never half an artifact."""
+    raw = serialise(an_artifact())
+    for end in range(0, len(raw) - 2, 37):
+        with pytest.raises(ArtifactError):
+            parse(raw[:end], name="torn")
+
+
+def test_a_changed_number_is_refused(store: ArtifactStore) -> None:
+    """A file that is valid and says something else than was published fails its checksum."""
+    artifact = an_artifact()
+    path = store.publish(artifact)
+    path.write_bytes(path.read_bytes().replace(b'"tau0": 0.75', b'"tau0": 0.74'))
+    with pytest.raises(ArtifactChecksumError, match="was changed after it was published"):
+        store.load(artifact.version)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 255))
+@settings(deadline=None)
+def test_any_changed_byte_is_refused_or_changes_nothing(at: int, byte: int) -> None:
+    """One byte changed anywhere is an ArtifactError, unless the artifact is still the same, as with white space."""
+    artifact = an_artifact()
+    raw = bytearray(serialise(artifact))
+    raw[at % len(raw)] = byte
+    try:
+        assert parse(bytes(raw), name="changed") == artifact
+    except ArtifactError as error:
+        assert "changed" in str(error)  # noqa: PT017 - either outcome is right, and this is what the second must say
+
+
+def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(body: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            body = body[key]
+        body[keys[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("schema", to=2), "has schema 2, this gateway reads 1: refit it"),
+        (_set("schema", to="1"), "has schema '1'"),
+        (_set("schema", to=True), "schema: Input should be a valid integer"),
+        (lambda body: body.pop("schema"), "has schema None"),
+        (lambda body: body.pop("checksum"), "it has no checksum"),
+        (_set("surprise", to=1), "surprise: "),
+        (_set("policies", "graded", "surprise", to=1), "surprise: "),
+        (_set("calibrators", "p0", "method", to="magic"), "not a valid artifact"),
+        (_set("calibrators", "p0", to=None), "not a valid artifact"),
+        (_set("calibrators", "p0", "x", to=[0.0, -1.0]), "increasing x"),
+        (_set("policies", "graded", "thresholds", "tau1", to=0.9), "0 <= tau1 <= tau0"),
+        (_set("policies", "graded", "thresholds", "tau0", to="0.75"), "valid number"),
+        (_set("fallback_action", to=0), "fallback_action must be 1 or 5"),
+        (_set("cost_ms", to={"one": 1.0}), "cost_ms"),
+        (lambda body: body.pop("window"), "window: "),
+    ],
+)
+def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[str, Any]], None], message: str) -> None:
+    """Another schema, an unknown field, a missing one or a senseless number: refused, and the message says which."""
+    artifact = an_artifact()
+    store.publish(artifact)
+    rewrite(store, artifact, change)
+    with pytest.raises(ArtifactSchemaError, match=message):
+        store.load(artifact.version)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"[" * 100_000,
+        b'{"checksum": "x", "schema": 1}',
+    ],
+    ids=["empty", "binary", "list", "string", "null", "deep", "bare"],
+)
+def test_what_is_no_artifact_is_refused(raw: bytes) -> None:
+    """Any other bytes are a schema error with the file's name in it."""
+    with pytest.raises(ArtifactSchemaError, match="some-file"):
+        parse(raw, name="some-file")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("where", [b'"accuracy": 0.75', b'"epsilon": 0.02', b'"tau0": 0.75'])
+def test_what_is_not_a_number_is_refused(where: bytes, number: str) -> None:
+    """Python reads NaN and infinities from JSON; an artifact that holds one is refused like any other bad file."""
+    raw = serialise(an_artifact())
+    assert where in raw
+    with pytest.raises(ArtifactSchemaError, match="NaN or an infinity"):
+        parse(raw.replace(where, where.split(b":")[0] + f": {number}".encode()), name="x")
+
+
+def test_half_a_character_is_refused() -> None:
+    """A lone surrogate, which JSON can spell and UTF-8 cannot, is refused wherever it stands."""
+    raw = serialise(an_artifact(name="half"))
+    for text in (b'"half"', b'"outcomes.jsonl"', b'"accuracy"'):
+        with pytest.raises(ArtifactError):
+            parse(raw.replace(text, b'"\\ud800"'), name="x")
+
+
+def test_a_renamed_file_is_refused(store: ArtifactStore) -> None:
+    """A file under another name than its version is not that version."""
+    artifact = an_artifact()
+    store.publish(artifact).rename(store.folder / "other.json")
+    with pytest.raises(ArtifactSchemaError, match="files must not be renamed"):
+        store.load("other")
+
+
+def test_a_missing_file_is_named(store: ArtifactStore) -> None:
+    """A version that is not there is an ArtifactError with its path."""
+    with pytest.raises(ArtifactError, match=r"gone\.json does not exist"):
+        store.load("gone")
+
+
+def test_a_file_that_cannot_be_read_is_named(store: ArtifactStore) -> None:
+    """A folder where a file should be is an ArtifactError, for a version and for CURRENT."""
+    (store.folder / "folder.json").mkdir(parents=True)
+    (store.folder / "CURRENT").mkdir()
+    with pytest.raises(ArtifactError, match=r"folder\.json cannot be read: Is a directory"):
+        store.load("folder")
+    with pytest.raises(ArtifactError, match="CURRENT cannot be read: Is a directory"):
+        store.current()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"../../x", b"/etc/passwd", b"a/b", b".hidden", b"two\nlines", b"a b", b"\xff\xfe", b"\0", b"x" * 101],
+    ids=repr,
+)
+def test_current_must_name_a_version(store: ArtifactStore, content: bytes) -> None:
+    """CURRENT that holds garbage, or a way out of the folder, is refused before anything is opened."""
+    store.folder.mkdir(parents=True)
+    (store.folder / "CURRENT").write_bytes(content)
+    with pytest.raises(ArtifactSchemaError, match="does not name a version"):
+        store.current()
+
+
+@pytest.mark.parametrize("version", ["../../x", "", "a b", "a/b", "CURRENT/../x"])
+def test_a_version_stays_in_the_folder(store: ArtifactStore, version: str) -> None:
+    """What CURRENT may not name is neither loaded, nor published, nor promoted."""
+    for act in (store.load, store.promote, lambda version: store.publish(an_artifact(version=version))):
+        with pytest.raises(ArtifactSchemaError, match="is not a version"):
+            act(version)
+    assert not (store.folder / "CURRENT").exists()
+
+
+def test_promote_refuses_a_bad_file(store: ArtifactStore) -> None:
+    """A version that could not be served is not made CURRENT, and the one that serves stays."""
+    good, bad = an_artifact(version="good"), an_artifact(version="bad")
+    for artifact in (good, bad):
+        store.publish(artifact)
+    store.promote("good")
+    rewrite(store, bad, _set("fallback_action", to=5))
+    for version, error in (("bad", ArtifactChecksumError), ("gone", ArtifactError)):
+        with pytest.raises(error):
+            store.promote(version)
+        assert store.current() == "good"

@@ -1,0 +1,377 @@
+"""The gatekeeper: a whole artifact that matches what runs, or none, and always a word on why."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.adapters import gatekeeper as module
+from app.adapters.artifact_store import ArtifactStore
+from app.adapters.gatekeeper import ArtifactGatekeeper, Standing
+from app.decision.artifact import Artifact
+from app.decision.policy import Prices
+from app.errors import UpstreamUnavailable
+from app.ports import ReaderIdentity
+from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
+from tests.fakes.embedder import FakeEmbedder
+
+
+class IdentifiedReader:
+    """A reader that says what it is, or raises while it is `down`."""
+
+    def __init__(self) -> None:
+        fitted = an_identity()
+        self.identity = ReaderIdentity(
+            model=fitted.reader,
+            quantisation=fitted.quantisation,
+            chat_template=fitted.chat_template,
+            prompts=fitted.prompts,
+            stop=fitted.stop,
+            logprobs=fitted.logprobs,
+        )
+        self.down = False
+        self.asked = 0
+
+    async def identify(self) -> ReaderIdentity:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.down:
+            raise UpstreamUnavailable("reader", "connection refused")
+        return self.identity
+
+
+class World:
+    """A gatekeeper with everything around it."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.store = ArtifactStore(folder)
+        self.reader = IdentifiedReader()
+        self.said: list[Standing] = []
+        particulars: dict[str, Any] = {
+            "collection": "demo",
+            "max_tokens": 24,
+            "ks": (0, 1, 5),
+            "allow_uncertified": False,
+            "prices": Prices(call=0.5),
+            "on_change": self.said.append,
+        }
+        self.gatekeeper = ArtifactGatekeeper(self.store, self.reader, FakeEmbedder(), **(particulars | changes))  # type: ignore[arg-type]
+
+    def promote(self, **changes: Any) -> Artifact:
+        artifact = an_artifact(**changes)
+        self.store.publish(artifact)
+        self.store.promote(artifact.version)
+        return artifact
+
+    def name(self, version: str) -> None:
+        """Make CURRENT name a version, good or not."""
+        self.store.folder.mkdir(parents=True, exist_ok=True)
+        (self.store.folder / "CURRENT").write_text(f"{version}\n")
+
+    async def look(self, *, identify: bool = False) -> Standing:
+        await self.gatekeeper.refresh(identify=identify)
+        return self.gatekeeper.standing()
+
+    def artifact(self, *, collection: str = "demo", max_tokens: int = 24) -> Artifact | None:
+        return self.gatekeeper.gate(collection=collection, max_tokens=max_tokens).artifact
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "calibrators")
+
+
+async def test_no_calibrator(world: World) -> None:
+    """An empty or missing folder is no error: nothing decides, and the standing says so."""
+    standing = await world.look(identify=True)
+    folder = world.store.folder
+    assert standing == Standing(
+        None,
+        certified=False,
+        matches=False,
+        problem=f"no calibrator in {folder}: every question reads five passages",
+    )
+    assert world.artifact() is None
+
+
+async def test_before_the_first_look(world: World) -> None:
+    """Until it has looked the gate is shut, and asking is safe."""
+    world.promote()
+    assert world.artifact() is None
+    assert world.gatekeeper.standing().version is None
+
+
+async def test_a_match_serves(world: World) -> None:
+    """An artifact fitted on exactly what runs is in the gate, with no problem to report."""
+    artifact = world.promote()
+    assert await world.look() == Standing(artifact.version, certified=True, matches=True, problem="")
+    gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
+    assert gate.artifact == artifact
+    assert (gate.allow_uncertified, gate.revoked, gate.bypassed, gate.prices) == (False, False, False, Prices(call=0.5))
+
+
+@pytest.mark.parametrize(
+    ("part", "fitted", "running"),
+    [
+        ("reader", "another", "fake-reader"),
+        ("quantisation", "q8", "none"),
+        ("chat_template", "x", "0123456789abcdef"),
+        ("prompts", "x", "fedcba9876543210"),
+        ("max_tokens", 48, 24),
+        ("stop", (), ("\n",)),
+        ("logprobs", "top5", "top20"),
+        ("embedder", "x", "fake-256"),
+        ("collection", "x", "demo"),
+        ("ks", (0, 1, 10), (0, 1, 5)),
+    ],
+)
+async def test_a_mismatch_is_named(world: World, part: str, fitted: Any, running: Any) -> None:
+    """An artifact that differs in any part decides nothing, and the standing names the part and both values."""
+    artifact = world.promote(identity=an_identity(**{part: fitted}))
+    standing = await world.look()
+    assert (standing.version, standing.certified, standing.matches) == (artifact.version, False, False)
+    assert standing.problem == (
+        f"{artifact.version} does not match what runs: {part}: fitted on {fitted!r}, running {running!r}"
+    )
+    assert world.artifact() is None
+
+
+async def test_an_artifact_without_identity_never_matches(world: World) -> None:
+    """What was fitted on a table without an identity can be evaluated, not served."""
+    artifact = world.promote(identity=None)
+    standing = await world.look()
+    assert standing.problem == f"{artifact.version} was fitted on a table without an identity"
+    assert not standing.matches
+    assert world.artifact() is None
+
+
+async def test_particulars_of_a_question(world: World) -> None:
+    """A question with another collection or answer length than was fitted on finds no artifact; the next one does."""
+    artifact = world.promote()
+    await world.look()
+    assert world.artifact(max_tokens=48) is None
+    assert world.artifact(collection="other") is None
+    assert world.artifact() == artifact
+
+
+async def test_fitted_for_the_question_alone(world: World) -> None:
+    """An artifact for another collection serves the questions that name it, though it is not the server's own."""
+    artifact = world.promote(identity=an_identity(collection="other"))
+    assert not (await world.look()).matches
+    assert world.artifact() is None
+    assert world.artifact(collection="other") == artifact
+
+
+async def test_a_new_current_is_taken_up(world: World) -> None:
+    """A promotion is served at the next look, and so is the way back."""
+    for version in ("one", "two", "one"):
+        world.promote(version=version)
+        assert (await world.look()).version == version
+        served = world.artifact()
+        assert served is not None
+        assert served.version == version
+
+
+async def test_a_bad_new_one_is_refused(world: World) -> None:
+    """A corrupt file is refused with the reason, and the artifact before it keeps serving."""
+    good = world.promote(version="good")
+    await world.look()
+    path = world.store.publish(an_artifact(version="bad"))
+    path.write_bytes(path.read_bytes().replace(b'"tau0": 0.75', b'"tau0": 0.5'))
+    world.name("bad")
+    for _ in range(2):
+        standing = await world.look()
+        assert (standing.version, standing.certified, standing.matches) == ("good", True, True)
+        assert standing.problem == (
+            f"refused a calibrator, the one before keeps serving: {path} was changed after it was published: "
+            "restore it or refit"
+        )
+        assert world.artifact() == good
+    world.name("good")
+    assert (await world.look()).problem == ""
+
+
+@pytest.mark.parametrize("content", [b"../../x", b"", b"\xff\xfe", b"gone"], ids=repr)
+async def test_a_bad_current_is_refused(world: World, content: bytes) -> None:
+    """CURRENT that names nothing to be served is refused, and the artifact before it keeps serving."""
+    good = world.promote()
+    await world.look()
+    (world.store.folder / "CURRENT").write_bytes(content)
+    assert (await world.look()).problem.startswith("refused a calibrator, the one before keeps serving: ")
+    assert world.artifact() == good
+
+
+async def test_a_bad_first_one_says_that_nothing_serves(world: World) -> None:
+    """Where there is no artifact before the refused one, the standing does not pretend that there is."""
+    world.name("gone")
+    standing = await world.look()
+    assert standing.version is None
+    assert standing.problem.startswith("refused a calibrator, every question reads five passages: ")
+    assert world.artifact() is None
+
+
+async def test_a_file_that_arrives_after_current_is_taken_up(world: World) -> None:
+    """A refused version is tried again: its file may be copied later than CURRENT, or be restored in place."""
+    world.name("late")
+    assert "late.json does not exist" in (await world.look()).problem
+    artifact = an_artifact(version="late")
+    path = world.store.publish(artifact)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    assert "late.json is not JSON" in (await world.look()).problem
+    path.write_bytes(whole)
+    assert (await world.look()).problem == ""
+    assert world.artifact() == artifact
+
+
+async def test_a_vanished_current_changes_nothing(world: World) -> None:
+    """Where CURRENT is deleted the artifact in force stays until another is named."""
+    artifact = world.promote()
+    await world.look()
+    (world.store.folder / "CURRENT").unlink()
+    assert (await world.look()).problem == ""
+    assert world.artifact() == artifact
+
+
+async def test_both_problems_are_told(world: World) -> None:
+    """An artifact that does not match and a new one that is refused are both reported."""
+    world.promote(identity=an_identity(reader="another"))
+    await world.look()
+    world.name("gone")
+    problem = (await world.look()).problem
+    assert "does not match what runs: reader" in problem
+    assert "refused a calibrator" in problem
+
+
+async def test_a_reader_that_is_down_at_the_start(world: World) -> None:
+    """While the reader has never been identified nothing decides; each look asks again, until it answers."""
+    artifact = world.promote()
+    world.reader.down = True
+    for asked in (1, 2):
+        standing = await world.look()
+        assert (standing.version, standing.matches) == (artifact.version, False)
+        assert standing.problem == "the reader could not be identified: connection refused"
+        assert world.artifact() is None
+        assert world.reader.asked == asked
+    world.reader.down = False
+    assert (await world.look()).problem == ""
+    assert world.artifact() == artifact
+    await world.look()
+    assert world.reader.asked == 3
+
+
+async def test_a_reader_that_goes_down_later(world: World) -> None:
+    """The last known identity stands while the reader is away."""
+    artifact = world.promote()
+    await world.look()
+    world.reader.down = True
+    assert (await world.look(identify=True)).problem == ""
+    assert world.artifact() == artifact
+
+
+async def test_a_model_swapped_behind_the_url(world: World) -> None:
+    """Another model is noticed when the reader is next identified, and shuts the gate."""
+    world.promote()
+    await world.look()
+    world.reader.identity = ReaderIdentity("swapped", "none", "x", "y", ("\n",), "top20")
+    assert (await world.look()).matches
+    standing = await world.look(identify=True)
+    assert not standing.matches
+    assert "reader: fitted on 'fake-reader', running 'swapped'" in standing.problem
+    assert world.artifact() is None
+
+
+async def test_an_uncertified_artifact_says_so(tmp_path: Path) -> None:
+    """An artifact without a certificate is in the gate with its problem; where the operator allows it, without."""
+    for allowed in (False, True):
+        world = World(tmp_path, allow_uncertified=allowed)
+        artifact = world.promote(policies={"graded": an_uncertified_fit()})
+        standing = await world.look()
+        assert (standing.certified, standing.matches) == (False, True)
+        problem = f"{artifact.version} carries no certificate: its fallback action serves"
+        assert standing.problem == ("" if allowed else problem)
+        gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
+        assert gate.artifact == artifact
+        assert gate.allow_uncertified is allowed
+
+
+async def test_an_artifact_without_the_graded_policy_is_not_certified(world: World) -> None:
+    """The standing speaks of the default policy: where it was not fitted nothing is certified."""
+    world.promote(policies={})
+    assert not (await world.look()).certified
+
+
+async def test_each_change_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever listens hears each new standing once, and the log has one line for it: a warning if it is a problem."""
+    caplog.set_level(logging.INFO, logger=module.__name__)
+    for _ in range(2):
+        await world.look()
+    artifact = world.promote()
+    for _ in range(2):
+        await world.look()
+    world.name("gone")
+    for _ in range(2):
+        await world.look()
+    assert [(standing.version, bool(standing.problem)) for standing in world.said] == [
+        (None, True),
+        (artifact.version, False),
+        (artifact.version, True),
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
+    assert caplog.records[1].getMessage() == f"calibrator: serving {artifact.version}"
+
+
+async def test_nobody_needs_to_listen(tmp_path: Path) -> None:
+    """Without a listener a change is taken up all the same."""
+    world = World(tmp_path)
+    particulars: dict[str, Any] = {"collection": "demo", "max_tokens": 24, "ks": (0, 1, 5)}
+    alone = ArtifactGatekeeper(
+        world.store,
+        world.reader,  # type: ignore[arg-type]
+        FakeEmbedder(),
+        allow_uncertified=False,
+        prices=Prices(),
+        **particulars,
+    )
+    artifact = world.promote()
+    await alone.refresh(identify=True)
+    assert alone.standing().version == artifact.version
+
+
+@pytest.fixture
+async def watching(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(module, "POLL_S", 0.001)
+    monkeypatch.setattr(module, "IDENTIFY_EVERY", 3)
+    await world.gatekeeper.start()
+    yield world
+    await world.gatekeeper.close()
+
+
+async def test_it_keeps_watching(watching: World) -> None:
+    """Started, it has looked once, and then sees a promotion and a swapped model by itself."""
+    assert watching.said[0].version is None
+    artifact = watching.promote()
+    while watching.artifact() is None:
+        await asyncio.sleep(0.001)
+    assert watching.artifact() == artifact
+    watching.reader.identity = ReaderIdentity("swapped", "none", "x", "y", ("\n",), "top20")
+    while watching.artifact() is not None:
+        await asyncio.sleep(0.001)
+    assert "swapped" in watching.said[-1].problem
+
+
+async def test_it_stops_watching(watching: World) -> None:
+    """Closed, twice if need be, it looks no more."""
+    await watching.gatekeeper.close()
+    await watching.gatekeeper.close()
+    watching.promote()
+    await asyncio.sleep(0.02)
+    assert watching.artifact() is None
+
+
+async def test_closing_what_was_never_started(world: World) -> None:
+    """A gatekeeper that was not started can be closed."""
+    await world.gatekeeper.close()

@@ -1,0 +1,124 @@
+"""The commands as a person meets them: what they print, what they refuse, and their exit codes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.cli.ask import WHY, bar
+from app.decision.policy import Reason
+from bench.refit.make_table import write_table
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synthetic outcome table, big enough to certify something."""
+    path = tmp_path_factory.mktemp("table") / "outcomes.jsonl"
+    write_table(path, 1500, seed=5)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run one command in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_bar_marks_p_and_the_thresholds() -> None:
+    """p is a dot, thresholds within (0, 1] are strokes, unreachable ones are left out."""
+    drawn = bar(0.5, {"tau0": 0.8, "tau1": 0.0, "tau_abstain": None})
+    assert drawn.index("●") < drawn.index("|")
+    assert drawn.count("|") == 1
+    assert "|" not in bar(0.5, {"tau0": 2.0, "tau1": 2.0, "tau_abstain": None})
+    assert "●" in bar(1.0, {"tau0": None, "tau1": None, "tau_abstain": None})
+
+
+def test_every_reason_has_words() -> None:
+    """`fetchwise ask` can explain each member of the closed set."""
+    assert set(WHY) == {reason.value for reason in Reason}
+
+
+def test_ask_without_a_gateway_says_how_to_start_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refused connection is a sentence."""
+    assert run(monkeypatch, "ask", "Who?", "--url", "http://127.0.0.1:9") == 1
+    assert "fetchwise serve" in capsys.readouterr().err
+
+
+def test_a_wrong_setting_is_named_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the variable, not a Python field."""
+    monkeypatch.setenv("FETCHWISE_PORT", "eighty")
+    assert run(monkeypatch, "ask", "Who?") == 1
+    assert "FETCHWISE_PORT" in capsys.readouterr().err
+
+
+def test_refit_evaluate_and_report_run_on_one_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path
+) -> None:
+    """The three commands of the offline job, one after the other, as the README shows them."""
+    folder = tmp_path / "calibrators" / "demo"
+    assert run(monkeypatch, "refit", "--outcomes", str(table), "--out", str(folder)) == 0
+    version = (folder / "CURRENT").read_text().strip()
+    capsys.readouterr()
+    assert run(monkeypatch, "evaluate", "--outcomes", str(table), "--json", "--resamples", "100") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["n"] == 1500
+    assert set(result["accuracy"]) == {"k0", "k1", "k5"}
+    assert all(isinstance(value, float) for value in result["accuracy"].values())
+    frontier = {"binary", "full", "call", "passage", "random", "oracle", "normalised"}
+    for signal in result["signals"].values():
+        assert {"auroc", "ece_raw", "ece", "brier_raw", "brier", "nll", "frontier"} <= signal.keys()
+        assert frontier <= signal["frontier"].keys()
+    assert {"selective", "deploy", "harm"} <= result.keys()
+    page = tmp_path / "report.html"
+    artifact = str(folder / f"{version}.json")
+    assert run(monkeypatch, "report", "--outcomes", str(table), "--artifact", artifact, "--out", str(page)) == 0
+    assert "<svg" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:40]], "1501"),
+        (lambda lines: [*lines, lines[5]], "already on line"),
+        (lambda lines: lines[:11], "groups"),
+        (
+            lambda lines: [*lines[:3], lines[3].replace('"seq_logprob":', '"seq_logprob":NaN,"x":', 1), *lines[4:]],
+            ":4:",
+        ),
+        (lambda lines: [line.replace('"correct":true', '"correct":false') for line in lines], "right answers"),
+    ],
+    ids=["torn line", "duplicate id", "ten rows", "NaN", "one class"],
+)
+def test_a_bad_table_is_refused_and_nothing_published(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    table: Path,
+    spoil: object,
+    says: str,
+) -> None:
+    """Each fault is one sentence with its line or remedy, exit code 1, and no file."""
+    bad = tmp_path / "bad.jsonl"
+    assert callable(spoil)
+    bad.write_text("\n".join(spoil(table.read_text().splitlines())) + "\n")
+    assert run(monkeypatch, "refit", "--outcomes", str(bad), "--out", str(tmp_path / "out")) == 1
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_signal_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path
+) -> None:
+    """Asking for a signal that the table lacks names it and what there is."""
+    arguments = ("refit", "--outcomes", str(table), "--out", str(tmp_path / "out"), "--signal", "vibes")
+    assert run(monkeypatch, *arguments) == 1
+    assert "vibes" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

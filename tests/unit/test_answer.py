@@ -1,0 +1,638 @@
+"""The life of a question, over fakes and a clock that only moves when something works."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from app.answer import Answerer, Question
+from app.decision.artifact import Artifact, Calibrators
+from app.decision.policy import (
+    Action,
+    Ask,
+    Gate,
+    Policy,
+    Prices,
+    Reason,
+    Retrieval,
+    confidence_of,
+    decide,
+    needs_probe,
+    settle,
+)
+from app.decision.record import Citation, DecisionRecord, Usage
+from app.decision.signals import TokenLogprobs
+from app.errors import (
+    NoPassages,
+    PromptTooLong,
+    UnknownCollection,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from app.ports import Filter, Passage, Prompt
+from tests.fakes.artifacts import TAU_ABSTAIN, a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.gateway import CORPUS, filled
+from tests.fakes.reader import FakeReader
+from tests.fakes.retriever import FakeRetriever
+
+ASKED = "What is the capital of France?"
+DOWN = UpstreamUnavailable("vectors", "vectors are down")
+# Closed-book probabilities of every region of the default thresholds: 0.25 abstain, 0.5 five, 0.75 one.
+HOPELESS, UNCERTAIN, BORDERLINE, CONFIDENT = 0.125, 0.375, 0.625, 0.875
+
+
+class FakeClock:
+    """Time that passes only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, ms: float) -> None:
+        """Let time pass."""
+        self.now += ms / 1000.0
+
+
+class FixedGate:
+    """A gatekeeper of one gate, that remembers what it was asked about."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.value = gate
+        self.asked: list[tuple[str, int]] = []
+
+    def gate(self, *, collection: str, max_tokens: int) -> Gate:
+        self.asked.append((collection, max_tokens))
+        return self.value
+
+
+class Notebook:
+    """An observer that keeps every record."""
+
+    def __init__(self) -> None:
+        self.records: list[DecisionRecord] = []
+
+    def observe(self, record: DecisionRecord) -> None:
+        self.records.append(record)
+
+
+class TimedEmbedder(FakeEmbedder):
+    """An embedder that takes seven milliseconds."""
+
+    clock: FakeClock
+
+    async def embed_query(self, text: str) -> Sequence[float]:
+        self.clock.spend(7)
+        return await super().embed_query(text)
+
+
+class TimedRetriever(FakeRetriever):
+    """A retriever that takes three milliseconds, and can fail from a given search on."""
+
+    clock: FakeClock
+    fail_from: int | None = None
+
+    async def search(
+        self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
+    ) -> list[Passage]:
+        self.clock.spend(3)
+        found = await super().search(collection, vector, limit=limit, where=where)
+        if self.fail_from is not None and self.searches >= self.fail_from:
+            raise DOWN
+        return found
+
+
+@dataclass
+class World:
+    """Everything around an Answerer."""
+
+    gate: Gate
+    clock: FakeClock = field(default_factory=FakeClock)
+    reader: FakeReader = field(default_factory=FakeReader)
+    embedder: TimedEmbedder = field(default_factory=TimedEmbedder)
+    retriever: TimedRetriever = field(default_factory=TimedRetriever)
+    notebook: Notebook = field(default_factory=Notebook)
+
+    def __post_init__(self) -> None:
+        self.embedder.clock = self.retriever.clock = self.clock
+        self.reader.before = lambda prompt: self.clock.spend(100 + 20 * len(prompt.passages))
+
+    def knows(self, p: float, *, k1: float = 0.9, k5: float = 0.9) -> None:
+        """Make the closed-book answer sure to the degree p, and those from passages to k1 and k5."""
+        self.reader.says(ASKED, "Paris", k=0, sure=p)
+        self.reader.says(ASKED, "It is Franville", k=1, sure=k1)
+        self.reader.says(ASKED, "Franville it is", k=5, sure=k5)
+
+    async def answer(self, *, where: Filter | None = None, collection: str = "demo", **ask: Any) -> DecisionRecord:
+        """Ask the question, and check what holds of every answered one."""
+        seen = len(self.notebook.records)
+        ask = {"filtered": where is not None} | ask
+        record = await self.answerer().answer(Question(ASKED, collection, 24, Ask(**ask), where, {"team": "x"}))
+        assert self.notebook.records[seen:] == [record]
+        return record
+
+    def answerer(self) -> Answerer:
+        return Answerer(
+            reader=self.reader,
+            embedder=self.embedder,
+            retriever=self.retriever,
+            gatekeeper=FixedGate(self.gate),
+            observers=(self.notebook,),
+            clock=self.clock,
+        )
+
+
+async def a_world(p: float = UNCERTAIN, *, gate: Gate | None = None, **sure: float) -> World:
+    """A world with a calibrator and a filled collection, in which the probe is right with probability p."""
+    world = World(Gate(an_artifact()) if gate is None else gate)
+    await filled(world.retriever, world.embedder)
+    world.knows(p, **sure)
+    return world
+
+
+UNCALIBRATED = Gate(None)
+
+
+def uncertified(**changes: Any) -> Artifact:
+    """An artifact with thresholds that nothing vouches for."""
+    return an_artifact(policies={"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.625, 0.625)}, **changes)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to one reason."""
+
+    reason: Reason
+    action: Action
+    k: int
+    p: float = UNCERTAIN
+    gate: Gate = field(default_factory=lambda: Gate(an_artifact()))
+    ask: Mapping[str, Any] = field(default_factory=dict)
+    where: Filter | None = None
+    fault: str = ""
+    sure: Mapping[str, float] = field(default_factory=dict)
+
+
+UTILITY = {"policy": Policy.UTILITY}
+CASES = {
+    "confident": Case(Reason.CONFIDENT, Action.K0, 0, CONFIDENT),
+    "borderline": Case(Reason.BORDERLINE, Action.K1, 1, BORDERLINE),
+    "uncertain": Case(Reason.UNCERTAIN, Action.K5, 5, UNCERTAIN),
+    "binary: confident": Case(Reason.CONFIDENT, Action.K0, 0, 0.6875, ask={"policy": Policy.BINARY}),
+    "binary: uncertain": Case(Reason.UNCERTAIN, Action.K5, 5, 0.5625, ask={"policy": Policy.BINARY}),
+    "always": Case(Reason.RETRIEVAL_REQUIRED, Action.K5, 5, CONFIDENT, ask={"policy": Policy.ALWAYS}),
+    "never": Case(Reason.RETRIEVAL_FORBIDDEN, Action.K0, 0, UNCERTAIN, ask={"policy": Policy.NEVER}),
+    "required, confident": Case(
+        Reason.RETRIEVAL_REQUIRED, Action.K1, 1, CONFIDENT, ask={"retrieval": Retrieval.REQUIRED}
+    ),
+    "required, uncertain": Case(
+        Reason.RETRIEVAL_REQUIRED, Action.K5, 5, UNCERTAIN, ask={"retrieval": Retrieval.REQUIRED}
+    ),
+    "forbidden": Case(Reason.RETRIEVAL_FORBIDDEN, Action.K0, 0, UNCERTAIN, ask={"retrieval": Retrieval.FORBIDDEN}),
+    "forbidden, hopeless": Case(
+        Reason.LOW_CONFIDENCE, Action.ABSTAIN, 0, HOPELESS, ask={"retrieval": Retrieval.FORBIDDEN}
+    ),
+    "forbidden, not calibrated": Case(
+        Reason.RETRIEVAL_FORBIDDEN, Action.K0, 0, HOPELESS, UNCALIBRATED, {"retrieval": Retrieval.FORBIDDEN}
+    ),
+    "no log-probabilities": Case(Reason.NO_SIGNAL, Action.K5, 5, fault="silent probe"),
+    "a NaN": Case(Reason.NO_SIGNAL, Action.K5, 5, fault="NaN probe"),
+    "not calibrated": Case(Reason.NOT_CALIBRATED, Action.K5, 5, gate=UNCALIBRATED),
+    "not certified": Case(Reason.NOT_CERTIFIED, Action.K1, 1, CONFIDENT, Gate(uncertified())),
+    "not certified, fallback 5": Case(
+        Reason.NOT_CERTIFIED, Action.K5, 5, CONFIDENT, Gate(uncertified(fallback_action=5))
+    ),
+    "revoked": Case(Reason.NOT_CERTIFIED, Action.K1, 1, CONFIDENT, Gate(an_artifact(), revoked=True)),
+    "uncertified but allowed": Case(
+        Reason.CONFIDENT, Action.K0, 0, CONFIDENT, Gate(uncertified(), allow_uncertified=True)
+    ),
+    "bypassed": Case(Reason.BYPASSED, Action.K1, 1, CONFIDENT, Gate(an_artifact(), bypassed=True)),
+    "low confidence with one": Case(Reason.LOW_CONFIDENCE, Action.ABSTAIN, 1, BORDERLINE, sure={"k1": 0.2}),
+    "low confidence with five": Case(Reason.LOW_CONFIDENCE, Action.ABSTAIN, 5, UNCERTAIN, sure={"k5": 0.2}),
+    "always, low confidence": Case(
+        Reason.LOW_CONFIDENCE, Action.ABSTAIN, 5, sure={"k5": 0.2}, ask={"policy": Policy.ALWAYS}
+    ),
+    "low confidence, must answer": Case(Reason.UNCERTAIN, Action.K5, 5, sure={"k5": 0.2}, ask={"abstain": False}),
+    "retrieval failed": Case(Reason.RETRIEVAL_FAILED, Action.K0, 0, UNCERTAIN, fault="vectors"),
+    "embedder failed": Case(Reason.RETRIEVAL_FAILED, Action.K0, 0, UNCERTAIN, fault="embedder"),
+    "retrieval failed, hopeless": Case(Reason.RETRIEVAL_FAILED, Action.ABSTAIN, 0, HOPELESS, fault="vectors"),
+    "no passages": Case(Reason.NO_PASSAGES, Action.K0, 0, UNCERTAIN, where={"lang": "tlh"}),
+    "utility: free retrieval": Case(Reason.UNCERTAIN, Action.K5, 5, UNCERTAIN, ask=UTILITY),
+    "utility: dear retrieval": Case(
+        Reason.CONFIDENT, Action.K0, 0, CONFIDENT, Gate(an_artifact(), prices=Prices(call=1.0)), UTILITY
+    ),
+    "utility: dear passages": Case(
+        Reason.BORDERLINE, Action.K1, 1, 0.25, Gate(an_artifact(), prices=Prices(passage=0.1)), UTILITY
+    ),
+    "utility: mistakes cost": Case(
+        Reason.LOW_CONFIDENCE, Action.ABSTAIN, 0, HOPELESS, Gate(an_artifact(), prices=Prices(wrong=9.0)), UTILITY
+    ),
+}
+
+
+async def carried_out(case: Case) -> tuple[World, DecisionRecord]:
+    """Set a case up and ask."""
+    world = await a_world(case.p, gate=case.gate, **case.sure)
+    match case.fault:
+        case "vectors":
+            world.retriever.fail_with = DOWN
+        case "embedder":
+            world.embedder.fail_with = UpstreamTimeout("embedder", "too slow")
+        case "silent probe":
+            world.reader.says(ASKED, "Paris", k=0, tokens=())
+        case "NaN probe":
+            world.reader.says(ASKED, "Paris", k=0, tokens=(TokenLogprobs(float("nan")),))
+    return world, await world.answer(where=case.where, **case.ask)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_every_reason(name: str) -> None:
+    """Each way through ends in its action, its number of passages and its reason, and the answer fits them."""
+    case = CASES[name]
+    world, record = await carried_out(case)
+    assert (record.reason, record.action, record.k) == (case.reason, case.action, case.k)
+    expected = {0: "Paris", 1: "It is Franville", 5: "Franville it is"}[case.k]
+    assert record.answer == (None if case.action is Action.ABSTAIN else expected)
+    assert len(record.citations) == case.k
+    assert record.calibrator == (case.gate.artifact.version if case.gate.artifact else None)
+    assert record.tags == {"team": "x"}
+
+
+def test_every_reason_of_the_closed_set_is_reached() -> None:
+    """No reason is without a case; `explored` belongs to what is not built yet."""
+    assert {case.reason for case in CASES.values()} == set(Reason) - {Reason.EXPLORED}
+
+
+@pytest.mark.parametrize(
+    ("case", "certified"),
+    [
+        (Case(Reason.CONFIDENT, Action.K0, 0, CONFIDENT), True),
+        (Case(Reason.UNCERTAIN, Action.K5, 5, UNCERTAIN), True),
+        (Case(Reason.CONFIDENT, Action.K0, 0, CONFIDENT, where={"lang": "en"}), False),
+        (Case(Reason.CONFIDENT, Action.K0, 0, CONFIDENT, Gate(uncertified(), allow_uncertified=True)), False),
+        (Case(Reason.RETRIEVAL_REQUIRED, Action.K1, 1, CONFIDENT, ask={"retrieval": Retrieval.REQUIRED}), False),
+        (Case(Reason.RETRIEVAL_FAILED, Action.K0, 0, UNCERTAIN, fault="vectors"), False),
+        (Case(Reason.NOT_CALIBRATED, Action.K5, 5, gate=UNCALIBRATED), False),
+    ],
+)
+async def test_certified_only_if_exactly_the_certified_policy_ran(case: Case, *, certified: bool) -> None:
+    """A filter, a demand, a failure or a missing certificate takes the word away."""
+    _, record = await carried_out(case)
+    assert (record.reason, record.action) == (case.reason, case.action)
+    assert record.certified is certified
+
+
+# What is left where passages were wanted and none could be had: the action, or the error.
+ANSWERS, ABSTAINS = Action.K0, Action.ABSTAIN
+REFUSES, FINDS_NONE = UpstreamUnavailable, NoPassages
+FALLBACKS = {
+    # (found nothing, required, may abstain): not calibrated, p0 below tau_abstain, p0 above it
+    (False, True, True): (REFUSES, REFUSES, REFUSES),
+    (False, True, False): (REFUSES, REFUSES, REFUSES),
+    (False, False, True): (REFUSES, ABSTAINS, ANSWERS),
+    (False, False, False): (REFUSES, REFUSES, ANSWERS),
+    (True, True, True): (ABSTAINS, ABSTAINS, ABSTAINS),
+    (True, True, False): (FINDS_NONE, FINDS_NONE, FINDS_NONE),
+    (True, False, True): (FINDS_NONE, ABSTAINS, ANSWERS),
+    (True, False, False): (FINDS_NONE, FINDS_NONE, ANSWERS),
+}
+CALIBRATIONS = {"not calibrated": None, "hopeless": HOPELESS, "fair": UNCERTAIN}
+
+
+@pytest.mark.parametrize("policy", [Policy.GRADED, Policy.ALWAYS])
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize(("found_nothing", "required", "abstain"), FALLBACKS)
+async def test_the_fallback_table(
+    calibration: str, policy: Policy, *, found_nothing: bool, required: bool, abstain: bool
+) -> None:
+    """Without passages the gateway answers, abstains or refuses by the design's table, whoever asked for them."""
+    p = CALIBRATIONS[calibration]
+    world = await a_world(p or UNCERTAIN, gate=UNCALIBRATED if p is None else None)
+    world.retriever.fail_with = None if found_nothing else DOWN
+    asked: dict[str, Any] = {
+        "where": {"lang": "tlh"} if found_nothing else None,
+        "retrieval": Retrieval.REQUIRED if required else Retrieval.AUTO,
+        "abstain": abstain,
+        "policy": policy,
+    }
+    expected = FALLBACKS[found_nothing, required, abstain][list(CALIBRATIONS).index(calibration)]
+    if expected in {REFUSES, FINDS_NONE}:
+        with pytest.raises(expected):
+            await world.answer(**asked)
+        assert world.notebook.records == []
+        return
+    record = await world.answer(**asked)
+    assert record.action is expected
+    assert record.k == 0
+    assert record.citations == ()
+    assert record.read_usage is None
+    assert record.reason is (Reason.NO_PASSAGES if found_nothing else Reason.RETRIEVAL_FAILED)
+    assert record.failure == (None if found_nothing else ("vectors", "unavailable"))
+    assert record.confidence == p
+
+
+async def test_not_calibrated_does_not_probe() -> None:
+    """Where no probability could be told, nobody pays for a probe, and the receipt claims none."""
+    world = await a_world(gate=UNCALIBRATED)
+    record = await world.answer()
+    assert [len(prompt.passages) for prompt in world.reader.prompts] == [5]
+    assert (record.confidence, record.p_closed_book, record.signals) == (None, None, {})
+    assert record.probe_usage is None
+    assert record.timings.probe is None
+    assert record.read_usage is not None
+    assert (record.thresholds, record.tau_abstain, record.calibrator) == (None, None, None)
+
+
+@pytest.mark.parametrize("gate", [Gate(uncertified()), Gate(an_artifact(), bypassed=True)])
+async def test_a_fallback_action_does_not_probe(gate: Gate) -> None:
+    """A fixed number of passages needs no probability."""
+    world = await a_world(CONFIDENT, gate=gate)
+    record = await world.answer()
+    assert [len(prompt.passages) for prompt in world.reader.prompts] == [1]
+    assert record.confidence == pytest.approx(0.9)
+
+
+async def test_the_gate_is_asked_about_this_question() -> None:
+    """What a question chooses for itself goes into the question of what may decide about it."""
+    world = await a_world()
+    await filled(world.retriever, world.embedder, "other")
+    gatekeeper = FixedGate(world.gate)
+    answerer = Answerer(
+        reader=world.reader,
+        embedder=world.embedder,
+        retriever=world.retriever,
+        gatekeeper=gatekeeper,
+        clock=world.clock,
+    )
+    record = await answerer.answer(Question(ASKED, "other", 7))
+    assert gatekeeper.asked == [("other", 7)]
+    assert record.collection == "other"
+
+
+async def test_timings_of_a_closed_book_answer() -> None:
+    """Stages that did not run have no time, and those that did add up."""
+    timings = (await (await a_world(CONFIDENT)).answer()).timings
+    assert timings.total == timings.probe == pytest.approx(100)
+    assert (timings.embed, timings.search, timings.read) == (None, None, None)
+
+
+async def test_timings_of_an_open_book_answer() -> None:
+    """Each stage has its own milliseconds, and the total is theirs."""
+    timings = (await (await a_world(UNCERTAIN)).answer()).timings
+    assert timings.probe == pytest.approx(100)
+    assert timings.embed == pytest.approx(7)
+    assert timings.search == pytest.approx(3)
+    assert timings.read == pytest.approx(200)
+    assert timings.total == pytest.approx(310)
+
+
+async def test_a_failed_search_is_timed_too() -> None:
+    """What was spent in vain is not hidden."""
+    world = await a_world(UNCERTAIN)
+    world.retriever.fail_with = DOWN
+    record = await world.answer()
+    assert record.timings.search == pytest.approx(3)
+    assert record.retrieval_calls == 1
+    assert record.timings.read is None
+
+
+async def test_usage_is_what_the_reader_counted() -> None:
+    """Probe and reading each have their own tokens."""
+    world = await a_world(UNCERTAIN)
+    record = await world.answer()
+    probe, reading = [
+        await FakeReader.generate(world.reader, prompt, max_tokens=24) for prompt in list(world.reader.prompts)
+    ]
+    assert record.probe_usage == Usage(probe.prompt_tokens, probe.completion_tokens)
+    assert record.read_usage == Usage(reading.prompt_tokens, reading.completion_tokens)
+    assert record.read_usage.prompt_tokens > record.probe_usage.prompt_tokens
+
+
+async def test_citations_are_what_was_searched_best_first() -> None:
+    """Each passage that was read is cited with its number in the prompt, and the best is about the question."""
+    world = await a_world(UNCERTAIN)
+    record = await world.answer()
+    given = world.reader.prompts[-1].passages
+    assert record.citations == tuple(
+        Citation(index, passage.id, passage.title, passage.text, passage.score)
+        for index, passage in enumerate(given, start=1)
+    )
+    assert record.citations[0].title == "France"
+    assert [citation.score for citation in record.citations] == sorted(
+        (citation.score for citation in record.citations), reverse=True
+    )
+
+
+async def test_only_passages_that_were_really_read_are_cited() -> None:
+    """A passage that did not fit the reader's context was not read, so it is not cited."""
+    world = await a_world(UNCERTAIN)
+    world.reader = FakeReader(context_chars=130)
+    world.reader.says(ASKED, "Paris", k=0, sure=UNCERTAIN)
+    record = await world.answer()
+    given = world.reader.prompts[-1].passages
+    assert len(given) == record.k == 5
+    assert 0 < len(record.citations) < 5
+    assert [citation.id for citation in record.citations] == [passage.id for passage in given][: len(record.citations)]
+
+
+async def test_fewer_passages_than_wanted() -> None:
+    """A collection with two fitting passages gives two, and k says how many were asked for."""
+    world = await a_world(UNCERTAIN)
+    record = await world.answer(where={"number": 2})
+    assert (record.k, record.action, len(record.citations)) == (5, Action.K5, 1)
+    assert record.citations[0].id == CORPUS[1].id
+    assert not record.certified
+
+
+def escalating(**changes: Any) -> Gate:
+    """A gate whose graded policy reads five passages where one did not convince."""
+    return Gate(an_artifact(policies={"graded": a_fit(escalate=True)}, **changes))
+
+
+async def test_escalation() -> None:
+    """One passage that does not convince is followed by five, and both readings are paid for."""
+    world = await a_world(BORDERLINE, gate=escalating(), k1=0.2, k5=0.8)
+    record = await world.answer()
+    assert (record.k, record.action, record.reason) == (5, Action.K5, Reason.BORDERLINE)
+    assert record.answer == "Franville it is"
+    assert record.confidence == pytest.approx(0.8)
+    assert len(record.citations) == 5
+    assert record.retrieval_calls == 2
+    assert [len(prompt.passages) for prompt in world.reader.prompts] == [0, 1, 5]
+    assert record.timings.read == pytest.approx(120 + 200)
+    readings = [await world.reader.generate(prompt, max_tokens=24) for prompt in world.reader.prompts[1:3]]
+    assert record.read_usage == Usage(
+        sum(reading.prompt_tokens for reading in readings), sum(reading.completion_tokens for reading in readings)
+    )
+
+
+async def test_escalation_that_does_not_convince_either() -> None:
+    """Five passages that leave the answer as unsure as one: it is withheld, with k=5."""
+    world = await a_world(BORDERLINE, gate=escalating(), k1=0.2, k5=0.1)
+    record = await world.answer()
+    assert (record.k, record.action, record.reason) == (5, Action.ABSTAIN, Reason.LOW_CONFIDENCE)
+    assert record.confidence == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("k1", "ask", "prompts"),
+    [(0.9, {}, [0, 1]), (0.2, {"abstain": False}, [0, 1]), (0.2, {"retrieval": Retrieval.REQUIRED}, [0, 1, 5])],
+    ids=["convinced", "must answer", "required"],
+)
+async def test_escalation_only_before_giving_up(k1: float, ask: dict[str, Any], prompts: list[int]) -> None:
+    """Five passages are read after one only where the answer would else be withheld."""
+    world = await a_world(BORDERLINE, gate=escalating(), k1=k1)
+    await world.answer(**ask)
+    assert [len(prompt.passages) for prompt in world.reader.prompts] == prompts
+
+
+async def test_escalation_when_retrieval_fails_meanwhile() -> None:
+    """The answer from one passage is still there to be withheld: that is no reason to fail the question."""
+    world = await a_world(BORDERLINE, gate=escalating(), k1=0.2)
+    world.retriever.fail_from = 2
+    record = await world.answer()
+    assert (record.k, record.action, record.reason) == (1, Action.ABSTAIN, Reason.LOW_CONFIDENCE)
+    assert len(record.citations) == 1
+    assert record.failure == ("vectors", "unavailable")
+
+
+async def test_a_missing_confidence_never_abstains() -> None:
+    """Without conf5 an answer from five passages is given, with no confidence: not measured is not low."""
+    gate = Gate(an_artifact(calibrators=Calibrators(p0=a_line())))
+    record = await (await a_world(UNCERTAIN, gate=gate, k5=0.0)).answer()
+    assert (record.action, record.confidence) == (Action.K5, None)
+
+
+async def test_a_confidence_equal_to_the_threshold_has_reached_it() -> None:
+    """The answer is withheld below tau_abstain, not at it."""
+    record = await (await a_world(UNCERTAIN, k5=TAU_ABSTAIN)).answer()
+    assert (record.action, record.confidence) == (Action.K5, TAU_ABSTAIN)
+
+
+async def test_an_uncertified_abstention_withholds_nothing() -> None:
+    """Without a certificate tau_abstain is not in force, and the record says so."""
+    gate = Gate(an_artifact(abstention=an_abstention(certificate=None, why_not="too few labels")))
+    record = await (await a_world(UNCERTAIN, gate=gate, k5=0.01)).answer()
+    assert (record.action, record.tau_abstain) == (Action.K5, None)
+
+
+@pytest.mark.parametrize("k", [0, 5], ids=["probe", "reading"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamUnavailable("reader", "down"),
+        UpstreamTimeout("reader", "slow"),
+        UpstreamBadReply("reader", "nonsense"),
+        PromptTooLong("too long"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_reader_that_fails(error: Exception, k: int) -> None:
+    """Without a reader there is no honest answer: its error goes to the caller, and no record is made."""
+    world = await a_world(UNCERTAIN)
+    world.reader.fail_with, world.reader.fail_on_k = error, k
+    with pytest.raises(type(error)):
+        await world.answer()
+    assert world.notebook.records == []
+
+
+async def test_a_reader_that_fails_after_the_search_did() -> None:
+    """Where the closed-book answer is all that is left and cannot be had, the reader's error is the one to tell."""
+    world = await a_world(UNCERTAIN)
+    world.retriever.fail_with = DOWN
+    world.reader.fail_with = UpstreamTimeout("reader", "slow")
+    with pytest.raises(UpstreamError) as caught:
+        await world.answer(policy=Policy.ALWAYS)
+    assert caught.value.upstream == "reader"
+
+
+async def test_an_unknown_collection_is_the_callers_to_mend() -> None:
+    """It is not a failed search: no closed-book answer hides the mistake."""
+    world = await a_world(UNCERTAIN)
+    with pytest.raises(UnknownCollection):
+        await world.answer(collection="nowhere")
+    assert world.notebook.records == []
+
+
+async def test_a_filter_reaches_the_search() -> None:
+    """Only passages with exactly these payload fields are read."""
+    world = await a_world(UNCERTAIN)
+    record = await world.answer(where={"lang": "en", "number": 3})
+    assert [citation.id for citation in record.citations] == [CORPUS[2].id]
+    assert record.filtered
+
+
+async def test_every_observer_gets_the_record_once() -> None:
+    """Two observers see the same one record of a question, and it is the one returned."""
+    world = await a_world(UNCERTAIN)
+    first, second = Notebook(), Notebook()
+    answerer = Answerer(
+        reader=world.reader,
+        embedder=world.embedder,
+        retriever=world.retriever,
+        gatekeeper=FixedGate(world.gate),
+        observers=(first, second),
+    )
+    record = await answerer.answer(Question(ASKED, "demo", 24))
+    assert first.records == second.records == [record]
+    assert (await answerer.answer(Question(ASKED, "demo", 24))).id != record.id
+
+
+def replayed(record: DecisionRecord, gate: Gate) -> tuple[int, Reason, Action]:
+    """Decide again from what was recorded, without a reader, a search or a clock."""
+    ask = Ask(record.policy, record.retrieval, record.abstain, record.filtered)
+    decision = decide(ask, gate, record.signals)
+    k = record.k if decision.escalate and record.retrieval_calls == 2 else decision.k
+    confidence = decision.p0 if k == 0 else confidence_of(gate.artifact, k, record.read_signals)
+    assert confidence == record.confidence
+    withheld = decision.withhold or settle(ask, gate, confidence)
+    reason = Reason.LOW_CONFIDENCE if withheld else decision.reason
+    return k, reason, Action.ABSTAIN if withheld else Action(f"k{k}")
+
+
+GATES = {
+    "certified": Gate(an_artifact()),
+    "escalating": escalating(),
+    "uncertified": Gate(uncertified()),
+    "allowed": Gate(uncertified(), allow_uncertified=True),
+    "bypassed": Gate(an_artifact(), bypassed=True),
+    "revoked": Gate(an_artifact(), revoked=True),
+    "uncalibrated": UNCALIBRATED,
+    "priced": Gate(an_artifact(), prices=Prices(wrong=3.0, call=0.1, passage=0.05)),
+}
+
+
+@pytest.mark.parametrize("gate", GATES)
+async def test_replay(gate: str) -> None:
+    """From its signals and the same gate alone, every record decides again to its k, its reason and its action."""
+    sureness = [0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9]
+    asks = [
+        {"policy": policy, "retrieval": retrieval, "abstain": abstain}
+        for policy, retrieval, abstain in itertools.product(Policy, Retrieval, (True, False))
+        if (policy, retrieval) not in {(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)}
+    ]
+    world = await a_world(gate=GATES[gate])
+    seen = set()
+    for p, ask in itertools.product(sureness, asks):
+        world.knows(p, k1=1.0 - p, k5=(p * 7) % 1.0)
+        record = await world.answer(**ask)
+        assert replayed(record, world.gate) == (record.k, record.reason, record.action)
+        assert (record.probe_usage is not None) == needs_probe(Ask(**ask), world.gate)
+        seen.add(record.reason)
+    assert len(seen) > 2
+
+
+async def test_a_prompt_without_passages_is_the_probe() -> None:
+    """The probe asks the question as it stands, and the reading asks the same with what was found."""
+    world = await a_world(UNCERTAIN)
+    await world.answer()
+    probe, reading = world.reader.prompts
+    assert probe == Prompt(ASKED)
+    assert reading.question == ASKED
+    assert world.embedder.queries == [ASKED]
