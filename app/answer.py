@@ -129,10 +129,17 @@ class Answerer:
             return await self._without_passages(question, journey, Reason.NO_PASSAGES)
         given = await self._read(question, decision.k, journey)
         if decision.escalate and given.k < FULL and settle(question.ask, journey.gate, given.confidence):
-            # One passage did not convince: five may, before giving up.
-            await self._retrieve(question, FULL, journey)
-            given = await self._read(question, FULL, journey)
+            given = await self._escalate(question, journey, given)
         return self._settled(question, journey, decision, given)
+
+    async def _escalate(self, question: Question, journey: _Journey, given: _Given) -> _Given:
+        """One passage did not convince: five may, before giving up; where they cannot be had, the one stands."""
+        try:
+            await self._retrieve(question, FULL, journey)
+        except UpstreamError as error:
+            journey.failure = error
+            return given
+        return await self._read(question, FULL, journey)
 
     async def _probe(self, question: Question, journey: _Journey) -> None:
         async with self._timed("probe", journey):

@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, make_asgi_app
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -62,7 +63,14 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts) ->
     install(app, on_upstream_error=traffic.upstream_error)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.include_router(router)
-    app.mount("/metrics", make_asgi_app(registry))
+
+    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics/", include_in_schema=False)
+    async def metrics(request: Request) -> Response:
+        """Everything counted, in the format that the scraper asks for."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), media_type=content_type)
+
     return app
 
 

@@ -39,8 +39,8 @@ class Prompts:
 
 
 def _one_line(title: str, text: str) -> str:
-    body = " ".join(text.split())
-    return f"{' '.join(title.split())}: {body}" if title else body
+    heading, body = " ".join(title.split()), " ".join(text.split())
+    return f"{heading}: {body}" if heading else body
 
 
 # Worded by what the embedded reader answered best on the demo world's train split; it is sensitive to small changes.

@@ -1,0 +1,1 @@
+"""Performance claims come from here, as ratios measured side by side."""

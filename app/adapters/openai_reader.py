@@ -178,16 +178,13 @@ class OpenAIReader:
             async with self._pool().post(
                 self._url + "/v1/chat/completions",
                 data=orjson.dumps(body),
-                headers={"content-type": "application/json"},
+                # llama.cpp hangs up after a stream without announcing it: the next question must not be sent there.
+                headers={"content-type": "application/json", "connection": "close"},
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
                     _check(response.status, self._without_key(await response.read()), self._model)
-                try:
-                    yield _events(response, self._without_key)
-                finally:
-                    # Not to be used again: llama.cpp hangs up after a stream without announcing it.
-                    response.close()
+                yield _events(response, self._without_key)
 
     def _without_key(self, raw: bytes) -> bytes:
         """What the server said, fit to be quoted: some repeat the key that they were given."""

@@ -1,7 +1,8 @@
 """The one table from exceptions to statuses, and the one JSON shape of every error."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -73,20 +74,17 @@ def install(app: FastAPI, *, on_upstream_error: Callable[[str, str], None]) -> N
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        fields = [
-            {
-                "field": ".".join(str(part) for part in one["loc"] if part != "body") or "body",
-                "message": str(one["msg"]).removeprefix("Value error, "),
-            }
-            for one in error.errors()
-        ]
+        fields = [_field(one) for one in error.errors()]
         message = f"{fields[0]['field']}: {fields[0]['message']}" if fields else "the request is not valid"
         return problem(422, "invalid_request", message, fields=fields)
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         kind = _HTTP_TYPES.get(error.status_code, "http_error")
-        return problem(error.status_code, kind, str(error.detail), headers=dict(error.headers or {}))
+        # A body that FastAPI could not parse comes here with the parser's error as its cause, and says no more.
+        unparsed = error.status_code == 400 and error.__cause__ is not None
+        message = "the body is not JSON in UTF-8, or is nested too deeply" if unparsed else str(error.detail)
+        return problem(error.status_code, kind, message, headers=dict(error.headers or {}))
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         logger.error("unforeseen error on %s", request.url.path, exc_info=error)
@@ -96,3 +94,13 @@ def install(app: FastAPI, *, on_upstream_error: Callable[[str, str], None]) -> N
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, unforeseen)
+
+
+def _field(one: Mapping[str, Any]) -> dict[str, str]:
+    """One mistake that validation found, and where."""
+    if one["type"] == "json_invalid":
+        return {"field": "body", "message": f"not JSON at character {one['loc'][-1]}: {one['ctx']['error']}"}
+    return {
+        "field": ".".join(str(part) for part in one["loc"] if part != "body") or "body",
+        "message": str(one["msg"]).removeprefix("Value error, "),
+    }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import problem
@@ -40,8 +41,8 @@ class Permits:
             self._on_ended()
 
 
-class _TooLarge(Exception):
-    """The body passed the limit while it was being received."""
+class _TooLarge(HTTPException):
+    """The body passed the limit while it was being received; of this kind so that body parsers let it through."""
 
 
 class BodyLimit:
@@ -56,7 +57,8 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = problem(413, "body_too_large", f"the body is larger than {self._max_bytes} bytes")
+        too_large = f"the body is larger than {self._max_bytes} bytes"
+        refusal = problem(413, "body_too_large", too_large)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
             await refusal(scope, receive, send)
@@ -68,7 +70,7 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_bytes:
-                raise _TooLarge
+                raise _TooLarge(413, too_large)
             return message
 
         try:

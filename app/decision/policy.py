@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit, Thresholds
+from app.decision.artifact import Artifact, PolicyFit, Thresholds
 from app.errors import ContradictoryRequest
 
 FULL = 5
@@ -43,8 +43,6 @@ class Action(StrEnum):
     ABSTAIN = "abstain"
 
 
-# Thresholds that no probability can turn into a closed-book answer, nor from one number of passages to another.
-_RETRIEVING_ALWAYS = (ALWAYS_K[COMPACT], ALWAYS_K[FULL])
 ANSWERED = {0: Action.K0, COMPACT: Action.K1, FULL: Action.K5}
 
 
@@ -148,7 +146,7 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
     if ask.policy is Policy.UTILITY:
         return not (gate.revoked or gate.bypassed)
     fit = gate.fit_in_force(ask.policy)
-    return fit is not None and fit.thresholds not in _RETRIEVING_ALWAYS
+    return fit is not None and not _foregone(ask, fit)
 
 
 def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # noqa: PLR0911 - a table, read downwards
@@ -170,13 +168,9 @@ def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # n
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
         return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
-    if fit.thresholds in _RETRIEVING_ALWAYS:
-        p = 0.0  # any probability leads to the same k, so none was asked for
-    elif p0 is None:
+    if p0 is None and not _foregone(ask, fit):
         return Decision(FULL, Reason.NO_SIGNAL, thresholds=fit.thresholds)
-    else:
-        p = p0
-    k, reason = route(p, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
+    k, reason = route(p0 or 0.0, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
     return Decision(k, reason, p0, p1, p5, fit.thresholds, _certified(ask, gate, fit), fit.escalate)
 
 
@@ -288,6 +282,14 @@ def _by_utility(
         return Decision(k, Reason.RETRIEVAL_REQUIRED, p0, p1, p5)
     reason = {0: Reason.CONFIDENT, COMPACT: Reason.BORDERLINE, FULL: Reason.UNCERTAIN}[k]
     return Decision(k, reason, p0, p1, p5)
+
+
+def _foregone(ask: Ask, fit: PolicyFit) -> bool:
+    """Tell whether every probability leads to the same passages: k never grows with p, so both ends tell."""
+    required = ask.retrieval is Retrieval.REQUIRED
+    least, _ = route(1.0, fit.thresholds, required=required)
+    most, _ = route(0.0, fit.thresholds, required=required)
+    return least == most > 0
 
 
 def _certified(ask: Ask, gate: Gate, fit: PolicyFit) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from app.decision.artifact import Artifact
+from app.decision.artifact import Artifact, Thresholds
+from app.refit.ledger import is_fixed
 
 CSS = """
 :root{--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--muted:#7a7f87;--grid:#e3e5e8;--accent:#0f766e;--k0:#2563eb;--k1:#c27803;
@@ -84,13 +85,33 @@ def figure(svg: str, look: str) -> str:
     return f"<figure>{svg}<figcaption>{look}</figcaption></figure>"
 
 
+def matrix(cells: Mapping[str, Any]) -> str:
+    """The four ways in which a closed-book answer and one read from five passages can be right or wrong."""
+    cell = {
+        key: f"<td class='{kind}'><strong>{percent(cells[key]['share']['value'])}</strong>"
+        f"<br>{word}<br><small>{cells[key]['n']} questions</small></td>"
+        for key, kind, word in (
+            ("y0=1,y5=1", "plain", "right both ways"),
+            ("y0=1,y5=0", "bad", "harmed"),
+            ("y0=0,y5=1", "good", "rescued"),
+            ("y0=0,y5=0", "plain", "wrong both ways"),
+        )
+    }
+    return (
+        "<table class='matrix'><caption>What five passages do to the closed-book answer</caption>"
+        "<tr><td></td><th scope='col'>five: right</th><th scope='col'>five: wrong</th></tr>"
+        f"<tr><th scope='row'>closed-book: right</th>{cell['y0=1,y5=1']}{cell['y0=1,y5=0']}</tr>"
+        f"<tr><th scope='row'>closed-book: wrong</th>{cell['y0=0,y5=1']}{cell['y0=0,y5=0']}</tr></table>"
+    )
+
+
 def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     """What is guaranteed, in one sentence; or why nothing is, and how many labels it would take."""
     if artifact is not None:
         fit = artifact.policies["graded"]
         held = fit.certificate
         promise = held and (held.epsilon, held.delta, held.reference, held.n, held.bound)
-        why, needed = fit.why_not, fit.labels_needed
+        why, needed, fixed = fit.why_not, fit.labels_needed, is_fixed(fit.thresholds)
         subject = f"Calibrator {artifact.name} {artifact.version}"
     else:
         entry = found["deploy"].get("policies", {}).get("graded")
@@ -98,11 +119,18 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
             return escape(f"Nothing can be certified on this table: {found['deploy'].get('why_not')}.")
         held = entry["certificate"]
         promise = held and tuple(held[key] for key in ("epsilon", "delta", "reference", "n", "bound"))
+        fixed = is_fixed(Thresholds(**entry["thresholds"]))
         why, needed, subject = entry["why_not"], entry["labels_needed"], "The graded policy fitted on this table"
     more = f" About {needed:,} labelled groups would be needed for more." if needed else ""
     if not promise:
         return escape(f"{subject} is not certified: {why}.{more if str(needed) not in str(why) else ''}")
     epsilon, delta, reference, n, bound = promise
+    if fixed is not None:
+        return escape(
+            f"{subject} is certified only as always-k{fixed}, which saves nothing: no cheaper thresholds could be shown to "
+            f"stay within {epsilon * 100:g} points of {reference} at {1 - delta:.0%} confidence (validation, "
+            f"n = {n:,} groups).{more}"
+        )
     return escape(
         f"{subject} is certified: with {1 - delta:.0%} confidence its accuracy is at most {epsilon * 100:g} points "
         f"below that of {reference} (validation, n = {n:,} groups; lower bound of the difference {bound:+.3f}).{more}"

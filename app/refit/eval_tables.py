@@ -61,7 +61,10 @@ def by_tag(study: Study, point: Point) -> dict[str, list[dict[str, Any]]]:
         buckets = _buckets([row.get(key) for row in tags])
         if buckets is not None:
             names, code = buckets
-            found[key] = [_bucket(study, point, name, code == number) for number, name in enumerate(names)]
+            rows = [_bucket(study, point, name, code == number) for number, name in enumerate(names)]
+            # Names have no order of their own: what the reader knows best comes first.
+            numeric = any(isinstance(row.get(key), int | float) for row in tags)
+            found[key] = rows if numeric else sorted(rows, key=lambda row: -row["accuracy"]["k0"]["value"])
     return found
 
 

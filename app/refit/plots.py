@@ -76,6 +76,11 @@ def _axes(width: float, height: float, heights: Sequence[float] = (1.0,)) -> tup
     return figure, [row[0] for row in grid]
 
 
+def _legend(figure: Figure, columns: int) -> None:
+    """Below the axes, where it hides nothing."""
+    figure.legend(loc="outside lower center", ncols=columns)
+
+
 def _percent(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))
 
@@ -103,11 +108,11 @@ def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
 
 @mpl.rc_context(_STYLE)
 def frontier(
-    curves: Mapping[str, Any], axis: str, accuracy: Mapping[str, Any], point: tuple[float, float] | None
+    curves: Mapping[str, Any], axis: str, fixed: Mapping[str, float], point: tuple[float, float] | None
 ) -> Figure:
     """Accuracy bought at each share of one budget: graded, binary, random, oracle, and the fixed actions."""
     figure, (plot,) = _axes(3.8, 3.4)
-    x, fixed = curves["x"], {k: accuracy[k]["value"] for k in ("k0", "k1", "k5")}
+    x = curves["x"]
     plot.plot(x, curves["oracle"], color=MUTED, linewidth=0.8, label="oracle (binary)")
     plot.plot(x, curves[axis], color=ACCENT, linewidth=2, label="graded")
     plot.plot(x, curves["binary"], color=INK, linewidth=1.2, linestyle="--", label="binary")
@@ -142,7 +147,7 @@ def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figur
         plot.axvline(coverage, color=GRID, linewidth=1)
     plot.set(xlim=(0, 1), ylim=(0, None), xlabel="coverage: share of questions answered", ylabel="error among answered")
     _percent(plot.xaxis)
-    plot.legend(loc="best")
+    _legend(figure, 2)
     return figure
 
 
@@ -169,7 +174,7 @@ def histogram(right: Sequence[int], wrong: Sequence[int], tau0: float, tau1: flo
         xlim=(0, 1), ylim=(0, top), xlabel="p0: probability that the closed-book answer is right", ylabel="questions"
     )
     plot.grid(visible=False, axis="x")
-    plot.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    _legend(figure, 2)
     return figure
 
 
@@ -199,7 +204,7 @@ def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
         plot.set(xlim=(0, 1), title=title)
         plot.grid(visible=False, axis="y")
         _percent(plot.xaxis)
-    top.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12 - 0.25 / len(rows)), ncols=4)
+    _legend(figure, 4)
     return figure
 
 
@@ -222,7 +227,7 @@ def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
     plot.set(xlim=(0, 2), xlabel="cost of retrieving over cost of reading, c_ret / c_ob", ylabel="break-even skip rate")
     plot.set_ylim(0.0, 1.15 if regime is None else max(1.15, 1.1 * regime["c_cb"]["value"] / regime["c_ob5"]["value"]))
     _percent(plot.yaxis)
-    plot.legend(loc="upper right")
+    _legend(figure, 1)
     return figure
 
 
@@ -236,12 +241,14 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Figure:
         spread = np.array([row["ece"]["deviation"] for row in mine])
         plot.plot(x, mean, color=colour, marker=marker, markersize=4, label=method)
         plot.fill_between(x, np.maximum(mean - spread, 0.0), mean + spread, color=colour, alpha=0.15, linewidth=0)
-    ticks = sorted({row["groups"] for row in rows})
+    fitted = sorted({row["groups"] for row in rows})
+    # The last is whatever the table holds, and may crowd the one before.
+    ticks = [size for size, after in zip(fitted, [*fitted[1:], np.inf], strict=True) if after >= 1.5 * size]
     plot.set_xscale("log")
     plot.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     plot.minorticks_off()
     plot.set(ylim=(0, None), xlabel="groups fitted on", ylabel="held-out ECE")
-    plot.legend(loc="upper right")
+    _legend(figure, 2)
     return figure
 
 
@@ -262,5 +269,5 @@ def signals(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     plot.set_ylim(len(names) - 0.4, -0.6)
     plot.set(xlabel="area under the frontier")
     plot.grid(visible=False, axis="y")
-    plot.legend(loc="upper center", bbox_to_anchor=(0.5, -0.4 / (0.5 + 0.34 * len(names)) - 0.05), ncols=2)
+    _legend(figure, 2)
     return figure

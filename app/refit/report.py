@@ -11,7 +11,7 @@ import numpy as np
 
 from app.decision.artifact import Artifact
 from app.refit import plots
-from app.refit.eval_pages import CSS, Cell, cards, certificate, decimal, figure, percent, table, with_interval
+from app.refit.eval_pages import CSS, Cell, cards, certificate, decimal, figure, matrix, percent, table, with_interval
 from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many
 from app.refit.frontier import AXES
@@ -167,7 +167,7 @@ def _frontiers(found: Mapping[str, Any]) -> str:
     pictures = "".join(
         figure(
             plots.to_svg(
-                plots.frontier(curves, axis, found["accuracy_intervals"], (point["shares"][axis], point["accuracy"]["value"])),
+                plots.frontier(curves, axis, found["accuracy"], (point["shares"][axis], point["accuracy"]["value"])),
                 f"frontier-{axis}",
                 f"Accuracy against the {axis} budget",
             ),
@@ -183,7 +183,9 @@ def _frontiers(found: Mapping[str, Any]) -> str:
     )
     delta = found["deltas"]["graded_minus_binary"]["passage"]
     held = found["deltas"]["graded_minus_binary_on_test"]
-    rows = [["out-of-fold, both enveloped on the rows they are measured on", with_interval(delta["binary_enveloped"])]]
+    rows: list[list[Cell]] = [
+        ["out-of-fold, both enveloped on the rows they are measured on", with_interval(delta["binary_enveloped"])]
+    ]
     if held:
         rows.append(["on test, both paths from train", with_interval(held["difference"])])
     return (
@@ -215,23 +217,7 @@ def _selective(found: Mapping[str, Any]) -> str:
 
 def _harm(found: Mapping[str, Any]) -> str:
     harm = found["harm"]["k5"]
-    cell = {
-        key: f"<td class='{kind}'><strong>{percent(harm['matrix'][key]['share']['value'])}</strong>"
-        f"<br>{word}<br><small>{harm['matrix'][key]['n']} questions</small></td>"
-        for key, kind, word in (
-            ("y0=1,y5=1", "plain", "right both ways"),
-            ("y0=1,y5=0", "bad", "harmed"),
-            ("y0=0,y5=1", "good", "rescued"),
-            ("y0=0,y5=0", "plain", "wrong both ways"),
-        )
-    }
-    matrix = (
-        "<table class='matrix'><caption>What five passages do to the closed-book answer</caption>"
-        "<tr><td></td><th scope='col'>five: right</th><th scope='col'>five: wrong</th></tr>"
-        f"<tr><th scope='row'>closed-book: right</th>{cell['y0=1,y5=1']}{cell['y0=1,y5=0']}</tr>"
-        f"<tr><th scope='row'>closed-book: wrong</th>{cell['y0=0,y5=1']}{cell['y0=0,y5=0']}</tr></table>"
-    )
-    rows = [
+    rows: list[list[Cell]] = [
         [escape(text), with_interval(harm[name])] for name, text in found["harm"]["definitions"].items() if name in harm
     ]
     rows += [
@@ -239,7 +225,7 @@ def _harm(found: Mapping[str, Any]) -> str:
         for name, entry in found["harm"]["saved"].items()
     ]
     return (
-        f'<section><h2>Harm and rescue</h2><div class="row"><div>{matrix}</div>'
+        f'<section><h2>Harm and rescue</h2><div class="row"><div>{matrix(harm["matrix"])}</div>'
         f"<div>{table(['k = 5', 'share'], rows)}<p>n = {found['n']}, the whole table.</p></div></div></section>"
     )
 

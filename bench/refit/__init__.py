@@ -1,0 +1,1 @@
+"""The refit job on synthetic tables of up to a million rows."""

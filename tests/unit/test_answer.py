@@ -41,9 +41,13 @@ from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever
 
 ASKED = "What is the capital of France?"
-DOWN = UpstreamUnavailable("vectors", "vectors are down")
 # Closed-book probabilities of every region of the default thresholds: 0.25 abstain, 0.5 five, 0.75 one.
 HOPELESS, UNCERTAIN, BORDERLINE, CONFIDENT = 0.125, 0.375, 0.625, 0.875
+
+
+def down() -> UpstreamUnavailable:
+    """What a retriever raises that is not there."""
+    return UpstreamUnavailable("vectors", "vectors are down")
 
 
 class FakeClock:
@@ -104,7 +108,7 @@ class TimedRetriever(FakeRetriever):
         self.clock.spend(3)
         found = await super().search(collection, vector, limit=limit, where=where)
         if self.fail_from is not None and self.searches >= self.fail_from:
-            raise DOWN
+            raise down()
         return found
 
 
@@ -228,7 +232,12 @@ CASES = {
         Reason.CONFIDENT, Action.K0, 0, CONFIDENT, Gate(an_artifact(), prices=Prices(call=1.0)), UTILITY
     ),
     "utility: dear passages": Case(
-        Reason.BORDERLINE, Action.K1, 1, 0.25, Gate(an_artifact(), prices=Prices(passage=0.1)), UTILITY
+        Reason.BORDERLINE,
+        Action.K1,
+        1,
+        0.25,
+        Gate(an_artifact(), prices=Prices(passage=0.2)),
+        UTILITY | {"abstain": False},
     ),
     "utility: mistakes cost": Case(
         Reason.LOW_CONFIDENCE, Action.ABSTAIN, 0, HOPELESS, Gate(an_artifact(), prices=Prices(wrong=9.0)), UTILITY
@@ -241,7 +250,7 @@ async def carried_out(case: Case) -> tuple[World, DecisionRecord]:
     world = await a_world(case.p, gate=case.gate, **case.sure)
     match case.fault:
         case "vectors":
-            world.retriever.fail_with = DOWN
+            world.retriever.fail_with = down()
         case "embedder":
             world.embedder.fail_with = UpstreamTimeout("embedder", "too slow")
         case "silent probe":
@@ -255,7 +264,7 @@ async def carried_out(case: Case) -> tuple[World, DecisionRecord]:
 async def test_every_reason(name: str) -> None:
     """Each way through ends in its action, its number of passages and its reason, and the answer fits them."""
     case = CASES[name]
-    world, record = await carried_out(case)
+    _, record = await carried_out(case)
     assert (record.reason, record.action, record.k) == (case.reason, case.action, case.k)
     expected = {0: "Paris", 1: "It is Franville", 5: "Franville it is"}[case.k]
     assert record.answer == (None if case.action is Action.ABSTAIN else expected)
@@ -314,7 +323,7 @@ async def test_the_fallback_table(
     """Without passages the gateway answers, abstains or refuses by the design's table, whoever asked for them."""
     p = CALIBRATIONS[calibration]
     world = await a_world(p or UNCERTAIN, gate=UNCALIBRATED if p is None else None)
-    world.retriever.fail_with = None if found_nothing else DOWN
+    world.retriever.fail_with = None if found_nothing else down()
     asked: dict[str, Any] = {
         "where": {"lang": "tlh"} if found_nothing else None,
         "retrieval": Retrieval.REQUIRED if required else Retrieval.AUTO,
@@ -395,7 +404,7 @@ async def test_timings_of_an_open_book_answer() -> None:
 async def test_a_failed_search_is_timed_too() -> None:
     """What was spent in vain is not hidden."""
     world = await a_world(UNCERTAIN)
-    world.retriever.fail_with = DOWN
+    world.retriever.fail_with = down()
     record = await world.answer()
     assert record.timings.search == pytest.approx(3)
     assert record.retrieval_calls == 1
@@ -545,7 +554,7 @@ async def test_a_reader_that_fails(error: Exception, k: int) -> None:
 async def test_a_reader_that_fails_after_the_search_did() -> None:
     """Where the closed-book answer is all that is left and cannot be had, the reader's error is the one to tell."""
     world = await a_world(UNCERTAIN)
-    world.retriever.fail_with = DOWN
+    world.retriever.fail_with = down()
     world.reader.fail_with = UpstreamTimeout("reader", "slow")
     with pytest.raises(UpstreamError) as caught:
         await world.answer(policy=Policy.ALWAYS)

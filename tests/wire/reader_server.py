@@ -141,7 +141,7 @@ class ReaderServer:
             self.dropped += 1
             raise
 
-    def _broken(self, request: web.Request) -> web.Response | None:
+    def _broken(self, request: web.Request) -> web.Response | None:  # noqa: PLR0911 - a table, read downwards
         key = request.headers.get("authorization", "")
         match self.fault:
             case Fault.HTML_500:
@@ -172,8 +172,8 @@ class ReaderServer:
             return _error(
                 400,
                 "BadRequestError",
-                f"This model's maximum context length is {self._context} tokens. However, your prompt contains at least "
-                f"{self._context + 1} input tokens, which exceeds this limit even without any output tokens.",
+                f"This model's maximum context length is {self._context} tokens. However, your prompt contains at "
+                f"least {self._context + 1} input tokens, which exceeds this limit even without any output tokens.",
             )
         return _error(
             400, "exceed_context_size_error", "the request exceeds the available context size, try increasing it"
@@ -271,6 +271,10 @@ class ReaderServer:
         if options.get("include_usage"):
             await send({"choices": [], "usage": answer.usage})
         await response.write(b"data: [DONE]\n\n")
+        if self.dialect is Dialect.LLAMA and request.transport is not None:
+            # As llama.cpp does, with nothing in the headers to announce it.
+            await response.write_eof()
+            request.transport.close()
         return response
 
     def _chunk(self, delta: dict[str, Any], entry: dict[str, Any] | None, finish: str | None = None) -> dict[str, Any]:

@@ -284,7 +284,7 @@ async def test_a_path_that_is_not_there(server: ReaderServer) -> None:
     """A wrong base address is unavailable, with whatever the server said of it."""
     reader = OpenAIReader(server.url + "/elsewhere", MODEL, prompts=DEFAULT)
     try:
-        with pytest.raises(UpstreamUnavailable, match="(?i)not found"):
+        with pytest.raises(UpstreamUnavailable, match=r"(?i)not found"):
             await reader.ping()
     finally:
         await reader.close()

@@ -50,15 +50,26 @@ class World:
         self.store = ArtifactStore(folder)
         self.reader = IdentifiedReader()
         self.said: list[Standing] = []
+        self._news = asyncio.Event()
         particulars: dict[str, Any] = {
             "collection": "demo",
             "max_tokens": 24,
             "ks": (0, 1, 5),
             "allow_uncertified": False,
             "prices": Prices(call=0.5),
-            "on_change": self.said.append,
+            "on_change": self._hear,
         }
         self.gatekeeper = ArtifactGatekeeper(self.store, self.reader, FakeEmbedder(), **(particulars | changes))  # type: ignore[arg-type]
+
+    def _hear(self, standing: Standing) -> None:
+        self.said.append(standing)
+        self._news.set()
+
+    async def told(self, times: int) -> None:
+        """Wait until so many changes have been told."""
+        while len(self.said) < times:
+            self._news.clear()
+            await self._news.wait()
 
     def promote(self, **changes: Any) -> Artifact:
         artifact = an_artifact(**changes)
@@ -354,12 +365,11 @@ async def test_it_keeps_watching(watching: World) -> None:
     """Started, it has looked once, and then sees a promotion and a swapped model by itself."""
     assert watching.said[0].version is None
     artifact = watching.promote()
-    while watching.artifact() is None:
-        await asyncio.sleep(0.001)
+    await watching.told(2)
     assert watching.artifact() == artifact
     watching.reader.identity = ReaderIdentity("swapped", "none", "x", "y", ("\n",), "top20")
-    while watching.artifact() is not None:
-        await asyncio.sleep(0.001)
+    await watching.told(3)
+    assert watching.artifact() is None
     assert "swapped" in watching.said[-1].problem
 
 

@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_the_bar_marks_p_and_the_thresholds() -> None:
-    """p is a dot, thresholds within (0, 1] are strokes, unreachable ones are left out."""
+    """A dot for p; thresholds within (0, 1] are strokes, unreachable ones are left out."""
     drawn = bar(0.5, {"tau0": 0.8, "tau1": 0.0, "tau_abstain": None})
     assert drawn.index("●") < drawn.index("|")
     assert drawn.count("|") == 1

@@ -58,8 +58,8 @@ def test_canonical_bytes_do_not_know_the_order_of_keys() -> None:
     artifact = an_artifact(report={"a": 1, "b": {"c": 2, "d": 3}})
     turned = replace(
         artifact,
-        policies=dict(reversed(artifact.policies.items())),
-        cost_ms=dict(reversed(artifact.cost_ms.items())),
+        policies=dict(reversed(list(artifact.policies.items()))),
+        cost_ms=dict(reversed(list(artifact.cost_ms.items()))),
         report={"b": {"d": 3, "c": 2}, "a": 1},
     )
     assert canonical_bytes(turned) == canonical_bytes(artifact)

@@ -58,7 +58,7 @@ probability = st.floats(0.0, 1.0)
 # Multiples of 1/64, on which the arithmetic of utilities is exact and ties are really ties.
 sixty_fourths = st.integers(0, 64).map(lambda n: n / 64)
 prices = st.builds(Prices, *[sixty_fourths] * 6)
-closed_book_signals = st.one_of(
+closed_book_signals: st.SearchStrategy[dict[str, float]] = st.one_of(
     probability.map(closed_book), st.just({}), st.just({"seq_logprob": math.nan}), st.just({"margin": 1.0})
 )
 
@@ -105,7 +105,7 @@ def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> Non
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_decide_is_total(ask: Ask, gate: Gate, signals: dict[str, float]) -> None:
     """Every request gets 0, 1 or 5 passages and a reason, whatever is missing; certified only of the certified."""
     decision = decide(ask, gate, signals)
@@ -114,7 +114,7 @@ def test_decide_is_total(ask: Ask, gate: Gate, signals: dict[str, float]) -> Non
     if decision.certified:
         assert gate.artifact is not None
         assert gate.artifact.policies[ask.policy.value].certificate is not None
-        assert not (gate.revoked or gate.bypassed or ask.filtered)
+        assert {gate.revoked, gate.bypassed, ask.filtered} == {False}
         assert ask.retrieval is Retrieval.AUTO
         assert decision.thresholds == gate.artifact.policies[ask.policy.value].thresholds
     if decision.withhold:
@@ -123,7 +123,7 @@ def test_decide_is_total(ask: Ask, gate: Gate, signals: dict[str, float]) -> Non
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_what_the_caller_rules_out_never_happens(ask: Ask, gate: Gate, signals: dict[str, float]) -> None:
     """Required never answers closed-book, forbidden never reads, and always and never do as they say."""
     decision = decide(ask, gate, signals)
@@ -142,7 +142,7 @@ def test_what_the_caller_rules_out_never_happens(ask: Ask, gate: Gate, signals: 
     probability,
     probability,
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_a_higher_probability_never_reads_more(
     policy: Policy, retrieval: Retrieval, gate: Gate, one: float, other: float
 ) -> None:
@@ -153,11 +153,11 @@ def test_a_higher_probability_never_reads_more(
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals, closed_book_signals)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_where_no_probe_is_needed_signals_change_nothing(
     ask: Ask, gate: Gate, one: dict[str, float], other: dict[str, float]
 ) -> None:
-    """Where `needs_probe` says no, the same number of passages is read for the same reason, with any signals or none."""
+    """Where `needs_probe` says no, as many passages are read for the same reason, with any signals or none."""
     if not needs_probe(ask, gate):
         outcomes = {
             (decision.k, decision.reason, decision.withhold, decision.certified)
@@ -170,10 +170,9 @@ def test_where_no_probe_is_needed_signals_change_nothing(
 @pytest.mark.parametrize("ask", ASKS, ids=str)
 def test_a_probe_is_always_there_to_be_the_answer(ask: Ask) -> None:
     """Whoever may be answered closed-book is probed first."""
-    for artifact, allow, revoked, bypassed in itertools.product(
-        (None, an_artifact(), UNCERTIFIED), *[(True, False)] * 3
-    ):
-        gate = Gate(artifact, allow, revoked, bypassed)
+    artifacts_in_force = (None, an_artifact(), UNCERTIFIED)
+    for artifact, flags in itertools.product(artifacts_in_force, itertools.product((True, False), repeat=3)):
+        gate = Gate(artifact, flags[0], flags[1], flags[2])
         if any(decide(ask, gate, signals).k == 0 for signals in ({}, closed_book(1.0), closed_book(0.0))):
             assert needs_probe(ask, gate)
 
@@ -235,10 +234,8 @@ def test_a_decision_carries_its_numbers() -> None:
 @pytest.mark.parametrize("k", [1, 5])
 def test_a_fixed_action_needs_no_probe(k: int, retrieval: Retrieval) -> None:
     """Thresholds that read k passages at any probability do so without one, and lose no certificate by it."""
-    ask, gate = (
-        Ask(retrieval=retrieval),
-        Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[k])})),
-    )
+    ask = Ask(retrieval=retrieval)
+    gate = Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[k])}))
     assert not needs_probe(ask, gate)
     for signals in ({}, closed_book(0.0), closed_book(1.0)):
         decision = decide(ask, gate, signals)
@@ -401,7 +398,7 @@ open_asks = utility_asks.filter(lambda ask: ask.retrieval is not Retrieval.FORBI
 
 
 @given(open_asks, three, prices, milliseconds)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_utility_is_the_best_of_all(
     ask: Ask, p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float]
 ) -> None:
@@ -426,18 +423,18 @@ def test_utility_is_the_best_of_all(
     assert (decision.p0, decision.p1, decision.p5) == p
 
 
-@given(open_asks, three, prices, milliseconds, st.sampled_from(["call", "passage"]), sixty_fourths)
-@settings(deadline=None, max_examples=300)
+@given(open_asks, three, prices, milliseconds, sixty_fourths)
+@settings(deadline=None)
 def test_a_higher_price_never_reads_more(
-    ask: Ask, p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float], which: str, more: float
+    ask: Ask, p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float], more: float
 ) -> None:
     """Dearer calls or passages never make a question read more of them."""
-    dearer = replace(price, **{which: getattr(price, which) + more})
-    before, after = (decide(ask, utility_gate(p, each, cost_ms), {"seq_logprob": 0.0}).k for each in (price, dearer))
-    if which == "call":
-        assert (after > 0) <= (before > 0)
-    else:
-        assert after <= before
+    now, dearer_calls, dearer_passages = (
+        decide(ask, utility_gate(p, each, cost_ms), {"seq_logprob": 0.0}).k
+        for each in (price, replace(price, call=price.call + more), replace(price, passage=price.passage + more))
+    )
+    assert (dearer_calls > 0) <= (now > 0)
+    assert dearer_passages <= now
 
 
 @given(open_asks, three, prices, milliseconds, sixty_fourths)

@@ -1,0 +1,91 @@
+"""Any body at all: a receipt or a 4xx in the one shape, never a 500."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.api.schemas import AnswerRequest, ErrorOut, Receipt
+from tests.fakes.gateway import FakeGateway, fake_gateway
+
+# Every code point, lone surrogates too.
+TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+PLAUSIBLE = {
+    "question": TEXT,
+    "policy": st.sampled_from(["graded", "binary", "utility", "always", "never", None]),
+    "retrieval": st.sampled_from(["auto", "required", "forbidden"]),
+    "abstain": st.booleans(),
+    "collection": st.sampled_from(["demo", "nowhere", None]) | TEXT,
+    "filter": st.dictionaries(st.text(max_size=10), st.text(max_size=10) | st.integers() | st.booleans(), max_size=3),
+    "max_tokens": st.integers(-1, 600) | st.none(),
+    "stream": st.booleans(),
+    "tags": st.dictionaries(TEXT, TEXT, max_size=3),
+}
+FIELDS = st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, value in PLAUSIBLE.items()})
+BODIES = ANYTHING | FIELDS | st.builds(lambda body: {"question": "What is this?"} | body, FIELDS)
+
+
+class Running:
+    """A gateway in an event loop that goes on between examples."""
+
+    def __init__(self, runner: asyncio.Runner, gateway: FakeGateway) -> None:
+        self._runner = runner
+        self._gateway = gateway
+
+    def post(self, content: bytes) -> tuple[int, Any]:
+        """The status and body of the reply."""
+        headers = {"content-type": "application/json"}
+        response = self._runner.run(self._gateway.client.post("/answer", content=content, headers=headers))
+        return response.status_code, response.json()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One gateway for all examples."""
+    folder: Path = tmp_path_factory.mktemp("fuzz")
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        gateway = runner.run(stack.enter_async_context(fake_gateway(folder, artifact={}, max_body_bytes=65536)))
+        try:
+            yield Running(runner, gateway)
+        finally:
+            runner.run(stack.aclose())
+
+
+def test_every_field_is_fuzzed() -> None:
+    """A new field of the request is fuzzed from the day it is there."""
+    assert set(PLAUSIBLE) == set(AnswerRequest.model_fields)
+
+
+def check(status: int, body: Any) -> None:
+    """A receipt, or an error of the caller's in the one shape (503: a search that found nothing where it must)."""
+    if status == 200:
+        Receipt.model_validate(body)
+        return
+    error = ErrorOut.model_validate(body)
+    assert 400 <= status < 500 or error.error.type == "no_passages", body
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(body=BODIES)
+def test_any_json(running: Running, body: Any) -> None:
+    """Whatever JSON comes, lone surrogates, NaN and huge numbers included, is answered or refused."""
+    check(*running.post(json.dumps(body).encode()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(content=st.binary(max_size=200) | st.builds(lambda raw: b'{"question": "' + raw + b'"}', st.binary(max_size=60)))
+def test_any_bytes(running: Running, content: bytes) -> None:
+    """Whatever bytes come are answered or refused."""
+    check(*running.post(content))

@@ -1,0 +1,262 @@
+"""What operators look at: health, readiness, metrics, and the documentation of the interface."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.errors import STATUSES
+from app.api.schemas import AnswerRequest, ErrorOut, Readiness, Receipt
+from app.errors import UpstreamTimeout, UpstreamUnavailable
+from tests.fakes.artifacts import an_uncertified_fit
+from tests.fakes.gateway import FakeGateway, matching, publish
+
+from .conftest import Open
+
+ASKED = "What is the capital of France?"
+
+
+async def metrics(gateway: FakeGateway) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by its name and labels, read over HTTP as Prometheus does."""
+    response = await gateway.client.get("/metrics")
+    assert response.status_code == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+def sample(samples: dict[Any, float], name: str, **labels: str) -> float:
+    """One sample, 0 where there is none yet."""
+    return samples.get((f"fetchwise_{name}", tuple(sorted(labels.items()))), 0.0)
+
+
+async def ready(gateway: FakeGateway, status: int) -> Readiness:
+    """What /readyz says, with the expected status."""
+    response = await gateway.client.get("/readyz")
+    assert response.status_code == status, response.text
+    return Readiness.model_validate(response.json())
+
+
+async def test_healthz_needs_no_part(gateway: FakeGateway) -> None:
+    """The process is up, whatever is down behind it."""
+    gateway.reader.fail_with = UpstreamUnavailable("reader", "down")
+    response = await gateway.client.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+async def test_ready(gateway: FakeGateway) -> None:
+    """With every part there, all are named and ok, and the calibrator in force is named too."""
+    state = await ready(gateway, 200)
+    assert state.ready
+    assert state.parts == {"reader": "ok", "embedder": "ok", "vectors": "ok"}
+    assert (state.calibrator.version, state.calibrator.certified, state.calibrator.problem) == (
+        "2026-01-31-0a1b2c3d",
+        True,
+        "",
+    )
+
+
+@pytest.mark.parametrize("part", ["reader", "embedder", "vectors"])
+async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None:
+    """The part that fails is named with its own words, and the others stay ok."""
+    getattr(gateway, part).fail_with = UpstreamTimeout(part, f"the {part} sleeps")
+    state = await ready(gateway, 503)
+    assert not state.ready
+    assert state.parts.pop(part) == f"the {part} sleeps"
+    assert set(state.parts.values()) == {"ok"}
+    getattr(gateway, part).fail_with = None
+    await ready(gateway, 200)
+
+
+async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ping that hangs is cut off, so that readiness itself always replies."""
+    monkeypatch.setattr("app.api.routes.PING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(gateway.reader, "_turn", asyncio.Event().wait)
+    state = await ready(gateway, 503)
+    assert state.parts["reader"] == "no reply within 0.05 s"
+
+
+async def test_a_missing_collection(open_gateway: Open) -> None:
+    """A gateway without its collection is not ready, and says how to fill it."""
+    async with open_gateway(collection=False) as gateway:
+        state = await ready(gateway, 503)
+        assert "fetchwise ingest" in state.parts["vectors"]
+
+
+async def test_no_calibrator_is_said_in_readiness_and_metrics(open_gateway: Open) -> None:
+    """Without a calibrator the gateway is ready and says that every question reads five passages."""
+    async with open_gateway() as gateway:
+        state = await ready(gateway, 200)
+        assert state.calibrator.version is None
+        assert "no calibrator" in state.calibrator.problem
+        assert sample(await metrics(gateway), "calibrator_info", version="none", certified="false") == 1
+
+
+async def test_a_mismatch_is_said_in_readiness_and_metrics(open_gateway: Open) -> None:
+    """A calibrator for something else is named with what differs, and exported as none."""
+    async with open_gateway(artifact={"max_tokens": 48}) as gateway:
+        state = await ready(gateway, 200)
+        assert "max_tokens: fitted on 48, running 24" in state.calibrator.problem
+        assert not state.calibrator.certified
+        assert sample(await metrics(gateway), "calibrator_info", version="none", certified="false") == 1
+
+
+async def test_an_uncertified_calibrator_is_said(open_gateway: Open) -> None:
+    """A calibrator without a certificate is named, with what serves instead."""
+    async with open_gateway(artifact={"policies": {"graded": an_uncertified_fit()}}) as gateway:
+        state = await ready(gateway, 200)
+        assert "certificate" in state.calibrator.problem
+        version = "2026-01-31-0a1b2c3d"
+        assert sample(await metrics(gateway), "calibrator_info", version=version, certified="false") == 1
+
+
+async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A published calibrator serves without a restart."""
+    monkeypatch.setattr("app.adapters.gatekeeper.POLL_S", 0.02)
+    async with open_gateway() as gateway:
+        publish(gateway.settings.calibrators, await matching(gateway.reader, gateway.embedder))
+        async with asyncio.timeout(10):
+            while not (await ready(gateway, 200)).calibrator.certified:  # noqa: ASYNC110 published by another process
+                await asyncio.sleep(0.02)
+        samples = await metrics(gateway)
+        assert sample(samples, "calibrator_info", version="2026-01-31-0a1b2c3d", certified="true") == 1
+        assert sample(samples, "calibrator_info", version="none", certified="false") == 0
+
+
+async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
+    """After some questions each counter is the sum over the receipts that were given out."""
+    warm_up = {"question": ASKED, "policy": "always"}
+    assert (await gateway.client.post("/answer", json=warm_up)).status_code == 200
+    before = await metrics(gateway)
+    receipts = []
+    nothing = {"filter": {"lang": "tlh"}}
+    for p, body in [(0.875, {}), (0.625, {}), (0.375, {}), (0.375, nothing), (0.1, {"policy": "never"}), (0.875, {})]:
+        gateway.reader.says(ASKED, "Paris", k=0, sure=p)
+        receipts.append((await gateway.client.post("/answer", json={"question": ASKED} | body)).json())
+    after = await metrics(gateway)
+
+    def grown(name: str, **labels: str) -> float:
+        return sample(after, name, **labels) - sample(before, name, **labels)
+
+    counted = Counter((r["action"], str(r["k"]), r["decision"]["reason"]) for r in receipts)
+    assert len(counted) == 5
+    for (action, k, reason), number in counted.items():
+        assert grown("requests_total", action=action, k=k, reason=reason) == number
+        assert grown("request_duration_seconds_count", action=action, k=k) >= number
+    for k in ("0", "1", "5"):
+        of_k = [receipt for receipt in receipts if str(receipt["k"]) == k]
+        assert grown("passages_total", k=k) == sum(receipt["usage"]["passages"] for receipt in of_k)
+        total = sum(receipt["timings_ms"]["total"] for receipt in of_k) / 1000
+        seconds = sum(grown("request_duration_seconds_sum", action=action, k=k) for action in (f"k{k}", "abstain"))
+        assert seconds == pytest.approx(total, abs=1e-5)
+        for stage in ("probe", "read"):
+            used = [receipt["usage"][stage] for receipt in of_k if receipt["usage"][stage]]
+            for kind in ("prompt", "completion"):
+                tokens = sum(usage[f"{kind}_tokens"] for usage in used)
+                assert grown("tokens_total", stage=stage, kind=kind, k=k) == tokens
+        for stage in ("probe", "embed", "search", "read"):
+            spent = [r["timings_ms"][stage] for r in of_k if r["timings_ms"][stage] is not None]
+            assert grown("stage_duration_seconds_count", stage=stage, k=k) == len(spent)
+            assert grown("stage_duration_seconds_sum", stage=stage, k=k) == pytest.approx(sum(spent) / 1000, abs=1e-5)
+    assert grown("retrieval_calls_total", use="used") == 2
+    assert grown("retrieval_calls_total", use="wasted") == 1
+    assert grown("p_closed_book_count") == len(receipts)
+    assert grown("p_closed_book_sum") == pytest.approx(sum(r["decision"]["p_closed_book"] for r in receipts))
+    assert sample(after, "in_flight") == 0
+    assert sample(after, "shed_total") == 0
+
+
+async def test_failures_are_counted_once(gateway: FakeGateway) -> None:
+    """A failed part is counted once a question, whether or not the question could still be answered."""
+    gateway.reader.says(ASKED, "Paris", k=0, sure=0.375)
+    gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
+    assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 200
+    assert (await gateway.client.post("/answer", json={"question": ASKED, "retrieval": "required"})).status_code == 503
+    gateway.reader.fail_with = UpstreamTimeout("reader", "slow")
+    assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 503
+    samples = await metrics(gateway)
+    assert sample(samples, "upstream_errors_total", upstream="vectors", kind="unavailable") == 2
+    assert sample(samples, "upstream_errors_total", upstream="reader", kind="timeout") == 1
+
+
+async def test_work_under_way_and_work_refused(open_gateway: Open) -> None:
+    """Questions in flight are a gauge, and those refused a counter."""
+    async with open_gateway(max_in_flight=1) as gateway:
+        gateway.reader.hang = True
+        working = asyncio.create_task(gateway.client.post("/answer", json={"question": ASKED}))
+        while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
+            await asyncio.sleep(0)
+        assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 429
+        samples = await metrics(gateway)
+        assert (sample(samples, "in_flight"), sample(samples, "shed_total")) == (1, 1)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        assert sample(await metrics(gateway), "in_flight") == 0
+
+
+async def test_metrics_answer_without_a_redirect(gateway: FakeGateway) -> None:
+    """A plain `curl /metrics` gets the metrics."""
+    response = await gateway.client.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "fetchwise_in_flight" in response.text
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    response = await gateway.client.get("/metrics", headers=accept)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")
+
+
+async def test_two_gateways_do_not_share_metrics(open_gateway: Open, gateway: FakeGateway) -> None:
+    """Each application has a registry of its own."""
+    async with open_gateway() as other:
+        assert (await other.client.post("/answer", json={"question": ASKED, "policy": "always"})).status_code == 200
+        assert sample(await metrics(other), "passages_total", k="5") == 5
+        assert sample(await metrics(gateway), "passages_total", k="5") == 0
+
+
+async def test_the_lifespan_closes_every_part(open_gateway: Open) -> None:
+    """When the gateway ends, so do its parts."""
+    async with open_gateway() as gateway:
+        assert not any(part.closed for part in (gateway.reader, gateway.embedder, gateway.vectors))
+    assert all(part.closed for part in (gateway.reader, gateway.embedder, gateway.vectors))
+
+
+async def test_a_person_is_led_to_the_documentation(gateway: FakeGateway) -> None:
+    """The bare address leads somewhere."""
+    response = await gateway.client.get("/")
+    assert (response.status_code, response.headers["location"]) == (307, "/docs")
+    assert (await gateway.client.get("/docs")).status_code == 200
+
+
+async def test_openapi_documents_every_status(gateway: FakeGateway) -> None:
+    """Each status that the table of errors can give is in the description of /answer, in the one shape."""
+    schema = (await gateway.client.get("/openapi.json")).json()
+    responses = schema["paths"]["/answer"]["post"]["responses"]
+    can_happen = {status for _, status, _ in STATUSES} - {401}
+    assert set(responses) == {"200", "413", "500"} | {str(status) for status in can_happen}
+    for status, response in responses.items():
+        wanted = "Receipt" if status == "200" else "ErrorOut"
+        reference = response["content"]["application/json"]["schema"]["$ref"]
+        assert reference == f"#/components/schemas/{wanted}", status
+        assert response["description"]
+    ready_responses = schema["paths"]["/readyz"]["get"]["responses"]
+    assert set(ready_responses) == {"200", "503"}
+    assert "HTTPValidationError" not in schema["components"]["schemas"]
+
+
+async def test_openapi_examples_are_real(gateway: FakeGateway) -> None:
+    """Every example of the documentation is valid, and the requests among them are answered."""
+    components = (await gateway.client.get("/openapi.json")).json()["components"]["schemas"]
+    examples = components["AnswerRequest"]["examples"]
+    assert examples
+    for example in examples:
+        AnswerRequest.model_validate(example)
+        assert (await gateway.client.post("/answer", json=example)).status_code == 200
+    for example in components["Receipt"]["examples"]:
+        assert Receipt.model_validate(example).model_dump(mode="json") == example
+    for name in ("AnswerRequest", "Receipt", ErrorOut.__name__):
+        assert components[name]["description"]
