@@ -41,10 +41,6 @@ class Permits:
             self._on_ended()
 
 
-class _TooLarge(HTTPException):
-    """The body passed the limit while it was being received; of this kind so that body parsers let it through."""
-
-
 class BodyLimit:
     """Answers 413 to a body over the limit: by its declared length, or as soon as that much has come in."""
 
@@ -58,10 +54,9 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         too_large = f"the body is larger than {self._max_bytes} bytes"
-        refusal = problem(413, "body_too_large", too_large)
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
-            await refusal(scope, receive, send)
+            await problem(413, "body_too_large", too_large)(scope, receive, send)
             return
         received = 0
 
@@ -70,10 +65,8 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_bytes:
-                raise _TooLarge(413, too_large)
+                # Of this kind, because parsers of the body take any other for a mistake in it.
+                raise HTTPException(413, too_large)
             return message
 
-        try:
-            await self._app(scope, counted, send)
-        except _TooLarge:
-            await refusal(scope, receive, send)
+        await self._app(scope, counted, send)

@@ -27,7 +27,7 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.default
     match value:
         case None | "":
-            return "unset"
+            return "–"
         case bool():
             return f"`{str(value).lower()}`"
         case Enum():

@@ -240,7 +240,9 @@ def test_a_fixed_action_needs_no_probe(k: int, retrieval: Retrieval) -> None:
     for signals in ({}, closed_book(0.0), closed_book(1.0)):
         decision = decide(ask, gate, signals)
         assert (decision.k, decision.certified) == (k, retrieval is Retrieval.AUTO)
-    assert needs_probe(ask, Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[0])})))
+    closed_book_always = Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[0])}))
+    # The probe is the answer there, unless passages are required, and then five are all that is left.
+    assert needs_probe(ask, closed_book_always) == (retrieval is Retrieval.AUTO)
 
 
 # What happens when something is missing
