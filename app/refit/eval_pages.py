@@ -127,8 +127,8 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     epsilon, delta, reference, n, bound = promise
     if fixed is not None:
         return escape(
-            f"{subject} is certified only as always-k{fixed}, which saves nothing: no cheaper thresholds could be shown to "
-            f"stay within {epsilon * 100:g} points of {reference} at {1 - delta:.0%} confidence (validation, "
+            f"{subject} is certified only as always-k{fixed}, which is no gate: no cheaper thresholds could be shown "
+            f"to stay within {epsilon * 100:g} points of {reference} at {1 - delta:.0%} confidence (validation, "
             f"n = {n:,} groups).{more}"
         )
     return escape(

@@ -141,7 +141,7 @@ class ReaderServer:
             self.dropped += 1
             raise
 
-    def _broken(self, request: web.Request) -> web.Response | None:  # noqa: PLR0911 - a table, read downwards
+    def _broken(self, request: web.Request) -> web.Response | None:
         key = request.headers.get("authorization", "")
         match self.fault:
             case Fault.HTML_500:
