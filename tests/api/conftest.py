@@ -1,9 +1,8 @@
 """A running gateway over fakes, for every test of the HTTP edge."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,10 +22,3 @@ async def gateway(open_gateway: Open) -> AsyncIterator[FakeGateway]:
     """A gateway with a certified calibrator that matches, small limits, and nothing wrong."""
     async with open_gateway(artifact={}, max_body_bytes=4096, max_question_chars=200) as running:
         yield running
-
-
-@pytest.fixture
-async def calibrated(open_gateway: Open) -> AsyncIterator[Callable[..., Any]]:
-    """Open gateways that are closed with the test."""
-    async with AsyncExitStack() as stack:
-        yield lambda **chosen: stack.enter_async_context(open_gateway(**chosen))
