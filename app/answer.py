@@ -20,6 +20,7 @@ from app.decision.policy import (
     Fallback,
     Gate,
     Reason,
+    Retrieval,
     confidence_of,
     decide,
     needs_probe,
@@ -164,7 +165,8 @@ class Answerer:
 
     async def _without_passages(self, question: Question, journey: _Journey, reason: Reason) -> _Verdict:
         """Evidence was wanted and cannot be had: the closed-book answer if it may stand, else say so."""
-        if journey.probe is None and journey.gate.artifact is not None:
+        may_do_without = question.ask.retrieval is not Retrieval.REQUIRED and journey.gate.artifact is not None
+        if journey.probe is None and may_do_without:
             await self._probe(question, journey)
         p0, _, _ = probabilities(journey.gate.artifact, journey.signals)
         outcome = without_passages(question.ask, journey.gate, p0, found_nothing=journey.failure is None)

@@ -82,7 +82,7 @@ async def answer(body: AnswerRequest, gateway: TheGateway) -> Response:
                 record = await gateway.answerer.answer(question)
         except TimeoutError as error:
             raise UpstreamTimeout(
-                "reader", f"the question took longer than {gateway.request_timeout_s:g} s in all"
+                "gateway", f"the question took longer than {gateway.request_timeout_s:g} s in all"
             ) from error
     return Response(orjson.dumps(receipt(record)), media_type="application/json")
 
