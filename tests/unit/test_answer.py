@@ -343,7 +343,8 @@ async def test_the_fallback_table(
     assert record.read_usage is None
     assert record.reason is (Reason.NO_PASSAGES if found_nothing else Reason.RETRIEVAL_FAILED)
     assert record.failure == (None if found_nothing else ("vectors", "unavailable"))
-    assert record.confidence == p
+    # Nobody pays for a probe whose answer could not be given anyway.
+    assert record.confidence == (None if required and policy is Policy.ALWAYS else p)
 
 
 async def test_not_calibrated_does_not_probe() -> None:
