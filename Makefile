@@ -11,15 +11,14 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 VLLM_MODEL := build/vllm-model
 
-export FETCHWISE_SEED ?= demo/passages.jsonl
-
 .PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
 
 serve: $(INSTALLED) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT moves it)
-	@exec $(VENV)/bin/fetchwise serve
+	@[ -n "$${FETCHWISE_COLLECTION:-}" ] || export FETCHWISE_SEED="$${FETCHWISE_SEED-demo/passages.jsonl}"; \
+	exec $(VENV)/bin/fetchwise serve
 
 test: $(INSTALLED) ## Run every test that needs nothing but pip
 	$(VENV)/bin/python -m pytest -m "not e2e and not vllm"

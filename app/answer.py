@@ -135,12 +135,15 @@ class Answerer:
 
     async def _escalate(self, question: Question, journey: _Journey, given: _Given) -> _Given:
         """One passage did not convince: five may, before giving up; where they cannot be had, the one stands."""
+        one = journey.passages
         try:
             await self._retrieve(question, FULL, journey)
+            if journey.passages:
+                return await self._read(question, FULL, journey)
         except UpstreamError as error:
             journey.failure = error
-            return given
-        return await self._read(question, FULL, journey)
+        journey.passages = one
+        return given
 
     async def _probe(self, question: Question, journey: _Journey) -> None:
         async with self._timed("probe", journey):
@@ -178,7 +181,9 @@ class Answerer:
     def _settled(self, question: Question, journey: _Journey, decision: Decision, given: _Given) -> _Verdict:
         withheld = decision.withhold or settle(question.ask, journey.gate, given.confidence)
         reason = Reason.LOW_CONFIDENCE if withheld else decision.reason
-        return _Verdict(given.k, reason, given.confidence, given.text, withheld=withheld, certified=decision.certified)
+        # A failed escalation is not the policy that was certified.
+        certified = decision.certified and journey.failure is None
+        return _Verdict(given.k, reason, given.confidence, given.text, withheld=withheld, certified=certified)
 
     @asynccontextmanager
     async def _timed(self, stage: str, journey: _Journey) -> AsyncIterator[None]:

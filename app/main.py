@@ -100,7 +100,7 @@ def _gateway(
             gatekeeper=gatekeeper,
             observers=(observer,),
         ),
-        permits=Permits(settings.max_in_flight, on_began=traffic.began, on_ended=traffic.ended, on_shed=traffic.shed),
+        permits=Permits(settings.permits, on_began=traffic.began, on_ended=traffic.ended, on_shed=traffic.shed),
         pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
         calibrator=calibrator,
         default_policy=settings.policy,

@@ -16,9 +16,8 @@ from app.adapters.openai_reader import OpenAIReader
 from app.adapters.qdrant_edge import QdrantEdge
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.adapters.vllm_server import vllm_server
-from app.decision.artifact import Identity
 from app.errors import ConfigurationError, FetchwiseError
-from app.ports import Corpus, Embedder, Reader, ReaderIdentity, Retriever
+from app.ports import Corpus, Embedder, Reader, Retriever
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
 
@@ -137,21 +136,3 @@ def load_prompts(path: Path | None) -> Prompts:
         raise ConfigurationError(
             f"FETCHWISE_PROMPTS={path}: must be JSON with closed_book and open_book: {error}"
         ) from error
-
-
-def identity_of(
-    reader: ReaderIdentity, *, embedder: str, collection: str, max_tokens: int, ks: tuple[int, ...] = KS
-) -> Identity:
-    """What runs, in the words of a calibrator's identity."""
-    return Identity(
-        reader=reader.model,
-        quantisation=reader.quantisation,
-        chat_template=reader.chat_template,
-        prompts=reader.prompts,
-        max_tokens=max_tokens,
-        stop=reader.stop,
-        logprobs=reader.logprobs,
-        embedder=embedder,
-        collection=collection,
-        ks=ks,
-    )

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from app.decision.artifact import Identity
 from app.decision.policy import Gate
 from app.decision.record import DecisionRecord
 from app.decision.signals import TokenLogprobs
@@ -58,6 +59,21 @@ class ReaderIdentity:
     prompts: str
     stop: tuple[str, ...]
     logprobs: str
+
+    def within(self, *, embedder: str, collection: str, max_tokens: int, ks: tuple[int, ...]) -> Identity:
+        """The whole system around this reader, in the words of a calibrator's identity."""
+        return Identity(
+            reader=self.model,
+            quantisation=self.quantisation,
+            chat_template=self.chat_template,
+            prompts=self.prompts,
+            max_tokens=max_tokens,
+            stop=self.stop,
+            logprobs=self.logprobs,
+            embedder=embedder,
+            collection=collection,
+            ks=ks,
+        )
 
 
 class Reader(Protocol):

@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     vectors_timeout_s: float = Field(default=5.0, gt=0, description="Longest wait for one search.")
     collection: str = Field(default="demo", description="Collection searched when a request names none.")
     seed: Path | None = Field(
-        default=None, description="File to ingest at the start where the collection does not exist yet."
+        default=None, description="File to ingest on the first start, while the collection does not exist yet."
     )
 
     embedder: str = Field(
@@ -84,7 +84,11 @@ class Settings(BaseSettings):
     price_ms: float = Field(default=0.0, ge=0, description="Utility policy: price of a millisecond.")
     price_abstain: float = Field(default=0.0, description="Utility policy: cost of not answering.")
 
-    max_in_flight: int = Field(default=64, ge=1, description="Questions worked on at once; more are answered 429.")
+    max_in_flight: int = Field(
+        default=64,
+        ge=1,
+        description="Questions worked on at once, at most 8 a slot of an embedded reader; more are answered 429.",
+    )
     request_timeout_s: float = Field(
         default=60.0, gt=0, description="Longest time for one question, all stages together."
     )
@@ -95,6 +99,11 @@ class Settings(BaseSettings):
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None
+
+    @property
+    def permits(self) -> int:
+        """How many questions to work on at once: an embedded reader with a longer queue would only time out."""
+        return min(self.max_in_flight, 8 * self.reader_slots) if self.reader == "embedded" else self.max_in_flight
 
     @property
     def prices(self) -> Prices:

@@ -120,8 +120,7 @@ class ChildServer:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watcher
+            await asyncio.gather(watcher, return_exceptions=True)
         await self._end()
         self._state = "stopped"
 
@@ -166,8 +165,9 @@ class ChildServer:
             pause = min(pause * 2, self._max_backoff_s)
             try:
                 await self._launch()
-            except UpstreamUnavailable as error:
-                logger.warning("%s", error)
+            except (UpstreamUnavailable, OSError) as error:
+                # No memory, no process or no disk left may pass, like a server that does not come up.
+                logger.warning("%s could not be restarted: %s", self._name, error)
             else:
                 self._state = "ready"
                 logger.info("%s is ready again", self._name)

@@ -128,17 +128,8 @@ class ArtifactGatekeeper:
             # The last known identity stands: a reader that is down now answers nothing meanwhile.
             self._unidentified = f"the reader could not be identified: {error}"
             return
-        self._running = Identity(
-            reader=reader.model,
-            quantisation=reader.quantisation,
-            chat_template=reader.chat_template,
-            prompts=reader.prompts,
-            max_tokens=self._max_tokens,
-            stop=reader.stop,
-            logprobs=reader.logprobs,
-            embedder=self._embedder.name,
-            collection=self._collection,
-            ks=self._ks,
+        self._running = reader.within(
+            embedder=self._embedder.name, collection=self._collection, max_tokens=self._max_tokens, ks=self._ks
         )
 
     def _reload(self) -> None:
@@ -160,4 +151,7 @@ class ArtifactGatekeeper:
         while True:
             await asyncio.sleep(POLL_S)
             polls += 1
-            await self.refresh(identify=polls % IDENTIFY_EVERY == 0)
+            try:
+                await self.refresh(identify=polls % IDENTIFY_EVERY == 0)
+            except Exception:
+                logger.exception("looking for a new calibrator failed; trying again")

@@ -75,8 +75,8 @@ class OpenAIReader:
     async def _served(self) -> dict[str, Any]:
         """What the server says about our model."""
         served = (await self._json("GET", "/v1/models")).get("data")
-        if not isinstance(served, list):
-            raise UpstreamBadReply("reader", "the reader's list of models is not a list")
+        if not isinstance(served, list) or not all(isinstance(entry, dict) for entry in served):
+            raise UpstreamBadReply("reader", "the reader's list of models is not a list of objects")
         mine = next((entry for entry in served if entry.get("id") == self._model), None)
         if mine is None:
             names = ", ".join(str(entry.get("id")) for entry in served) or "none"
@@ -123,8 +123,11 @@ class OpenAIReader:
                     raise
 
     async def ping(self) -> None:
-        """Ask for the list of models: cheap, and served only by a server that has loaded one."""
-        await self._json("GET", "/v1/models")
+        """Look for our model in the list of those served: cheap, and there only once it is loaded."""
+        try:
+            await self._served()
+        except ConfigurationError as error:
+            raise UpstreamUnavailable("reader", str(error)) from error
 
     async def close(self) -> None:
         """Close the connection pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""

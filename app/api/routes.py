@@ -1,7 +1,7 @@
 """The gateway's routes: each parses, calls one thing, and renders."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,10 +21,14 @@ from app.api.schemas import (
     receipt,
 )
 from app.decision.policy import Ask, Policy
+from app.decision.record import DecisionRecord
 from app.errors import BadRequest, FetchwiseError, UpstreamTimeout
 
 PING_TIMEOUT_S = 2.0
+# Nobody reads it; what other gateways log for a client that closed the connection.
+_CLIENT_LEFT = 499
 _ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorOut, "description": "The body is not JSON in UTF-8."},
     404: {"model": ErrorOut, "description": "No such collection."},
     413: {"model": ErrorOut, "description": "The body is too large."},
     422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
@@ -59,7 +63,7 @@ router = APIRouter()
 
 
 @router.post("/answer", response_model=Receipt, responses=_ERRORS, summary="Answer a question, or abstain")
-async def answer(body: AnswerRequest, gateway: TheGateway) -> Response:
+async def answer(body: AnswerRequest, gateway: TheGateway, request: Request) -> Response:
     """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
     if len(body.question) > gateway.max_question_chars:
         raise BadRequest(f"question: longer than {gateway.max_question_chars} characters: shorten it")
@@ -79,12 +83,32 @@ async def answer(body: AnswerRequest, gateway: TheGateway) -> Response:
     with gateway.permits.one():
         try:
             async with asyncio.timeout(gateway.request_timeout_s):
-                record = await gateway.answerer.answer(question)
+                record = await _while_wanted(request, gateway.answerer.answer(question))
         except TimeoutError as error:
             raise UpstreamTimeout(
                 "gateway", f"the question took longer than {gateway.request_timeout_s:g} s in all"
             ) from error
+    if record is None:
+        return Response(status_code=_CLIENT_LEFT)
     return Response(orjson.dumps(receipt(record)), media_type="application/json")
+
+
+async def _while_wanted(request: Request, work: Coroutine[Any, Any, DecisionRecord]) -> DecisionRecord | None:
+    """Do the work for as long as the client waits for it; None, and the work is cancelled, once it has left."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    # The body has been read by now, so the next message that matters is the last.
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 @router.get("/healthz", summary="Is the process up?")

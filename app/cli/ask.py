@@ -45,7 +45,7 @@ def ask(
         body["policy"] = policy.value
     try:
         reply = httpx.post(f"{base}/answer", json=body, timeout=settings.request_timeout_s + 5)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UpstreamUnavailable("gateway", f"no gateway answers on {base} ({error}): `fetchwise serve`") from error
     if reply.status_code != httpx.codes.OK:
         raise FetchwiseError(_message(reply))
@@ -67,13 +67,14 @@ def _show(receipt: dict[str, Any]) -> None:
     if receipt["answer"] is None:
         out.print("[bold yellow]I don't know.[/]")
     else:
-        out.print(f"[bold]{receipt['answer']}[/]", highlight=False)
+        out.print(receipt["answer"], style="bold", markup=False, highlight=False)
     sure = f", {receipt['confidence']:.0%} sure" if receipt["confidence"] is not None else ""
     out.print(f"{receipt['action']}: {WHY[decision['reason']]}{sure}", style="dim", highlight=False)
     if decision["p_closed_book"] is not None:
         out.print(bar(decision["p_closed_book"], decision["thresholds"]), highlight=False)
     for passage in receipt["citations"]:
-        out.print(f"  \\[{passage['index']}] {passage['title'] or passage['id']}", style="dim", highlight=False)
+        line = f"  [{passage['index']}] {passage['title'] or passage['id']}"
+        out.print(line, style="dim", markup=False, highlight=False)
     calibrator = decision["calibrator"]
     certified = "certified" if calibrator["certified"] else "not certified"
     version = f"calibrator {calibrator['version']}, {certified}" if calibrator["version"] else "no calibrator"

@@ -5,6 +5,7 @@ import logging
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ err = Console(stderr=True)
 
 def complain(message: str) -> None:
     """Say on stderr what went wrong."""
-    err.print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True)
+    err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
 def log_to_stderr(level: str) -> None:

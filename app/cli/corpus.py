@@ -38,7 +38,7 @@ def ingest(
         f"{report.seconds:.1f} s, into {collection or settings.collection!r}"
     )
     for skipped in report.skipped[:_SHOWN]:
-        out.print(f"  skipped {skipped}", highlight=False)
+        out.print(f"  skipped {skipped}", markup=False, highlight=False)
     if len(report.skipped) > _SHOWN:
         out.print(f"  … and {len(report.skipped) - _SHOWN} more")
 

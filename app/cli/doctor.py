@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore
@@ -14,7 +15,7 @@ from app.cli.console import app, err, out
 from app.decision.artifact import mismatches
 from app.decision.signals import NAMES, extract
 from app.errors import ArtifactError, DataError, FetchwiseError, StoreInUse, UpstreamBadReply
-from app.parts import identity_of, open_embedder, open_reader, open_vectors
+from app.parts import KS, open_embedder, open_reader, open_vectors
 from app.ports import Embedder, Prompt, Reader
 from app.settings import Settings
 
@@ -53,10 +54,10 @@ async def _examine(settings: Settings) -> bool:
         for name, check in checks.items():
             with err.status(f"checking the {name}…"):
                 try:
-                    table.add_row(name, "[green]ok[/]", await check(patient))
+                    table.add_row(name, "[green]ok[/]", escape(await check(patient)))
                 except FetchwiseError as error:
                     healthy = False
-                    table.add_row(name, "[red]failed[/]", str(error))
+                    table.add_row(name, "[red]failed[/]", escape(str(error)))
     out.print(table)
     return healthy
 
@@ -114,11 +115,9 @@ async def _calibrator(patient: _Patient) -> str:
     artifact = store.load(version)
     if patient.reader is None or patient.embedder is None:
         raise ArtifactError(f"{version} cannot be compared with what runs: mend the reader and the embedder first")
-    running = identity_of(
-        await patient.reader.identify(),
-        embedder=patient.embedder.name,
-        collection=settings.collection,
-        max_tokens=settings.max_tokens,
+    reader = await patient.reader.identify()
+    running = reader.within(
+        embedder=patient.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
     )
     differing = mismatches(artifact.identity, running) if artifact.identity else ["it has no identity"]
     if differing:

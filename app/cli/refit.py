@@ -12,12 +12,18 @@ from rich.table import Table
 from app.adapters.artifact_store import parse
 from app.cli.console import app, err, log_to_stderr, out, progress
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.parts import KS, identity_of, open_parts
+from app.parts import KS, open_parts
 from app.settings import Settings
 
 # numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
 
-Outcomes = Annotated[Path, typer.Option("--outcomes", help="Outcome table, .jsonl or .jsonl.gz.")]
+Outcomes = Annotated[
+    Path, typer.Option("--outcomes", exists=True, dir_okay=False, help="Outcome table, .jsonl or .jsonl.gz.")
+]
+ArtifactFile = Annotated[
+    Path | None,
+    typer.Option("--artifact", exists=True, dir_okay=False, help="Calibrator artifact whose thresholds to apply."),
+]
 RuleOption = Annotated[
     Literal["tokens", "compat"], typer.Option(help="Label rule: whole tokens, or the paper's raw substrings.")
 ]
@@ -25,7 +31,9 @@ RuleOption = Annotated[
 
 @app.command()
 def collect(
-    questions: Annotated[Path, typer.Argument(help="JSON lines of {id, group?, question, gold, tags?}.")],
+    questions: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="JSON lines of {id, group?, question, gold, tags?}.")
+    ],
     out_file: Annotated[Path, typer.Option("--out", help="Outcome table to append to.")],
     k: Annotated[list[int] | None, typer.Option(help="A further k to ask with beside 0, 1 and 5; repeatable.")] = None,
     rule: RuleOption = "tokens",
@@ -61,8 +69,8 @@ async def _collect(
         opening = open_parts(settings)
         parts = await opening.__aenter__()
     try:
-        identity = identity_of(
-            await parts.reader.identify(),
+        reader = await parts.reader.identify()
+        identity = reader.within(
             embedder=parts.embedder.name,
             collection=settings.collection,
             max_tokens=settings.max_tokens,
@@ -108,7 +116,10 @@ def refit(
     delta: Annotated[float, typer.Option(help="How often the guarantee may fail.")] = 0.1,
     risk_target: Annotated[float, typer.Option(help="Share of wrong answers among those given.")] = 0.2,
     signal: Annotated[list[str] | None, typer.Option(help="Candidate signal; repeatable; all by default.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="JSON lines of {id, k, correct} that overrule labels.")] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, k, correct} that overrule labels."),
+    ] = None,
     price_call: Annotated[float, typer.Option(help="For money: price of a retrieval call.")] = 0.0,
     price_passage: Annotated[float, typer.Option(help="For money: price of a passage read.")] = 0.0,
     price_prompt_token: Annotated[float, typer.Option(help="For money: price of a prompt token.")] = 0.0,
@@ -153,7 +164,7 @@ def refit(
         artifact, summary = run(table, options, on_step=lambda step: status.update(f"{step}…"))
         published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
     for note in summary.notes:
-        out.print(f"- {note}", highlight=False)
+        out.print(f"- {note}", markup=False, highlight=False)
     out.print(f"published {published.path}", highlight=False, soft_wrap=True)
     out.print(f"{'now' if published.current else 'NOT'} served: {published.why}", highlight=False)
 
@@ -166,7 +177,7 @@ def evaluate(
     rule: Annotated[
         Literal["tokens", "compat"] | None, typer.Option(help="Judge the answers again by this label rule.")
     ] = None,
-    artifact: Annotated[Path | None, typer.Option(help="Calibrator whose operating point to evaluate too.")] = None,
+    artifact: ArtifactFile = None,
 ) -> None:
     """Compute the paper's tables on any outcome table: calibration, frontiers, selective risk, harm, cost."""
     try:
@@ -207,7 +218,7 @@ def _summarise(result: dict[str, Any]) -> None:
 def report(
     outcomes: Outcomes,
     out_file: Annotated[Path, typer.Option("--out", help="HTML file to write.")],
-    artifact: Annotated[Path | None, typer.Option(help="Calibrator artifact whose thresholds to show.")] = None,
+    artifact: ArtifactFile = None,
 ) -> None:
     """Write one self-contained page with pictures of an outcome table and of what a calibrator makes of it."""
     try:
@@ -216,6 +227,7 @@ def report(
     except ImportError as error:
         raise _missing(error) from error
     judged = parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
+    out_file.parent.mkdir(parents=True, exist_ok=True)
     with err.status("drawing…"):
         page = render(load(outcomes), artifact=judged)
     out_file.write_text(page)

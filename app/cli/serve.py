@@ -13,7 +13,7 @@ import uvicorn
 
 from app.cli.console import app, err, log_to_stderr
 from app.cli.corpus import fill
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, UnknownCollection
 from app.main import create_app
 from app.parts import Parts, open_parts
 from app.settings import Settings
@@ -46,14 +46,30 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 
 async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener: socket.socket) -> None:
     if settings.seed is not None:
-        await fill([settings.seed], settings.collection, parts.embedder, parts.vectors)
+        await _seed(settings, settings.seed, parts)
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
     config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=10)
     host, port = listener.getsockname()[:2]
     err.print(
         f"[bold]Fetchwise[/] answers on http://{host}:{port}  (documentation: /docs, Ctrl-C stops)", soft_wrap=True
     )
-    await _Server(config).serve(sockets=[listener])
+    server = _Server(config)
+    await server.serve(sockets=[listener])
+    if not server.started:
+        raise ConfigurationError("the gateway did not start: the lines above say why")
+
+
+async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:
+    """Fill a collection that is not there yet, or that an earlier start did not get to the end of."""
+    unfinished = settings.data_dir / f"seeding-{settings.collection}"
+    try:
+        await parts.vectors.count(settings.collection)
+    except UnknownCollection:
+        unfinished.touch()
+    if unfinished.exists():
+        report = await fill([seed], settings.collection, parts.embedder, parts.vectors)
+        err.print(f"{report.added} passages of {seed} are in {settings.collection}; {len(report.skipped)} skipped")
+        unfinished.unlink()
 
 
 class _Server(uvicorn.Server):

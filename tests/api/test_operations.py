@@ -237,7 +237,7 @@ async def test_openapi_documents_every_status(gateway: FakeGateway) -> None:
     schema = (await gateway.client.get("/openapi.json")).json()
     responses = schema["paths"]["/answer"]["post"]["responses"]
     can_happen = {status for _, status, _ in STATUSES} - {401}
-    assert set(responses) == {"200", "413", "500"} | {str(status) for status in can_happen}
+    assert set(responses) == {"200", "400", "413", "500"} | {str(status) for status in can_happen}
     for status, response in responses.items():
         wanted = "Receipt" if status == "200" else "ErrorOut"
         reference = response["content"]["application/json"]["schema"]["$ref"]

@@ -104,6 +104,20 @@ def test_a_killed_reader_costs_one_question_and_comes_back(tmp_path: Path, seed:
         assert running.reader_pid() != first
 
 
+def test_the_shipped_calibrator_serves_as_it_is(tmp_path: Path, seed: Path) -> None:
+    """A fresh clone is calibrated: nothing mismatches, and questions are skipped or fetched for by their p."""
+    with gateway(tmp_path, seed=str(seed)) as running:
+        calibrator = httpx.get(f"{running.url}/readyz").json()["calibrator"]
+        assert calibrator["problem"] == ""
+        assert calibrator["certified"]
+        receipts = [running.ask(f"What is the capital of {place}?").json() for place in ("Jamaica", "France")]
+        for receipt in receipts:
+            assert receipt["decision"]["calibrator"]["version"] == calibrator["version"]
+            assert 0.0 < receipt["decision"]["p_closed_book"] < 1.0
+            p, thresholds = receipt["decision"]["p_closed_book"], receipt["decision"]["thresholds"]
+            assert (receipt["k"] == 0) == (p >= thresholds["tau0"])
+
+
 def test_ctrl_c_leaves_no_process_and_the_data_serve_again(tmp_path: Path, seed: Path) -> None:
     """Ctrl-C ends the gateway and everything below it with exit code 0; the second start finds its passages."""
     with gateway(tmp_path, seed=str(seed)) as running:

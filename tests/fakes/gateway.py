@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.main import PartsOpener, create_app
-from app.parts import Parts, identity_of
+from app.parts import KS, Parts
 from app.ports import Passage
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
@@ -69,9 +69,8 @@ async def matching(
     reader: FakeReader, embedder: FakeEmbedder, *, collection: str = "demo", max_tokens: int = 24, **changes: Any
 ) -> Artifact:
     """An artifact that was fitted on exactly these fakes."""
-    identity = identity_of(
-        await reader.identify(), embedder=embedder.name, collection=collection, max_tokens=max_tokens
-    )
+    identified = await reader.identify()
+    identity = identified.within(embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=KS)
     return an_artifact(identity=identity, **changes)
 
 

@@ -259,7 +259,7 @@ async def test_a_url_that_cannot_be_called(url: str) -> None:
     reader = OpenAIReader(url, MODEL, prompts=DEFAULT)
     try:
         with pytest.raises(ConfigurationError, match="FETCHWISE_READER"):
-            await reader.ping()
+            await reader.identify()
     finally:
         await reader.close()
 

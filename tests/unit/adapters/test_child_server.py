@@ -338,3 +338,24 @@ def _group_members(group: int) -> list[int]:
                 if os.getpgid(int(entry.name)) == group and is_alive(int(entry.name)):
                     members.append(int(entry.name))
     return members
+
+
+async def test_a_restart_that_the_system_refuses_is_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process to be had is a passing trouble: the watch goes on, and stopping still works."""
+    server = make()
+    await server.start()
+    refusals = 2
+    spawn = server._spawn
+
+    async def refused() -> Any:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return await spawn()
+
+    monkeypatch.setattr(server, "_spawn", refused)
+    assert server.pid is not None
+    os.killpg(server.pid, signal.SIGKILL)
+    await until(lambda: not refusals and server.state == "ready", within_s=30)
+    await server.stop()
