@@ -98,8 +98,10 @@ async def _collect(
     finally:
         await opening.__aexit__(None, None, None)
     out.print(f"{report.asked} asked, {report.known} were there, {len(report.failed)} failed, in {out_file}")
+    for identifier, reason in report.failed:
+        err.print(f"{identifier}: {reason}", highlight=False, markup=False)
     if report.failed:
-        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions failed every attempt: run again for them")
+        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions were given up: mend them, or run again")
 
 
 @app.command()
@@ -115,6 +117,7 @@ def refit(
     epsilon: Annotated[float, typer.Option(help="How much accuracy may be given up.")] = 0.02,
     delta: Annotated[float, typer.Option(help="How often the guarantee may fail.")] = 0.1,
     risk_target: Annotated[float, typer.Option(help="Share of wrong answers among those given.")] = 0.2,
+    risk_delta: Annotated[float, typer.Option(help="How often the risk target may be missed.")] = 0.1,
     signal: Annotated[list[str] | None, typer.Option(help="Candidate signal; repeatable; all by default.")] = None,
     labels: Annotated[
         Path | None,
@@ -153,6 +156,7 @@ def refit(
             epsilon=epsilon,
             delta=delta,
             risk_target=risk_target,
+            risk_delta=risk_delta,
             signals=tuple(signal) if signal else None,
             tariff=Tariff(
                 call=price_call,

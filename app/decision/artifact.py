@@ -66,10 +66,12 @@ def mismatches(fitted: Identity, running: Identity) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A finite-sample guarantee: with probability 1 - delta, `bound` holds against `reference`.
+    """A finite-sample guarantee: with probability at least 1 - delta, epsilon holds against `reference`.
 
-    For a policy: accuracy is at least the reference's minus epsilon, and `bound` is the lower confidence bound
-    on the paired difference. For abstention: the error among answered is at most epsilon, `bound` the upper one.
+    For a policy: accuracy is at least the reference's minus epsilon. That -epsilon is the simultaneous guarantee,
+    whichever step of the path was selected; `bound` is the pointwise 1 - delta lower bound on the paired difference
+    at the selected step. For abstention: the error among answered is at most epsilon, which is the guarantee, and
+    `bound` is the pointwise upper bound on it at the selected threshold.
     """
 
     epsilon: float

@@ -2,7 +2,9 @@
 
 Fixed-sequence testing (Learn then Test): the steps of a path are tested in order at the full level delta, and the
 walk ends at the first that is not rejected. A false step is certified only if the first false one on the path is,
-so the chance of that is at most delta whatever the length of the path. With several references the p-value of a
+so the chance of that is at most delta whatever the length of the path. What is guaranteed of the selected step is
+therefore -epsilon, simultaneously over the path; the `bound` beside it is the pointwise 1 - delta lower bound at that
+step, and is no guarantee of its own. With several references the p-value of a
 step is the greatest over them (intersection-union), which needs no correction either.
 
 MAPIE's risk control offers the same two ideas, and we do not use it: its losses lie in [0, 1] and belong to single
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.decision.artifact import ALWAYS_K, Abstention, Certificate, PolicyFit, Thresholds
+from app.decision.artifact import Abstention, Certificate, PolicyFit, Thresholds
 from app.refit.bounds import Betting, answers, binomial_p, selective_p, selective_upper
 from app.refit.choose import Step
 from app.refit.ledger import Floats, Ledger, is_fixed
@@ -32,6 +34,7 @@ class Walk:
 
     certified: int | None
     empirical: int
+    # The pointwise 1 - delta lower bound at the certified step; what the walk guarantees is -epsilon.
     bound: float | None
     # Of the first step that failed, against the reference that it failed.
     failed_at: int | None = None
@@ -57,8 +60,8 @@ def walk(
         right = ledger.right(ledger.route(step.thresholds))
         holds = True
         for k in references:
-            if step.thresholds == ALWAYS_K[k]:
-                continue  # the policy is the reference
+            if ledger.is_reference(step.thresholds, k):
+                continue
             d = ledger.units.means(right - ledger.fixed(k))
             holds = holds and float(d.mean()) >= -epsilon
             if failed_at is None and _PAIRED.p_value(d, -epsilon, delta) > delta:
@@ -79,9 +82,14 @@ def walk(
 def lower_bound(
     ledger: Ledger[Validation], thresholds: Thresholds, *, references: Sequence[int], delta: float
 ) -> float:
-    """The lower confidence bound on the paired difference with the hardest reference, from the test inverted."""
+    """The lower bound on the paired difference with the hardest reference, from the test inverted.
+
+    Pointwise: it covers the truth with probability 1 - delta for thresholds named beforehand. At the step that a walk
+    selected it only describes; what holds simultaneously, whichever step is selected, is -epsilon.
+    """
     return min(
-        0.0 if thresholds == ALWAYS_K[k] else _PAIRED.lower(paired(ledger, thresholds, k), delta) for k in references
+        0.0 if ledger.is_reference(thresholds, k) else _PAIRED.lower(paired(ledger, thresholds, k), delta)
+        for k in references
     )
 
 
@@ -157,7 +165,8 @@ def certify_abstention(
     """Walk from the strictest threshold to none, while the error among answered is shown to be below the target.
 
     `spent` is the part of delta that is left for this policy: which policy abstains was itself chosen on validation,
-    so delta is shared among all that might have been.
+    so delta is shared among all that might have been. Of the threshold selected the target is guaranteed; the bound in
+    its certificate is the pointwise upper bound there, at the level `spent`.
     """
     last: float | None = None
     for tau in path:

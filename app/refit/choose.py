@@ -108,7 +108,8 @@ def lay_path(ledger: Ledger[Train], *, graded: bool, references: Sequence[int], 
     there the path starts at that pair, whatever it costs.
     """
     anchor = best_fixed(ledger, ACTIONS if graded else (0, 5))
-    start = Step(ALWAYS_K[anchor], ledger.mean(ledger.fixed(anchor)), ledger.mean(ledger.costs[anchor]))
+    route = ledger.route(ALWAYS_K[anchor])
+    start = Step(ALWAYS_K[anchor], ledger.mean(ledger.right(route)), ledger.mean(ledger.spent(route)))
     held = _standard_errors(ledger, start.thresholds, references, epsilon)
     if held < _SAFE:
         steps = frontier(ledger, graded=graded, most=np.inf)
@@ -159,10 +160,14 @@ def grid(
     else:
         first = second = np.arange(len(cuts))
 
+    always_one = (taus[first] == UNREACHABLE) & (taus[second] == 0.0)
+
     def total(values: Mapping[int, Floats]) -> Floats:
         sums = {k: np.concatenate(([0.0], np.cumsum((values[k] * weights)[order])))[cuts] for k in ACTIONS}
-        fallen = float((values[5] * weights).sum()) - sums[5][-1]  # no signal: reads five, whatever the cut
-        result: Floats = sums[0][first] + sums[1][second] - sums[1][first] + sums[5][-1] - sums[5][second] + fallen
+        # No signal: reads five, whatever the cut, unless all the others read one.
+        fallen = {k: float((values[k] * weights).sum()) - sums[k][-1] for k in (1, 5)}
+        result: Floats = sums[0][first] + sums[1][second] - sums[1][first] + sums[5][-1] - sums[5][second]
+        result += np.where(always_one, fallen[1], fallen[5])
         return result
 
     return (first, second), taus, total({k: ledger.fixed(k) for k in ACTIONS}), total(ledger.costs)
@@ -200,7 +205,7 @@ def _standard_errors(ledger: Ledger[Train], thresholds: Thresholds, references: 
     """By how many standard errors the policy clears reference - epsilon on train, against the hardest reference."""
     right, cleared = ledger.right(ledger.route(thresholds)), np.inf
     for k in references:
-        if ALWAYS_K[k] != thresholds:
+        if not ledger.is_reference(thresholds, k):
             d = ledger.units.means(right - ledger.fixed(k))
             cleared = min(cleared, (d.mean() + epsilon) * np.sqrt(len(d)) / max(float(d.std()), 1e-9))
     return float(cleared)

@@ -1,12 +1,13 @@
 """Asks every question at every k, through the same parts as the gateway, and writes the outcome table.
 
 The table is append-only: one finished question is one line, so an interrupted run is resumed by running it again.
+Its first line says which system was asked, and how: rows of another system, or judged by another rule, never join it.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ import orjson
 
 from app.decision.artifact import Identity, mismatches
 from app.decision.signals import extract
-from app.errors import DataError, UpstreamError
+from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
 from app.ports import Clock, Embedder, Generation, Passage, Prompt, Reader, Retriever
 from app.refit.labels import Rule, judge
 from app.refit.table import normalise_group, read_identity
@@ -24,6 +25,8 @@ from app.refit.table import normalise_group, read_identity
 SCHEMA = 1
 ATTEMPTS = 3
 RETRY_S = 2.0
+# How a table was collected whose first line does not say: by the only way that there was.
+_UNSAID = {"rule": "tokens", "ks": [0, 1, 5], "trigger": False}
 TRIGGER = "Do you need to look up the answer to this question? Answer yes or no: {question}"
 
 
@@ -40,17 +43,21 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a run did: asked now, found in the file from before, and given up on."""
+    """What a run did: asked now, found in the file from before, and given up on, each by its id and the reason."""
 
     asked: int
     known: int
-    failed: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...]
 
 
 def read_questions(path: Path) -> list[Labelled]:
     """Read JSON lines of {id?, group?, question, gold, tags?}; what is wrong is named by its line."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}): name a file of labelled questions") from error
     questions: dict[str, Labelled] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -90,12 +97,22 @@ class Collector:
         self._retriever = retriever
         self._identity = identity
         self._ks = tuple(ks or identity.ks)
+        if min(self._ks) < 0:
+            raise DataError(f"k={min(self._ks)} is no number of passages: a further k must be 1 or more")
         self._trigger = trigger
         self._rule: Rule = rule
         self._clock = clock
 
+    @property
+    def manner(self) -> dict[str, Any]:
+        """What the rows depend on beside the identity, as the table's first line has it."""
+        return {"rule": self._rule, "ks": list(self._ks), "trigger": self._trigger}
+
     async def row(self, question: Labelled) -> dict[str, Any]:
-        """Ask closed-book, then with each number of passages, one after the other so that timings are its own."""
+        """Ask closed-book, then with each number of passages, one after the other so that timings are its own.
+
+        Where nothing is found there is nothing to read: a closed-book answer must not pass for one at k=1 or k=5.
+        """
         row: dict[str, Any] = {
             "id": question.id,
             "group": question.group,
@@ -110,11 +127,16 @@ class Collector:
             limit=max(self._ks),
         )
         found_ms = (self._clock() - started) * 1000
+        if not passages and max(self._ks) > 0:
+            raise NoPassages("no passage found")
         for k in self._ks:
             started = self._clock()
             generation = await self._ask(question.question, passages[:k])
             ms = (self._clock() - started) * 1000 + (found_ms if k else 0.0)
             row[f"k{k}"] = self._cell(question, generation, ms)
+            if k:
+                # Fewer than k where the search found fewer, or the reader's context held fewer.
+                row[f"k{k}"]["passages_read"] = generation.passages_read
         if self._trigger:
             row["k0"]["signals"] |= await self._need(question.question)
         row["passages"] = [passage.id for passage in passages]
@@ -155,16 +177,18 @@ async def collect(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Collected:
     """Append every question's row that `out` does not hold yet; `on_progress` hears done and total."""
-    known = _resume(out, identity)
+    if out.suffix == ".gz":
+        raise DataError(f"{out}: a compressed table cannot be appended to: collect to a .jsonl file, compress it after")
+    known = _resume(out, identity, collector.manner)
     todo = [question for question in questions if question.id not in known]
     done = len(questions) - len(todo)
-    failed: list[str] = []
+    failed: list[tuple[str, str]] = []
     with out.open("ab") as file:
         if file.tell() == 0:
-            _append(file, {"schema": SCHEMA, "identity": asdict(identity)})
+            _append(file, {"schema": SCHEMA, "identity": asdict(identity)} | collector.manner)
         async for question, row in _rows(todo, collector, concurrency):
-            if row is None:
-                failed.append(question.id)
+            if isinstance(row, str):
+                failed.append((question.id, row))
             else:
                 _append(file, row)
                 done += 1
@@ -175,8 +199,8 @@ async def collect(
 
 async def _rows(
     questions: Sequence[Labelled], collector: Collector, concurrency: int
-) -> AsyncIterator[tuple[Labelled, dict[str, Any] | None]]:
-    """Rows as they finish, `concurrency` at a time; None for a question that failed every attempt."""
+) -> AsyncIterator[tuple[Labelled, dict[str, Any] | str]]:
+    """Rows as they finish, `concurrency` at a time; the reason instead for a question that is given up."""
     waiting = iter(questions)
     running = {asyncio.create_task(_attempt(q, collector)): q for q in islice(waiting, concurrency)}
     try:
@@ -191,15 +215,19 @@ async def _rows(
             task.cancel()
 
 
-async def _attempt(question: Labelled, collector: Collector) -> dict[str, Any] | None:
+async def _attempt(question: Labelled, collector: Collector) -> dict[str, Any] | str:
+    reason = ""
     for attempt in range(ATTEMPTS):
         try:
             return await collector.row(question)
-        except UpstreamError:
+        except (PromptTooLong, NoPassages) as error:
+            return str(error)  # asking again would change nothing
+        except UpstreamError as error:
+            reason = f"{error.upstream}: {error}"
             # A reader that restarts needs a moment; a question is only given up after the last attempt.
             if attempt + 1 < ATTEMPTS:
                 await asyncio.sleep(RETRY_S * (attempt + 1))
-    return None
+    return reason
 
 
 def _append(file: IO[bytes], row: dict[str, Any]) -> None:
@@ -207,7 +235,7 @@ def _append(file: IO[bytes], row: dict[str, Any]) -> None:
     file.flush()
 
 
-def _resume(out: Path, identity: Identity) -> set[str]:
+def _resume(out: Path, identity: Identity, manner: Mapping[str, Any]) -> set[str]:
     """The ids already collected. A last line without its newline was torn by an interruption and is cut off."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +249,8 @@ def _resume(out: Path, identity: Identity) -> set[str]:
     if not lines:
         return set()
     try:
-        before = read_identity(orjson.loads(lines[0])["identity"])
+        head = orjson.loads(lines[0])
+        before = read_identity(head["identity"])
         known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{out}: is not an outcome table that can be resumed ({error}): choose another file") from error
@@ -230,5 +259,14 @@ def _resume(out: Path, identity: Identity) -> set[str]:
         raise DataError(
             f"{out}:1: was collected with another system ({'; '.join(differing)}): choose another file, "
             "or run with the system that it was begun with"
+        )
+    changed = [
+        f"{name}: begun with {begun!r}, now {manner[name]!r}"
+        for name, unsaid in _UNSAID.items()
+        if (begun := head.get(name, unsaid)) != manner[name]
+    ]
+    if changed:
+        raise DataError(
+            f"{out}:1: was collected in another manner ({'; '.join(changed)}): choose another file, or the same options"
         )
     return known

@@ -133,5 +133,6 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
         )
     return escape(
         f"{subject} is certified: with {1 - delta:.0%} confidence its accuracy is at most {epsilon * 100:g} points "
-        f"below that of {reference} (validation, n = {n:,} groups; lower bound of the difference {bound:+.3f}).{more}"
+        f"below that of {reference} (validation, n = {n:,} groups; pointwise lower bound of the "
+        f"difference at this step {bound:+.3f}).{more}"
     )

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.decision.artifact import Artifact, Calibrators, PolicyFit
 from app.errors import DataError
@@ -13,13 +12,14 @@ from app.refit.bounds import answers
 from app.refit.choose import frontier
 from app.refit.fit import predict_many
 from app.refit.ledger import ACTIONS, OBJECTIVES, Choices, Floats, Ledger, Tariff, gate_costs, read_costs
+from app.refit.metrics import Draws, ece, interval, losses
+from app.refit.selective import drawn, risk_of
 from app.refit.split import Test, Train, Units, units
 from app.refit.table import Outcomes
 
 RESAMPLES = 1_000
 # Beyond this many groups a mean is normal for all that anyone can see, and resampling only takes time.
 MOST_RESAMPLED = 20_000
-_BINS = 10
 _BUDGETS = 101
 
 
@@ -42,8 +42,6 @@ def evaluate_policy(
     columns["answered"] = answered.astype(np.float64)
     columns["wrong"] = answered * (1.0 - ledger.right(served))
     means, resampled = resample(columns, ledger.units)
-    known = np.isfinite(ledger.p)
-    labels = ledger.split.outcomes.correct[0]
     return {
         "n": len(ledger.split.outcomes),
         "groups": ledger.units.count,
@@ -55,11 +53,7 @@ def evaluate_policy(
             for name, route in chosen.items()
         },
         "cost": _costs(ledger, chosen, tariff),
-        "p0": {
-            "ece": ece(ledger.p[known], labels[known]),
-            "brier": float(np.mean((ledger.p[known] - labels[known]) ** 2)),
-            "missing": int((~known).sum()),
-        },
+        "p0": _calibration(ledger),
         "selective": {
             "tau": tau,
             "coverage": _interval(means["answered"], resampled["answered"]),
@@ -67,6 +61,7 @@ def evaluate_policy(
                 means["wrong"] / max(means["answered"], 1e-12),
                 resampled["wrong"] / np.maximum(resampled["answered"], 1e-12),
             ),
+            **_by_coverage(ledger.right(served), confidence, ledger.units),
         },
     }
 
@@ -115,15 +110,6 @@ def confidences(calibrators: Calibrators, outcomes: Outcomes, chosen: Choices) -
     return result
 
 
-def ece(p: Floats, labels: NDArray[np.bool_]) -> float:
-    """Expected calibration error over ten equal bins, the top one closed so that p = 1 counts."""
-    if not len(p):
-        return 0.0
-    place = np.minimum((p * _BINS).astype(np.intp), _BINS - 1)
-    gap = np.bincount(place, weights=p - labels, minlength=_BINS)
-    return float(np.abs(gap).sum() / len(p))
-
-
 def resample(columns: Mapping[str, Floats], grouping: Units) -> tuple[dict[str, float], dict[str, Floats]]:
     """Means over groups, and what they might as well have been: a thousand draws of each, drawn together."""
     table = np.column_stack([grouping.means(values.astype(np.float64)) for values in columns.values()])
@@ -131,12 +117,32 @@ def resample(columns: Mapping[str, Floats], grouping: Units) -> tuple[dict[str, 
     count, means = grouping.count, table.mean(axis=0)
     if count <= MOST_RESAMPLED:
         weights = (np.bincount(rng.integers(0, count, count), minlength=count) for _ in range(RESAMPLES))
-        drawn = np.stack([weight @ table / count for weight in weights])
+        draws = np.stack([weight @ table / count for weight in weights])
     else:
         spread = np.cov(table, rowvar=False).reshape(len(columns), len(columns)) / count
-        drawn = rng.multivariate_normal(means, spread, RESAMPLES, method="eigh")
+        draws = rng.multivariate_normal(means, spread, RESAMPLES, method="eigh")
     names = list(columns)
-    return dict(zip(names, means.tolist(), strict=True)), {name: drawn[:, i] for i, name in enumerate(names)}
+    return dict(zip(names, means.tolist(), strict=True)), {name: draws[:, i] for i, name in enumerate(names)}
+
+
+def _calibration(ledger: Ledger[Test]) -> dict[str, Any]:
+    """ECE and Brier score of p0 where there is one; null where there is none at all."""
+    known, labels = np.isfinite(ledger.p), ledger.split.outcomes.correct[0]
+    found: dict[str, Any] = {"ece": None, "brier": None, "missing": int((~known).sum())}
+    if known.any():
+        weights = ledger.units.weights[known]
+        found["ece"] = ece(ledger.p[known], labels[known], weights)
+        found["brier"] = float(np.average(losses(ledger.p[known], labels[known])["brier"], weights=weights))
+    return found
+
+
+def _by_coverage(right: Floats, confidence: Floats, grouping: Units) -> dict[str, Any]:
+    """Accuracy of all answers, and of the surest that make up a coverage; always by group bootstrap."""
+    draws = Draws(grouping, RESAMPLES)
+    exact, (_, at) = risk_of(right, confidence, grouping.weights), drawn(right, confidence, draws)
+    return {"accuracy_full": draws.interval(right)} | {
+        f"accuracy_at_{share * 100:.0f}": interval(exact.accuracy_at(share), values) for share, values in at.items()
+    }
 
 
 def _interval(value: float, resampled: Floats) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from app.decision import policy
 from app.decision.artifact import ALWAYS_K, Thresholds
 from app.errors import DataError
 from app.refit.split import Test, Train, Units, Validation
@@ -42,13 +43,24 @@ class Ledger(Generic[S]):
     costs: Mapping[int, Floats]
 
     def route(self, thresholds: Thresholds) -> Choices:
-        """The number of passages for each question; a missing probability compares false and so reads five."""
+        """The number of passages for each question, as the gateway decides it.
+
+        A missing probability compares false and so reads five, unless every probability leads to the same passages:
+        then the gateway asks for no signal, and none can be missing.
+        """
+        always = foregone(thresholds)
+        if always is not None:
+            return np.full(len(self.p), always, dtype=np.int8)
         with np.errstate(invalid="ignore"):
             return np.where(self.p >= thresholds.tau0, 0, np.where(self.p >= thresholds.tau1, 1, 5)).astype(np.int8)
 
     def serve(self, certified: Thresholds | None, fallback: int) -> Choices:
         """The same as the gateway serves it: without certified thresholds, one number of passages for all."""
         return np.full(len(self.p), fallback, dtype=np.int8) if certified is None else self.route(certified)
+
+    def is_reference(self, thresholds: Thresholds, k: int) -> bool:
+        """Whether these thresholds are the policy that always reads k, on questions without a signal too."""
+        return thresholds == ALWAYS_K[k] and bool((self.route(thresholds) == k).all())
 
     def right(self, chosen: Choices) -> Floats:
         """1.0 where the answer with the chosen number of passages is right, else 0.0."""
@@ -71,6 +83,13 @@ class Ledger(Generic[S]):
 def spend(costs: Mapping[int, Floats], chosen: Choices) -> Floats:
     """Pick each question's cost by what it read."""
     return np.where(chosen == 0, costs[0], np.where(chosen == 1, costs[1], costs[5]))
+
+
+def foregone(thresholds: Thresholds) -> int | None:
+    """The number of passages above zero that every probability leads to, if there is one: k never grows with p."""
+    most, _ = policy.route(0.0, thresholds)
+    least, _ = policy.route(1.0, thresholds)
+    return most if least == most > 0 else None
 
 
 def is_fixed(thresholds: Thresholds) -> int | None:

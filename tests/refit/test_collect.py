@@ -10,7 +10,7 @@ import pytest
 
 from app.decision.artifact import Identity
 from app.decision.signals import TokenLogprobs, all_names
-from app.errors import DataError, UpstreamUnavailable
+from app.errors import DataError, PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Passage, Prompt
 from app.refit.collect import Collector, Labelled, collect, read_questions
 from app.refit.table import load
@@ -151,7 +151,91 @@ async def test_a_reader_that_restarts_costs_no_question(tmp_path: Path, world: A
     assert report.failed == ()
     world[0].failures = 100
     report = await collect(questions(3), out, a_collector(world), identity=IDENTITY, concurrency=1)
-    assert report.failed == ("q2",)
+    assert report.failed == (("q2", "reader: down"),)
+
+
+class FussyReader(ScriptedReader):
+    """Has no room for one question; says how many passages it had room for."""
+
+    async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
+        if "asked 1 times" in prompt.question:
+            raise PromptTooLong("the question does not fit")
+        return replace(
+            await super().generate(prompt, max_tokens=max_tokens), passages_read=min(3, len(prompt.passages))
+        )
+
+
+async def test_a_question_that_does_not_fit_is_given_up_and_the_run_goes_on(tmp_path: Path, world: Any) -> None:
+    """It is named with the reason, is not tried again, and leaves no row; the others say how much they read."""
+    out = tmp_path / "outcomes.jsonl"
+    report = await collect(questions(3), out, a_collector((FussyReader(), *world[1:])), identity=IDENTITY)
+    assert (report.asked, report.failed) == (2, (("q1", "the question does not fit"),))
+    rows = [json.loads(line) for line in out.read_bytes().splitlines()[1:]]
+    assert sorted(row["id"] for row in rows) == ["q0", "q2"]
+    assert [rows[0][k].get("passages_read") for k in ("k0", "k1", "k5")] == [None, 1, 3]
+
+
+async def test_a_closed_book_answer_never_passes_for_a_reading(tmp_path: Path) -> None:
+    """Where the search finds nothing the question is given up, and the reader is not asked."""
+    reader, embedder, retriever = ScriptedReader(), FakeEmbedder(), FakeRetriever()
+    await retriever.create("world", dimension=embedder.dimension)
+    out = tmp_path / "outcomes.jsonl"
+    report = await collect(questions(1), out, a_collector((reader, embedder, retriever)), identity=IDENTITY)
+    assert report.failed == (("q0", "no passage found"),)
+    assert reader.asked == []
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"rule": "compat"}, "rule: begun with 'tokens', now 'compat'"),
+        ({"ks": (0, 1, 5, 8)}, r"ks: begun with \[0, 1, 5\], now \[0, 1, 5, 8\]"),
+        ({"trigger": True}, "trigger: begun with False, now True"),
+    ],
+)
+@pytest.mark.parametrize("older", [False, True])
+async def test_two_manners_never_share_a_file(tmp_path: Path, world: Any, more: Any, says: str, older: bool) -> None:
+    """Another label rule, other ks or a trigger are refused by name, also where an older head does not tell them."""
+    out = tmp_path / "outcomes.jsonl"
+    await collect(questions(1), out, a_collector(world), identity=IDENTITY)
+    if older:
+        forget_the_manner(out)
+    with pytest.raises(DataError, match=says):
+        await collect(questions(2), out, a_collector(world, **more), identity=IDENTITY)
+
+
+async def test_a_table_with_an_older_head_is_resumed(tmp_path: Path, world: Any) -> None:
+    """A first line of schema and identity alone was written by the only manner there was, and goes on as that."""
+    out = tmp_path / "outcomes.jsonl"
+    await collect(questions(2), out, a_collector(world), identity=IDENTITY)
+    head = json.loads(out.read_bytes().splitlines()[0])
+    assert {name: head[name] for name in ("rule", "ks", "trigger")} == {
+        "rule": "tokens",
+        "ks": [0, 1, 5],
+        "trigger": False,
+    }
+    forget_the_manner(out)
+    report = await collect(questions(4), out, a_collector(world), identity=IDENTITY)
+    assert (report.asked, report.known, report.failed) == (2, 2, ())
+    assert len(load(out)) == 4
+
+
+def forget_the_manner(out: Path) -> None:
+    head, *rows = out.read_text().splitlines()
+    old = {key: value for key, value in json.loads(head).items() if key in {"schema", "identity"}}
+    out.write_text("\n".join([json.dumps(old), *rows]) + "\n")
+
+
+async def test_what_cannot_be_collected_is_refused_before_it_begins(tmp_path: Path, world: Any) -> None:
+    """A compressed table, a negative k and a missing file of questions each end in a message with its remedy."""
+    out = tmp_path / "outcomes.jsonl.gz"
+    with pytest.raises(DataError, match="compress it after"):
+        await collect(questions(1), out, a_collector(world), identity=IDENTITY)
+    assert not out.exists()
+    with pytest.raises(DataError, match="k=-2 is no number of passages"):
+        a_collector(world, ks=(-2, 0, 1, 5))
+    with pytest.raises(DataError, match=r"none\.jsonl: cannot be read"):
+        read_questions(tmp_path / "none.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ WORLDS = {
     "distracted": (World(level=(-0.8, 0.5, 0.4), slope=(2.0, 1.0, 1.0), shared=0.9), 800),
     # Three phrasings of each fact: rows are not independent, groups are.
     "phrasings": (World(phrasings=3), 400),
+    # A fifth of the questions have no signal, and one passage is best: what is read without one decides.
+    "gaps": (World(level=(-0.8, 0.5, 0.4), slope=(2.0, 1.0, 1.0), shared=0.9, missing=0.2), 400),
     "small": (World(level=(0.2, 0.3, 0.4), shared=0.5), 60),
 }
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from app.adapters.artifact_store import ArtifactStore
-from app.decision.artifact import ALWAYS_K, Artifact, canonical_bytes
+from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit, canonical_bytes
 from app.decision.policy import Ask, Gate, decide, settle
 from app.errors import DataError
 from app.refit.fit import predict_many
-from app.refit.holdout import ece
-from app.refit.ledger import Ledger
+from app.refit.holdout import evaluate_policy
+from app.refit.ledger import Ledger, Tariff, gate_costs
 from app.refit.options import Options
 from app.refit.publish import publish
 from app.refit.refit import Summary, refit
-from app.refit.split import split, units
+from app.refit.split import Test, split, units
 from app.refit.table import Outcomes, load
 from tests.refit.world import IDENTITY, World
 
@@ -50,6 +50,7 @@ def test_a_refit_certifies_and_saves_where_there_is_headroom(fitted: tuple[Artif
     assert test["p0"]["ece"] < 0.08
     assert test["selective"]["error"]["low"] < 0.25
     assert test["selective"]["coverage"]["value"] > 0.4
+    assert test["selective"]["accuracy_full"]["value"] < test["selective"]["accuracy_at_80"]["value"]
     assert sum(test["shares"]["graded"].values()) == pytest.approx(1.0)
     assert artifact.fallback_action == 5
     assert len(summary.test.outcomes) == artifact.report["splits"]["test"]["rows"]
@@ -210,16 +211,42 @@ def test_an_unreadable_current_is_replaced(tmp_path: Path, fitted: tuple[Artifac
     assert "could not be read" in published.why
 
 
-def test_ece_counts_the_closed_top_bin() -> None:
-    """Probabilities of exactly 1 belong to the top bin; perfect bins have no error."""
-    assert ece(np.array([1.0, 1.0, 0.0]), np.array([True, False, False])) == pytest.approx(1 / 3)
-    assert ece(np.array([0.95, 0.25, 0.25, 0.25, 0.25]), np.array([True, True, False, False, False])) == pytest.approx(
-        0.01
-    )
-    assert ece(np.array([]), np.array([], dtype=bool)) == 0.0
+def on_test(table: Outcomes, p: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:
+    book = Ledger(Test(table), p, units(table), gate_costs(table, "passage", Tariff()))
+    fits = {"graded": PolicyFit(ALWAYS_K[5], "passage")}
+    served = book.route(ALWAYS_K[5])
+    return evaluate_policy(book, fits, served=served, confidence=confidence, tau=0.0, tariff=Tariff())
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the published Llama outcome tables are not on this machine")
+def test_a_group_weighs_one_on_test() -> None:
+    """Phrasing half of the facts five times over changes no figure of p0 and no accuracy by coverage."""
+    table, _ = World().draw(200, seed=5)
+    p = np.random.default_rng(0).random(200)
+    p[::20] = np.nan
+    confidence = np.random.default_rng(1).random(200)
+    often = np.repeat(np.arange(200), np.where(np.arange(200) < 100, 5, 1))
+    once, many = on_test(table, p, confidence), on_test(table.take(often), p[often], confidence[often])
+    for figure in ("ece", "brier"):
+        assert many["p0"][figure] == pytest.approx(once["p0"][figure])
+    for figure in ("accuracy_full", "accuracy_at_80", "accuracy_at_90"):
+        assert many["selective"][figure]["value"] == pytest.approx(once["selective"][figure]["value"], abs=1e-3)
+    assert once["p0"]["missing"] == 10
+
+
+def test_withholding_the_least_sure_fifth_is_told() -> None:
+    """Where confidence orders the answers, accuracy at 80 % coverage is that of the surest; intervals hold both."""
+    table, _ = World().draw(500, seed=6)
+    table = replace(table, correct=table.correct | {5: np.arange(500) >= 100})
+    found = on_test(table, np.full(500, np.nan), np.arange(500) / 500)
+    assert found["selective"]["accuracy_full"]["value"] == pytest.approx(0.8)
+    assert found["selective"]["accuracy_at_80"]["value"] == pytest.approx(1.0)
+    for figure in ("accuracy_full", "accuracy_at_80"):
+        interval = found["selective"][figure]
+        assert interval["low"] <= interval["value"] <= interval["high"]
+    assert found["p0"] == {"ece": None, "brier": None, "missing": 500}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the published outcome tables are not beside this checkout")
 @pytest.mark.parametrize("name", ["nq", "squad"])
 def test_the_published_tables_refit(name: str) -> None:
     """Real answers without k=5 signals refit into an artifact that says so and is never served."""

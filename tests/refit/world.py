@@ -29,6 +29,8 @@ class World:
     shared: float = 0.8
     phrasings: int = 1
     reading_signals: bool = True
+    # The share of questions whose closed-book answer came without log-probabilities: the weakest, mostly.
+    missing: float = 0.0
 
     def draw(self, groups: int, seed: int) -> tuple[Outcomes, dict[int, NDArray[np.float64]]]:
         """A table of so many groups, and the true chance of each answer's being right."""
@@ -44,6 +46,9 @@ class World:
             chance[k] = expit(score)
             correct[k] = np.where(rng.random(n) < self.shared, luck, rng.random(n)) < chance[k]
             signals[k] = {"seq_logprob": s if k == 0 else score} if self.reading_signals or k == 0 else {}
+        if self.missing:
+            hidden = rng.random(n) < np.clip(2.0 * self.missing * expit(-2.0 * s), 0.0, 1.0)
+            signals[0]["seq_logprob"] = np.where(hidden, np.nan, s)
         none = {k: np.full(n, np.nan) for k in (0, 1, 5)}
         table = Outcomes(
             identity=IDENTITY,

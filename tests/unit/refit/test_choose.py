@@ -19,7 +19,7 @@ from app.refit.choose import (
     lay_path,
     shares_of_delta,
 )
-from app.refit.ledger import Ledger, Tariff, gate_costs, is_fixed, read_costs
+from app.refit.ledger import Ledger, Tariff, foregone, gate_costs, is_fixed, read_costs
 from app.refit.split import Train, units
 from app.refit.table import Outcomes
 from tests.refit.world import World
@@ -42,10 +42,11 @@ def test_the_grid_is_what_routing_each_question_gives(seed: int, objective: str,
     distinct = len(set(p[np.isfinite(p)].tolist())) + 1
     assert len(taus) == distinct
     assert len(first) == (distinct * (distinct + 1) // 2 if graded else distinct)
-    for i in rng.integers(0, len(first), 10):
+    for i in {*rng.integers(0, len(first), 10).tolist(), 0, distinct - 1, len(first) - 1}:
         thresholds = Thresholds(float(taus[first[i]]), float(taus[second[i]]))
         chosen = book.route(thresholds)
-        served = [5 if np.isnan(value) else route(float(value), thresholds)[0] for value in p]
+        always = foregone(thresholds)
+        served = [(always or 5) if np.isnan(value) else route(float(value), thresholds)[0] for value in p]
         assert chosen.tolist() == served
         assert accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
         assert cost[i] == pytest.approx(book.mean(book.spent(chosen)))

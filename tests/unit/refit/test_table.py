@@ -42,7 +42,10 @@ def write(path: Path, *lines: Any) -> Path:
 def test_columns_hold_what_the_lines_say(tmp_path: Path) -> None:
     """Every field of a row lands in its column, and a group defaults to the normalised question."""
     file = write(
-        tmp_path / "t.jsonl", {"schema": 1, "identity": IDENTITY}, row(0), row(1, group="g", k5=cell(correct=0))
+        tmp_path / "t.jsonl",
+        {"schema": 1, "identity": IDENTITY, "rule": "tokens", "ks": [0, 1, 5], "trigger": False},
+        row(0),
+        row(1, group="g", k5=cell(correct=0, passages_read=4)),
     )
     table = load(file)
     assert len(table) == 2
@@ -193,7 +196,7 @@ def test_an_empty_or_missing_or_cut_file_is_refused(tmp_path: Path) -> None:
         load(cut)
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the published Llama outcome tables are not on this machine")
+@pytest.mark.skipif(not SHARED.exists(), reason="the published outcome tables are not beside this checkout")
 @pytest.mark.parametrize(("name", "right"), [("nq", (190, 190, 244)), ("squad", (82, 109, 155))])
 def test_the_published_tables_load(name: str, right: tuple[int, int, int]) -> None:
     """Tables without identity, with 0 and 1 for labels and no signal at k=5, load as they are."""

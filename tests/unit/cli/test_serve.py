@@ -1,0 +1,53 @@
+"""Seeding: the demo world goes into a collection that is not there yet, and into no other."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.cli.serve import _seed
+from app.errors import UpstreamUnavailable
+from app.parts import Parts
+from app.settings import Settings
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.reader import FakeReader
+from tests.fakes.retriever import FakeRetriever
+
+
+@pytest.fixture
+def seed(tmp_path: Path) -> Path:
+    path = tmp_path / "seed.jsonl"
+    path.write_text("".join(f'{{"title": "T{i}", "text": "Passage number {i}."}}\n' for i in range(100)))
+    return path
+
+
+@pytest.fixture
+def parts() -> Parts:
+    return Parts(FakeReader(), FakeEmbedder(), FakeRetriever(), None)
+
+
+async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Path, parts: Parts) -> None:
+    """The first start makes it; nothing is left that says it is unfinished."""
+    settings = Settings(data_dir=tmp_path)
+    await _seed(settings, seed, parts)
+    assert await parts.vectors.count("demo") == 100
+    assert not {path for path in os.listdir(tmp_path) if path.startswith("seeding-")}
+
+
+async def test_a_collection_of_ones_own_is_left_alone(tmp_path: Path, seed: Path, parts: Parts) -> None:
+    """What the operator ingested is never mixed with the seed."""
+    await parts.vectors.create("demo", dimension=parts.embedder.dimension)
+    await _seed(Settings(data_dir=tmp_path), seed, parts)
+    assert await parts.vectors.count("demo") == 0
+
+
+async def test_an_interrupted_seeding_is_finished_by_the_next_start(tmp_path: Path, seed: Path, parts: Parts) -> None:
+    """A collection that is there but was not filled to the end is filled to the end."""
+    settings, embedder = Settings(data_dir=tmp_path), parts.embedder
+    assert isinstance(embedder, FakeEmbedder)
+    embedder.fail_with = UpstreamUnavailable("embedder", "interrupted")
+    with pytest.raises(UpstreamUnavailable):
+        await _seed(settings, seed, parts)
+    embedder.fail_with = None
+    await _seed(settings, seed, parts)
+    assert await parts.vectors.count("demo") == 100

@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.decision.artifact import (
+    ALWAYS_K,
+    UNREACHABLE,
+    Abstention,
+    Artifact,
+    Calibrators,
+    PolicyFit,
+    Thresholds,
+    Window,
+)
+from app.decision.policy import Ask, Gate, decide
+from app.refit.certify import lower_bound, walk
+from app.refit.choose import Step
+from app.refit.fit import fit, predict_many
+from app.refit.ledger import Ledger, foregone
+from app.refit.split import Validation, units
+from tests.refit.world import IDENTITY, World
+
+TAUS = st.one_of(st.sampled_from([0.0, 1.0, 1.5, UNREACHABLE]), st.floats(0.0, 1.0))
+
+
+@given(st.integers(0, 10_000), TAUS, TAUS, st.floats(0.0, 1.0))
+@settings(max_examples=100, deadline=None)
+def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: float, missing: float) -> None:
+    """Row by row, whatever the thresholds and whichever signals are missing, the job counts the k that is served."""
+    table, _ = World().draw(60, seed)
+    s = table.signals[0]["seq_logprob"]
+    p0 = fit("logistic", ("seq_logprob",), {"seq_logprob": s}, s > np.median(s))
+    s = np.where(np.random.default_rng(seed).random(60) < missing, np.nan, s)
+    table = replace(table, signals=table.signals | {0: {"seq_logprob": s}})
+    thresholds = Thresholds(max(one, other), min(one, other))
+    artifact = Artifact(
+        name="n",
+        version="v",
+        created="2026-01-01",
+        identity=IDENTITY,
+        calibrators=Calibrators(p0),
+        policies={"graded": PolicyFit(thresholds, "passage")},
+        abstention=Abstention(0.0, 0.2),
+        fallback_action=5,
+        window=Window(60, 60, "world"),
+    )
+    gate = Gate(artifact, allow_uncertified=True)
+    p = predict_many(p0, table.signals[0], len(table))
+    chosen = Ledger(Validation(table), p, units(table), {}).route(thresholds)
+    assert chosen.tolist() == [decide(Ask(), gate, {"seq_logprob": float(value)}).k for value in s]
+    absent = [decide(Ask(), gate, {}).k for value in s if np.isnan(value)]
+    assert chosen[np.isnan(s)].tolist() == absent
+
+
+@pytest.mark.parametrize(("k", "expected"), [(0, None), (1, 1), (5, 5)])
+def test_only_a_policy_that_always_reads_is_foregone(k: int, expected: int | None) -> None:
+    """Always-k0 still needs its probe: the probe is its answer."""
+    assert foregone(ALWAYS_K[k]) == expected
+
+
+def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None:
+    """Questions without a signal read five, so the policy differs from its reference there, and must be tested."""
+    table, _ = World().draw(400, seed=0)
+    right, wrong = np.ones(400, dtype=bool), np.zeros(400, dtype=bool)
+    table = replace(table, correct={0: right, 1: wrong, 5: wrong})
+    p = np.linspace(0.0, 1.0, 400)
+    whole = Ledger(Validation(table), p, units(table), {})
+    gaps = replace(whole, p=np.where(np.arange(400) % 4 == 0, np.nan, p))
+    path = [Step(ALWAYS_K[0], 1.0, 0.0)]
+    assert whole.is_reference(ALWAYS_K[0], 0)
+    assert walk(whole, path, references=(0,), epsilon=0.02, delta=0.1).certified == 0
+    assert lower_bound(whole, ALWAYS_K[0], references=(0,), delta=0.1) == 0.0
+    assert not gaps.is_reference(ALWAYS_K[0], 0)
+    walked = walk(gaps, path, references=(0,), epsilon=0.02, delta=0.1)
+    assert walked.certified is None
+    assert walked.failed_mean == pytest.approx(-0.25)
+    assert all(gaps.is_reference(ALWAYS_K[k], k) for k in (1, 5))
