@@ -1,6 +1,5 @@
 """Seeding: the demo world goes into a collection that is not there yet, and into no other."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,16 @@ def parts() -> Parts:
     return Parts(FakeReader(), FakeEmbedder(), FakeRetriever(), None)
 
 
+def unfinished(folder: Path) -> list[Path]:
+    return list(folder.glob("seeding-*"))
+
+
 async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """The first start makes it; nothing is left that says it is unfinished."""
     settings = Settings(data_dir=tmp_path)
     await _seed(settings, seed, parts)
     assert await parts.vectors.count("demo") == 100
-    assert not {path for path in os.listdir(tmp_path) if path.startswith("seeding-")}
+    assert not unfinished(tmp_path)
 
 
 async def test_a_collection_of_ones_own_is_left_alone(tmp_path: Path, seed: Path, parts: Parts) -> None:
