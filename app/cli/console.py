@@ -30,7 +30,7 @@ def log_to_stderr(level: str) -> None:
     handler = RichHandler(console=err, show_path=False, markup=False, log_time_format="%H:%M:%S")
     logging.basicConfig(level=level.upper(), format="%(message)s", handlers=[handler], force=True)
     # Chatty about every request they make.
-    for noisy in ("httpx", "httpcore", "sentence_transformers", "transformers"):
+    for noisy in ("httpx", "httpcore", "sentence_transformers", "transformers", "gguf"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -35,7 +35,9 @@ def collect(
         Path, typer.Argument(exists=True, dir_okay=False, help="JSON lines of {id, group?, question, gold, tags?}.")
     ],
     out_file: Annotated[Path, typer.Option("--out", help="Outcome table to append to.")],
-    k: Annotated[list[int] | None, typer.Option(help="A further k to ask with beside 0, 1 and 5; repeatable.")] = None,
+    k: Annotated[
+        list[int] | None, typer.Option(min=1, help="A further k to ask with beside 0, 1 and 5; repeatable.")
+    ] = None,
     rule: RuleOption = "tokens",
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Questions under way at once.")] = 2,
     trigger: Annotated[  # noqa: FBT002
