@@ -11,8 +11,9 @@ from rich.table import Table
 
 from app.adapters.artifact_store import parse
 from app.cli.console import app, err, log_to_stderr, out, progress
+from app.cli.opening import opened_parts
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.parts import KS, open_parts
+from app.parts import KS
 from app.settings import Settings
 
 # numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
@@ -67,16 +68,10 @@ async def _collect(
     from app.refit.collect import Collector, collect, read_questions  # noqa: PLC0415
 
     labelled = read_questions(questions)
-    with err.status("starting the reader and the embedder…"):
-        opening = open_parts(settings)
-        parts = await opening.__aenter__()
-    try:
+    async with opened_parts(settings) as parts:
         reader = await parts.reader.identify()
         identity = reader.within(
-            embedder=parts.embedder.name,
-            collection=settings.collection,
-            max_tokens=settings.max_tokens,
-            ks=KS,
+            embedder=parts.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
         )
         collector = Collector(
             reader=parts.reader,
@@ -97,8 +92,6 @@ async def _collect(
                 concurrency=concurrency,
                 on_progress=lambda done, _: bar.update(task, completed=done),
             )
-    finally:
-        await opening.__aexit__(None, None, None)
     out.print(f"{report.asked} asked, {report.known} were there, {len(report.failed)} failed, in {out_file}")
     for identifier, reason in report.failed:
         err.print(f"{identifier}: {reason}", highlight=False, markup=False)

@@ -13,9 +13,10 @@ import uvicorn
 
 from app.cli.console import app, err, log_to_stderr
 from app.cli.corpus import fill
+from app.cli.opening import opened_parts
 from app.errors import ConfigurationError, UnknownCollection
 from app.main import create_app
-from app.parts import Parts, open_parts
+from app.parts import Parts
 from app.settings import Settings
 
 
@@ -35,13 +36,8 @@ def serve(
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
-    with err.status("starting the reader and the embedder…"):
-        opening = open_parts(settings)
-        parts = await opening.__aenter__()
-    try:
+    async with opened_parts(settings) as parts:
         await _answer_until_told_to_stop(settings, parts, listener)
-    finally:
-        await opening.__aexit__(None, None, None)
 
 
 async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener: socket.socket) -> None:
@@ -65,6 +61,7 @@ async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:
     try:
         await parts.vectors.count(settings.collection)
     except UnknownCollection:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
         unfinished.touch()
     if unfinished.exists():
         report = await fill([seed], settings.collection, parts.embedder, parts.vectors)
