@@ -174,7 +174,7 @@ async def collect(
     *,
     identity: Identity,
     concurrency: int = 2,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Collected:
     """Append every question's row that `out` does not hold yet; `on_progress` hears done and total."""
     if out.suffix == ".gz":
@@ -183,6 +183,7 @@ async def collect(
     todo = [question for question in questions if question.id not in known]
     done = len(questions) - len(todo)
     failed: list[tuple[str, str]] = []
+    on_progress(done, len(questions))
     with out.open("ab") as file:
         if file.tell() == 0:
             _append(file, {"schema": SCHEMA, "identity": asdict(identity)} | collector.manner)
@@ -192,8 +193,7 @@ async def collect(
             else:
                 _append(file, row)
                 done += 1
-            if on_progress is not None:
-                on_progress(done, len(questions))
+            on_progress(done, len(questions))
     return Collected(len(todo) - len(failed), len(questions) - len(todo), tuple(failed))
 
 
