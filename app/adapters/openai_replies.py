@@ -1,0 +1,170 @@
+"""What an OpenAI-compatible server's replies mean: answers with their tokens, streams, and failures.
+
+vLLM and llama.cpp differ in what they report at an answer's end, how they refuse a long prompt, and what an error
+looks like; the differences end here.
+"""
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import orjson
+
+from app.decision.signals import TokenLogprobs
+from app.errors import PromptTooLong, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.ports import Generation, Token
+
+_TOO_LONG = "the question does not fit the reader's context: shorten it"
+
+
+def check(status: int, raw: bytes, model: str) -> None:
+    """Raise what a status other than 200 means."""
+    if status == 200:
+        return
+    message = _error_message(raw)
+    if status == 400 and _is_too_long(message):
+        raise PromptTooLong(_TOO_LONG)
+    if status in {408, 504}:
+        raise UpstreamTimeout("reader", f"the reader answered {status}: {message}")
+    if status == 404:
+        raise UpstreamUnavailable("reader", f"the reader has no such path or does not serve {model!r}: {message}")
+    if status in {401, 403}:
+        raise UpstreamUnavailable("reader", "the reader refused the key: set FETCHWISE_READER_API_KEY")
+    if status == 429 or status >= 500:
+        raise UpstreamUnavailable("reader", f"the reader answered {status}: {message}")
+    raise UpstreamBadReply("reader", f"the reader answered {status}: {message}")
+
+
+def _error_message(raw: bytes) -> str:
+    try:
+        error = orjson.loads(raw).get("error")
+    except (orjson.JSONDecodeError, AttributeError):
+        return raw[:200].decode(errors="replace")
+    if isinstance(error, dict):
+        return f"{error.get('type', '')} {error.get('message', '')}".strip()[:500]
+    return str(error)[:500] if error else raw[:200].decode(errors="replace")
+
+
+def _is_too_long(message: str) -> bool:
+    lowered = message.lower()
+    return any(phrase in lowered for phrase in ("context length", "context size", "exceed_context", "too long"))
+
+
+def json_object(raw: bytes | str) -> dict[str, Any]:
+    """The JSON object of a body; UpstreamBadReply where it is none."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise UpstreamBadReply("reader", "the reader's reply is not JSON") from error
+    if not isinstance(value, dict):
+        raise UpstreamBadReply("reader", "the reader's reply is not a JSON object")
+    return value
+
+
+def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -> Generation:
+    """The answer of a whole reply; UpstreamBadReply where a part is missing, PromptTooLong where it was cut short."""
+    try:
+        choice = reply["choices"][0]
+        _refuse_cut_short(choice.get("finish_reason"), reply.get("usage") or {}, max_tokens)
+        content = choice["message"]["content"] or ""
+        tokens = (choice.get("logprobs") or {}).get("content") or []
+        return _finished(content, [_raw_token(token) for token in tokens], reply.get("usage") or {}, passages_read)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
+
+
+def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
+    """Servers quietly shorten an answer to what the prompt leaves of the context; half an answer is none."""
+    if finish_reason == "length" and int(usage.get("completion_tokens") or max_tokens) < max_tokens:
+        raise PromptTooLong(_TOO_LONG)
+
+
+_RawToken = tuple[bytes, TokenLogprobs]
+
+
+def _raw_token(token: Mapping[str, Any]) -> _RawToken:
+    text = bytes(token["bytes"]) if token.get("bytes") else str(token["token"]).encode()
+    top = tuple(_number(entry["logprob"]) for entry in token.get("top_logprobs") or ())
+    return text, TokenLogprobs(_number(token["logprob"]), top)
+
+
+def _number(value: object) -> float:
+    # JSON has no NaN or infinity, so servers send null for them.
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _finished(content: str, tokens: Sequence[_RawToken], usage: Mapping[str, Any], passages_read: int) -> Generation:
+    answer = content.split("\n", 1)[0].strip()
+    return Generation(
+        text=answer,
+        tokens=tuple(_answer_tokens(answer, tokens)),
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        completion_tokens=int(usage.get("completion_tokens") or len(tokens)),
+        passages_read=passages_read,
+    )
+
+
+def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogprobs]:
+    """Keep the tokens that begin before the answer ends: the stop and the end token never count.
+
+    Servers differ in whether they report the end token and how they print it, so its position tells, not its name.
+    Leading white space of the first tokens is not in the answer, so counting starts behind it.
+    """
+    if not answer:
+        return []
+    joined = b"".join(text for text, _ in tokens).decode(errors="replace")
+    position = -len(joined[: len(joined) - len(joined.lstrip())].encode())
+    length = len(answer.encode())
+    kept = []
+    for text, logprobs in tokens:
+        if position >= length:
+            break
+        kept.append(logprobs)
+        position += len(text)
+    return kept
+
+
+async def events_of(
+    response: aiohttp.ClientResponse, quotable: Callable[[bytes], bytes]
+) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a server-sent event stream; ending before `[DONE]` means the server died."""
+    async for line in response.content:
+        payload = line.strip().removeprefix(b"data:").strip()
+        if payload == b"[DONE]":
+            return
+        if line.startswith(b"data:"):
+            event = json_object(payload)
+            if "error" in event:
+                message = _error_message(quotable(payload))
+                raise UpstreamUnavailable("reader", f"the reader failed while answering: {message}")
+            yield event
+    raise UpstreamUnavailable("reader", "the reader broke the answer off")
+
+
+async def assemble(
+    events: AsyncIterator[dict[str, Any]], passages_read: int, max_tokens: int, context: int
+) -> AsyncGenerator[Token | Generation, None]:
+    """The pieces of a streamed reply as they come, then the same answer as a whole reply would give."""
+    content, tokens, usage, finish_reason = "", list[_RawToken](), dict[str, Any](), None
+    answered = False
+    try:
+        async for event in events:
+            usage = event.get("usage") or usage
+            if context and not tokens and int(usage.get("prompt_tokens") or 0) + max_tokens > context:
+                raise PromptTooLong(_TOO_LONG)
+            for choice in event.get("choices") or ():
+                answered = True
+                text = (choice.get("delta") or {}).get("content") or ""
+                new = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or ()]
+                finish_reason = choice.get("finish_reason") or finish_reason
+                content += text
+                tokens += new
+                if text or new:
+                    yield Token(text, tuple(logprobs for _, logprobs in new))
+        if not answered:
+            raise UpstreamBadReply("reader", "the reader's stream holds no answer")
+        _refuse_cut_short(finish_reason, usage, max_tokens)
+        yield _finished(content, tokens, usage, passages_read)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error
