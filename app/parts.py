@@ -30,12 +30,11 @@ class VectorStore(Retriever, Corpus, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that a question needs, opened. `reader_server` is the child process, where we run one."""
+    """Everything that a question needs, opened."""
 
     reader: Reader
     embedder: Embedder
     vectors: VectorStore
-    reader_server: ChildServer | None
 
 
 @asynccontextmanager
@@ -51,7 +50,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
         except* FetchwiseError as failures:
             # The first tells what to mend; the other part was cancelled or will be met next.
             raise failures.exceptions[0] from None
-        yield Parts(reader.result()[0], embedder.result(), vectors, reader.result()[1])
+        yield Parts(reader.result(), embedder.result(), vectors)
 
 
 def open_vectors(settings: Settings) -> VectorStore:
@@ -88,7 +87,7 @@ async def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder:
     return embedder
 
 
-async def open_reader(settings: Settings, stack: AsyncExitStack) -> tuple[Reader, ChildServer | None]:
+async def open_reader(settings: Settings, stack: AsyncExitStack) -> Reader:
     """Start the reader where it is ours to start, and open a client to it."""
     server = await _reader_server(settings)
     if server is None:
@@ -111,7 +110,7 @@ async def open_reader(settings: Settings, stack: AsyncExitStack) -> tuple[Reader
         chat_template_kwargs={"enable_thinking": False} if settings.reader_thinking == "off" else None,
     )
     stack.push_async_callback(reader.close)
-    return reader, server
+    return reader
 
 
 async def _reader_server(settings: Settings) -> ChildServer | None:

@@ -79,7 +79,7 @@ async def _data_dir(patient: _Patient) -> str:
 
 
 async def _reader(patient: _Patient) -> str:
-    patient.reader, _ = await open_reader(patient.settings, patient.stack)
+    patient.reader = await open_reader(patient.settings, patient.stack)
     identity = await patient.reader.identify()
     generation = await patient.reader.generate(Prompt("What is the capital of France?"), max_tokens=8)
     missing = [name for name in NAMES if name not in extract(generation.tokens)]

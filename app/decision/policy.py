@@ -146,7 +146,7 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
     if ask.policy is Policy.UTILITY:
         return not (gate.revoked or gate.bypassed)
     fit = gate.fit_in_force(ask.policy)
-    return fit is not None and not _foregone(ask, fit)
+    return fit is not None and foregone(fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED) is None
 
 
 def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # noqa: PLR0911 - a table, read downwards
@@ -168,9 +168,10 @@ def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # n
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
         return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
-    if p0 is None and not _foregone(ask, fit):
+    required = ask.retrieval is Retrieval.REQUIRED
+    if p0 is None and foregone(fit.thresholds, required=required) is None:
         return Decision(FULL, Reason.NO_SIGNAL, thresholds=fit.thresholds)
-    k, reason = route(p0 or 0.0, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
+    k, reason = route(p0 or 0.0, fit.thresholds, required=required)
     return Decision(k, reason, p0, p1, p5, fit.thresholds, _certified(ask, gate, fit), fit.escalate)
 
 
@@ -188,6 +189,16 @@ def route(p0: float, thresholds: Thresholds, *, required: bool = False) -> tuple
     if p0 >= thresholds.tau1:
         return COMPACT, Reason.BORDERLINE
     return FULL, Reason.UNCERTAIN
+
+
+def foregone(thresholds: Thresholds, *, required: bool = False) -> int | None:
+    """The number of passages above zero that every probability leads to, if there is one.
+
+    K never grows with p, so both ends tell. The refit job scores its tables by this too.
+    """
+    most, _ = route(0.0, thresholds, required=required)
+    least, _ = route(1.0, thresholds, required=required)
+    return most if least == most > 0 else None
 
 
 def settle(ask: Ask, gate: Gate, confidence: float | None) -> bool:
@@ -282,14 +293,6 @@ def _by_utility(
         return Decision(k, Reason.RETRIEVAL_REQUIRED, p0, p1, p5)
     reason = {0: Reason.CONFIDENT, COMPACT: Reason.BORDERLINE, FULL: Reason.UNCERTAIN}[k]
     return Decision(k, reason, p0, p1, p5)
-
-
-def _foregone(ask: Ask, fit: PolicyFit) -> bool:
-    """Tell whether every probability leads to the same passages: k never grows with p, so both ends tell."""
-    required = ask.retrieval is Retrieval.REQUIRED
-    least, _ = route(1.0, fit.thresholds, required=required)
-    most, _ = route(0.0, fit.thresholds, required=required)
-    return least == most > 0
 
 
 def _certified(ask: Ask, gate: Gate, fit: PolicyFit) -> bool:

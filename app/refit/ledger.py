@@ -7,8 +7,8 @@ from typing import Generic, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision import policy
 from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.policy import foregone
 from app.errors import DataError
 from app.refit.split import Test, Train, Units, Validation
 from app.refit.table import Outcomes
@@ -83,13 +83,6 @@ class Ledger(Generic[S]):
 def spend(costs: Mapping[int, Floats], chosen: Choices) -> Floats:
     """Pick each question's cost by what it read."""
     return np.where(chosen == 0, costs[0], np.where(chosen == 1, costs[1], costs[5]))
-
-
-def foregone(thresholds: Thresholds) -> int | None:
-    """The number of passages above zero that every probability leads to, if there is one: k never grows with p."""
-    most, _ = policy.route(0.0, thresholds)
-    least, _ = policy.route(1.0, thresholds)
-    return most if least == most > 0 else None
 
 
 def is_fixed(thresholds: Thresholds) -> int | None:

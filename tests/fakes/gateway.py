@@ -50,7 +50,7 @@ def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: FakeR
     @asynccontextmanager
     async def opened(_: Settings) -> AsyncIterator[Parts]:
         try:
-            yield Parts(reader, embedder, vectors, None)
+            yield Parts(reader, embedder, vectors)
         finally:
             for part in (reader, embedder, vectors):
                 await part.close()

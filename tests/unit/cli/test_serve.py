@@ -22,7 +22,7 @@ def seed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def parts() -> Parts:
-    return Parts(FakeReader(), FakeEmbedder(), FakeRetriever(), None)
+    return Parts(FakeReader(), FakeEmbedder(), FakeRetriever())
 
 
 def unfinished(folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.decision.artifact import ALWAYS_K, Thresholds
-from app.decision.policy import route
+from app.decision.policy import foregone, route
 from app.errors import DataError
 from app.refit.choose import (
     best_fixed,
@@ -19,7 +19,7 @@ from app.refit.choose import (
     lay_path,
     shares_of_delta,
 )
-from app.refit.ledger import Ledger, Tariff, foregone, gate_costs, is_fixed, read_costs
+from app.refit.ledger import Ledger, Tariff, gate_costs, is_fixed, read_costs
 from app.refit.split import Train, units
 from app.refit.table import Outcomes
 from tests.refit.world import World

@@ -15,11 +15,11 @@ from app.decision.artifact import (
     Thresholds,
     Window,
 )
-from app.decision.policy import Ask, Gate, decide
+from app.decision.policy import Ask, Gate, decide, foregone
 from app.refit.certify import lower_bound, walk
 from app.refit.choose import Step
 from app.refit.fit import fit, predict_many
-from app.refit.ledger import Ledger, foregone
+from app.refit.ledger import Ledger
 from app.refit.split import Validation, units
 from tests.refit.world import IDENTITY, World
 
