@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.decision.artifact import Abstention, Certificate, PolicyFit, Thresholds
-from app.refit.bounds import Betting, answers, binomial_p, selective_p, selective_upper
+from app.refit.abstain import Given
+from app.refit.bounds import Betting, binomial_p
 from app.refit.choose import Step
 from app.refit.ledger import Floats, Ledger, is_fixed
 from app.refit.split import VALIDATION_SHARE, Units, Validation
@@ -153,48 +154,39 @@ def reference_name(references: Sequence[int]) -> str:
 
 
 def certify_abstention(
-    right: Floats,
-    confidence: Floats,
-    units: Units,
-    path: Sequence[float],
-    *,
-    target: float,
-    delta: float,
-    spent: float,
+    served: Given, possible: Sequence[Given], units: Units, path: Sequence[float], *, target: float, delta: float
 ) -> Abstention:
-    """Walk from the strictest threshold to none, while the error among answered is shown to be below the target.
+    """Walk from a strict threshold to none, while the error among answered is shown to be below the target.
 
-    `spent` is the part of delta that is left for this policy: which policy abstains was itself chosen on validation,
-    so delta is shared among all that might have been. Of the threshold selected the target is guaranteed; the bound in
-    its certificate is the pointwise upper bound there, at the level `spent`.
+    Which policy is served was itself chosen on validation, so a step must be shown of every policy that might have
+    been (`possible`): the p-value of a step is the greatest over them, which is an intersection-union test and needs
+    no correction, and the walk is as valid as if the choice had been known before. Of the threshold selected the
+    target is guaranteed; the bound in its certificate is the pointwise upper bound for the policy served.
     """
     last: float | None = None
     for tau in path:
-        if selective_p(right, answers(confidence, tau), units, target, spent) > spent:
+        if any(policy.p_value(tau, units, target, delta) > delta for policy in possible):
             break
         last = tau
-    if last is not None:
-        bound = selective_upper(right, answers(confidence, last), units, spent)
+    if last is not None and served in possible:
+        bound = served.upper(last, units, delta)
         return Abstention(last, target, Certificate(target, delta, "error among answered", units.count, bound))
-    answered = answers(confidence, path[0])
-    share = float(answered @ units.weights)
-    error = float(((1.0 - right) * answered) @ units.weights) / share if share else 1.0
-    needed = _answers_needed(error, target, share, spent)
-    why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
-        f", not below the target of {target:g}: no number of labels mends that"
-        if needed is None
-        else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
-    )
-    return Abstention(_empirical_tau(right, confidence, units, path, target), target, None, why, needed)
+    share, error = served.observed(path[0], units)
+    needed = _answers_needed(error, target, share, delta)
+    if served not in possible:
+        why, needed = "the gate is certified further than train foresaw, and nothing was tested so far out", None
+    else:
+        why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
+            f", not below the target of {target:g}: no number of labels mends that"
+            if needed is None
+            else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
+        )
+    return Abstention(_empirical_tau(served, units, path, target), target, None, why, needed)
 
 
-def _empirical_tau(right: Floats, confidence: Floats, units: Units, path: Sequence[float], target: float) -> float:
+def _empirical_tau(served: Given, units: Units, path: Sequence[float], target: float) -> float:
     """The most permissive threshold whose observed error is within the target, else the strictest tried."""
-    for tau in reversed(path):
-        answered = answers(confidence, tau)
-        if ((1.0 - right - target) * answered) @ units.weights <= 0.0:
-            return tau
-    return path[0]
+    return next((tau for tau in reversed(path) if served.observed(tau, units)[1] <= target), path[0])
 
 
 def _answers_needed(error: float, target: float, share: float, delta: float) -> int | None:

@@ -15,7 +15,7 @@ from app.decision.artifact import ALWAYS_K, UNREACHABLE, Thresholds
 from app.decision.calibrator import Calibrator
 from app.decision.signals import NAMES, PREFIXES, prefixed
 from app.errors import DataError
-from app.refit.bounds import answers, selective_p
+from app.refit.abstain import Given
 from app.refit.fit import Floats, Labels, Method, fit, folds, out_of_fold
 from app.refit.ledger import ACTIONS, Ledger
 from app.refit.split import Train, Units
@@ -78,7 +78,7 @@ def choose_calibrator(
     if not pool:
         raise DataError("no signal to fit on: collect the table with log-probabilities switched on")
     few = np.flatnonzero(units.codes < _rows_to_groups(units))
-    fewer = Units(units.codes[few], np.bincount(units.codes[few]).astype(np.float64))
+    fewer = units.take(few)
     fold, target = folds(labels[few], fewer.codes), labels[few]
     columns = {name: signals[name][few] for name in usable}
     losses = np.stack([_brier(out_of_fold(m, s, columns, target, fold), target, fewer) for m, s in pool])
@@ -173,32 +173,33 @@ def grid(
     return (first, second), taus, total({k: ledger.fixed(k) for k in ACTIONS}), total(ledger.costs)
 
 
-def lay_abstention(right: Floats, confidence: Floats, units: Units, *, target: float, delta: float) -> list[float]:
-    """Thresholds on confidence from the strictest to zero, starting where train is surest of the target.
+def lay_abstention(given: Sequence[Given], units: Units, *, target: float) -> list[float]:
+    """Thresholds on confidence from a strict one to zero, starting where train is surest of the target.
 
-    The strictest of all would answer so little that nothing could be shown of it.
+    The strictest of all would answer so little that nothing could be shown of it. Of several policies the one that
+    train is least sure of counts.
     """
-    known = np.sort(confidence[np.isfinite(confidence)])[::-1]
+    rows = np.flatnonzero(units.codes < _rows_to_groups(units))
+    fewer = units.take(rows)
+    known = np.concatenate([policy.confidence[rows] for policy in given])
+    known = np.sort(known[np.isfinite(known)])[::-1]
     inner = np.flatnonzero(known[:-1] - known[1:] > _RESOLUTION) + 1
     inner = inner[inner >= len(known) * _LEAST_COVERAGE]
     if len(inner) > STEPS:
         inner = np.unique(inner[np.linspace(0, len(inner) - 1, STEPS).round().astype(np.intp)])
     taus = [*(0.5 * (known[inner - 1] + known[inner])).tolist(), 0.0]
-    surest = np.argmin([selective_p(right, answers(confidence, tau), units, target, delta) for tau in taus])
+    surest = np.argmax([min(_clearance(policy.gain(tau, target)[rows], fewer) for policy in given) for tau in taus])
     return taus[int(surest) :]
 
 
-def shares_of_delta(ledger: Ledger[Train], path: Sequence[Step], references: Sequence[int], epsilon: float) -> Floats:
-    """Part delta among the policies that validation may end at: first the fallback, then the steps of the path.
+def foreseen(ledger: Ledger[Train], path: Sequence[Step], references: Sequence[int], epsilon: float) -> int:
+    """How many steps of the path validation might certify: those before train itself sees one fall short.
 
-    Train guesses where the walk will end; the share halves every three steps from there. A union bound over all
-    ends makes whatever is claimed of the end reached as valid as if it had been known before.
+    What is claimed of the end of a walk must be shown of every end that it might have had, so that the claim needs no
+    correction for the choice; ends that train all but rules out would only get in the way.
     """
-    cleared = [_standard_errors(ledger, step.thresholds, references, epsilon) >= _SAFE for step in path]
-    guess = cleared.index(False) if False in cleared else len(path)
-    shares = np.exp2(-np.abs(np.arange(len(path) + 1) - guess) / 3.0)
-    parted: Floats = shares / shares.sum()
-    return parted
+    cleared = [_standard_errors(ledger, step.thresholds, references, epsilon) >= 0.0 for step in path]
+    return cleared.index(False) if False in cleared else len(path)
 
 
 def _standard_errors(ledger: Ledger[Train], thresholds: Thresholds, references: Sequence[int], epsilon: float) -> float:
@@ -209,6 +210,12 @@ def _standard_errors(ledger: Ledger[Train], thresholds: Thresholds, references: 
             d = ledger.units.means(right - ledger.fixed(k))
             cleared = min(cleared, (d.mean() + epsilon) * np.sqrt(len(d)) / max(float(d.std()), 1e-9))
     return float(cleared)
+
+
+def _clearance(gain: Floats, units: Units) -> float:
+    """By how many standard errors a mean over groups lies above zero."""
+    means = units.means(gain)
+    return float(means.mean() * np.sqrt(len(means)) / max(float(means.std()), 1e-9))
 
 
 def _brier(p: Floats, labels: Labels, units: Units) -> Floats:

@@ -16,10 +16,10 @@ from typing import IO, Any
 import orjson
 
 from app.decision.artifact import Identity, mismatches
+from app.decision.labels import Rule, judge
 from app.decision.signals import extract
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
 from app.ports import Clock, Embedder, Generation, Passage, Prompt, Reader, Retriever
-from app.refit.labels import Rule, judge
 from app.refit.table import normalise_group, read_identity
 
 SCHEMA = 1

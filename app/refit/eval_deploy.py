@@ -8,11 +8,12 @@ import numpy as np
 
 from app.decision.artifact import ALWAYS_K, Artifact, Thresholds
 from app.decision.calibrator import signals_of
+from app.decision.cost import Tariff
 from app.errors import DataError
 from app.refit.eval_study import Study
 from app.refit.fit import Floats, Method, predict_many
 from app.refit.frontier import match
-from app.refit.ledger import ACTIONS, Choices, Ledger, Tariff, gate_costs, is_fixed
+from app.refit.ledger import ACTIONS, Choices, Ledger, gate_costs, is_fixed
 from app.refit.metrics import Draws
 from app.refit.options import Options
 from app.refit.refit import refit

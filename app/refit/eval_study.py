@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.decision.labels import Rule, judge
 from app.decision.signals import NAMES
 from app.errors import DataError
 from app.refit.baselines import baselines, kind_of
 from app.refit.fit import Floats, Labels, Method, fit, folds, out_of_fold, predict_many
 from app.refit.frontier import areas, drawn_areas, yardsticks
-from app.refit.labels import Rule, judge
 from app.refit.metrics import Draws, interval, quality
 from app.refit.split import Units, units
 from app.refit.table import Outcomes

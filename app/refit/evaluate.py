@@ -14,13 +14,13 @@ from typing import Any, cast
 import numpy as np
 
 from app.decision.artifact import Artifact
+from app.decision.labels import Rule
 from app.decision.signals import NAMES
 from app.refit.eval_calibration import methods, sizes
 from app.refit.eval_deploy import Deployed, confidences, deploy
 from app.refit.eval_study import FUSED, Assessed, Study, assess_all, main_signal, relabelled, study_of
 from app.refit.eval_tables import beyond, by_tag, cost, drafts, harm
 from app.refit.frontier import AXES, Curve, binary, envelope, graded, ladder
-from app.refit.labels import Rule
 from app.refit.metrics import interval, plain, reliability
 from app.refit.selective import compare
 from app.refit.table import Outcomes

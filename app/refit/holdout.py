@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from app.decision.artifact import Artifact, Calibrators, PolicyFit
+from app.decision.cost import Tariff
 from app.errors import DataError
 from app.refit.bounds import answers
 from app.refit.choose import frontier
 from app.refit.fit import predict_many
-from app.refit.ledger import ACTIONS, OBJECTIVES, Choices, Floats, Ledger, Tariff, gate_costs, read_costs
+from app.refit.ledger import ACTIONS, OBJECTIVES, Choices, Floats, Ledger, gate_costs, read_costs
 from app.refit.metrics import Draws, ece, interval, losses
 from app.refit.selective import drawn, risk_of
 from app.refit.split import Test, Train, Units, units

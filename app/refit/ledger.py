@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.cost import Tariff
 from app.decision.policy import foregone
 from app.errors import DataError
 from app.refit.split import Test, Train, Units, Validation
@@ -20,16 +21,6 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 ACTIONS = (0, 1, 5)
 
 S = TypeVar("S", Train, Validation, Test)
-
-
-@dataclass(frozen=True, slots=True)
-class Tariff:
-    """What an operator pays, for the objective `money`: per token, per retrieval call and per passage."""
-
-    prompt_token: float = 0.0
-    completion_token: float = 0.0
-    call: float = 0.0
-    passage: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -104,19 +95,13 @@ def read_costs(outcomes: Outcomes, objective: Objective, tariff: Tariff) -> dict
         return gate_costs(outcomes, objective, tariff)
     if objective == "latency":
         return {k: _column(outcomes.ms[k], f"k{k}.ms", objective) for k in ACTIONS}
-    if objective == "money" and tariff == Tariff():
+    if objective == "money" and tariff.is_free:
         raise DataError("the objective money needs prices: name at least one of the four")
     prompt = {k: _column(outcomes.prompt_tokens[k], f"k{k}.prompt_tokens", objective) for k in ACTIONS}
     completion = {k: _column(outcomes.completion_tokens[k], f"k{k}.completion_tokens", objective) for k in ACTIONS}
     if objective == "tokens":
         return {k: prompt[k] + completion[k] for k in ACTIONS}
-    return {
-        k: tariff.prompt_token * prompt[k]
-        + tariff.completion_token * completion[k]
-        + tariff.call * (k > 0)
-        + tariff.passage * k
-        for k in ACTIONS
-    }
+    return {k: tariff.generation(prompt[k], completion[k]) + tariff.retrieval(k) for k in ACTIONS}
 
 
 _SHARES: dict[str, dict[int, float]] = {

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from app.decision.cost import Tariff
 from app.errors import DataError
 from app.refit.choose import DEFAULT_METHODS
 from app.refit.fit import Method
-from app.refit.ledger import ACTIONS, Objective, Tariff
+from app.refit.ledger import ACTIONS, Objective
 
 Reference = Literal["every", "k0", "k1", "k5"]
 REFERENCES: tuple[Reference, ...] = get_args(Reference)

@@ -17,15 +17,16 @@ from app.decision.artifact import (
 )
 from app.decision.signals import all_names
 from app.errors import DataError
+from app.refit.abstain import Given
 from app.refit.certify import certify_abstention, certify_policy
 from app.refit.choose import (
     Chosen,
     Step,
     best_fixed,
     choose_calibrator,
+    foreseen,
     lay_abstention,
     lay_path,
-    shares_of_delta,
 )
 from app.refit.fit import Floats, Labels, predict_many
 from app.refit.holdout import confidences, evaluate_policy, graded_against_binary
@@ -46,9 +47,9 @@ class Plan:
     chosen: Mapping[str, Chosen]
     calibrators: Calibrators
     paths: Mapping[str, tuple[Step, ...]]
-    # How delta is parted among the ends that validation may reach: the fallback, then each step of the graded path.
-    shares: Floats
     fallback: int
+    # What the gateway may come to serve once validation has been walked: the fallback, or a step that train foresees.
+    possible: tuple[Thresholds | None, ...]
     notes: tuple[str, ...]
 
 
@@ -118,16 +119,17 @@ def plan(train: Train, names: tuple[str, ...], options: Options) -> Plan:
         for policy in ("binary", "graded")
     }
     calibrators = Calibrators(**{name: fitted.calibrator for name, fitted in chosen.items()})
-    shares = shares_of_delta(ledger, paths["graded"], options.references, options.epsilon)
-    return Plan(ledger, chosen, calibrators, paths, shares, best_fixed(ledger, (1, 5)), tuple(notes))
+    ahead = foreseen(ledger, paths["graded"], options.references, options.epsilon)
+    possible = (None, *(step.thresholds for step in paths["graded"][:ahead]))
+    return Plan(ledger, chosen, calibrators, paths, best_fixed(ledger, (1, 5)), possible, tuple(notes))
 
 
 def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
     """Walk the paths, then the path of abstention under the policy that will really be served."""
     ledger = ledger_of(validation, planned.calibrators, options)
-    policies, reached = {}, {}
+    policies = {}
     for policy, path in planned.paths.items():
-        policies[policy], walked = certify_policy(
+        policies[policy], _ = certify_policy(
             ledger,
             path,
             references=options.references,
@@ -135,28 +137,31 @@ def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
             delta=options.delta,
             objective=options.objective,
         )
-        reached[policy] = 0 if walked.certified is None else walked.certified + 1
-    served = policies["graded"].thresholds if reached["graded"] else None
-    on_train = planned.ledger
-    route = on_train.serve(served, planned.fallback)
-    path_of_tau = lay_abstention(
-        on_train.right(route),
-        _out_of_fold_confidence(planned.chosen, route),
-        on_train.units,
-        target=options.risk_target,
-        delta=options.risk_delta,
-    )
-    route = ledger.serve(served, planned.fallback)
+    served = policies["graded"].thresholds if policies["graded"].certificate else None
+    given = {end: _given(ledger, planned, end) for end in (served, *planned.possible)}
     abstention = certify_abstention(
-        ledger.right(route),
-        confidences(planned.calibrators, validation.outcomes, route),
+        given[served],
+        [given[end] for end in planned.possible],
         ledger.units,
-        path_of_tau,
+        _abstention_path(planned, options),
         target=options.risk_target,
         delta=options.risk_delta,
-        spent=float(planned.shares[reached["graded"]]) * options.risk_delta,
     )
     return Verdict(policies, abstention)
+
+
+def _abstention_path(planned: Plan, options: Options) -> list[float]:
+    """Laid on train, by out-of-fold confidences."""
+    ledger, given = planned.ledger, []
+    for end in planned.possible:
+        route = ledger.serve(end, planned.fallback)
+        given.append(Given(ledger.right(route), _out_of_fold_confidence(planned.chosen, route)))
+    return lay_abstention(given, ledger.units, target=options.risk_target)
+
+
+def _given(ledger: Ledger[Validation], planned: Plan, end: Thresholds | None) -> Given:
+    route = ledger.serve(end, planned.fallback)
+    return Given(ledger.right(route), confidences(planned.calibrators, ledger.split.outcomes, route))
 
 
 def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test, options: Options) -> dict[str, Any]:

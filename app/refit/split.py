@@ -95,6 +95,10 @@ class Units:
             return ordered
         return np.bincount(self.codes, weights=values, minlength=self.count) / self.sizes
 
+    def take(self, rows: NDArray[np.intp]) -> "Units":
+        """The same for some of the rows, which must be all rows of the first groups."""
+        return Units(self.codes[rows], np.bincount(self.codes[rows]).astype(np.float64))
+
 
 def units(outcomes: Outcomes, *, salt: str | None = None) -> Units:
     """Group the rows; with a salt, groups are numbered in the order of a hash, else of first appearance."""

@@ -16,8 +16,8 @@ import orjson
 from numpy.typing import NDArray
 
 from app.decision.artifact import Identity
+from app.decision.labels import normalise
 from app.errors import DataError
-from app.refit.labels import normalise
 
 Floats = NDArray[np.float64]
 REQUIRED_KS = (0, 1, 5)

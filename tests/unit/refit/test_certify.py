@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.cost import Tariff
+from app.refit.abstain import Given
 from app.refit.certify import certify_abstention, certify_policy, labels_needed, reference_name, walk
 from app.refit.choose import Step
-from app.refit.ledger import Ledger, Tariff, gate_costs
+from app.refit.ledger import Ledger, gate_costs
 from app.refit.split import Validation, units
 from tests.refit.world import World
 
@@ -101,24 +103,42 @@ def test_abstention_walks_to_the_most_it_may_answer() -> None:
     right = (rng.random(4000) < confidence).astype(float)
     grouping = units(World().draw(4000, seed=0)[0])
     path = [0.8, 0.7, 0.65, 0.62, 0.6, 0.5, 0.0]
-    fit = certify_abstention(right, confidence, grouping, path, target=0.2, delta=0.1, spent=0.1)
+    given = Given(right, confidence)
+    fit = certify_abstention(given, [given], grouping, path, target=0.2, delta=0.1)
     assert fit.certificate is not None
     assert fit.tau in (0.62, 0.65)
     assert fit.certificate.bound <= 0.2
-    stricter = certify_abstention(right, confidence, grouping, path, target=0.2, delta=0.1, spent=1e-6)
+    stricter = certify_abstention(given, [given], grouping, path, target=0.2, delta=1e-6)
     assert stricter.tau >= fit.tau
+
+
+def test_abstention_is_shown_of_every_policy_that_might_be_served() -> None:
+    """A possible policy that errs more holds the walk back; a served one that nobody foresaw is not certified."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(4000)
+    grouping = units(World().draw(4000, seed=0)[0])
+    given = Given((rng.random(4000) < confidence).astype(float), confidence)
+    worse = Given((rng.random(4000) < confidence - 0.05).astype(float), confidence)
+    path = [0.8, 0.7, 0.65, 0.62, 0.6, 0.5, 0.0]
+    alone = certify_abstention(given, [given], grouping, path, target=0.2, delta=0.1)
+    beside = certify_abstention(given, [given, worse], grouping, path, target=0.2, delta=0.1)
+    assert beside.certificate is not None
+    assert beside.tau > alone.tau
+    unforeseen = certify_abstention(given, [worse], grouping, path, target=0.2, delta=0.1)
+    assert unforeseen.certificate is None
+    assert "foresaw" in (unforeseen.why_not or "")
 
 
 def test_abstention_that_cannot_be_certified_says_why() -> None:
     """Answers that are mostly wrong have no number of labels; nearly good ones have one."""
     grouping = units(World().draw(100, seed=0)[0])
-    wrong = np.zeros(100)
-    fit = certify_abstention(wrong, np.full(100, 0.5), grouping, [0.4, 0.0], target=0.2, delta=0.1, spent=0.1)
+    wrong = Given(np.zeros(100), np.full(100, 0.5))
+    fit = certify_abstention(wrong, [wrong], grouping, [0.4, 0.0], target=0.2, delta=0.1)
     assert fit.certificate is None
     assert fit.labels_needed is None
     assert "no number of labels" in (fit.why_not or "")
-    nearly = (np.arange(100) % 6 > 0).astype(float)
-    fit = certify_abstention(nearly, np.full(100, 0.5), grouping, [0.4, 0.0], target=0.2, delta=0.1, spent=0.1)
+    nearly = Given((np.arange(100) % 6 > 0).astype(float), np.full(100, 0.5))
+    fit = certify_abstention(nearly, [nearly], grouping, [0.4, 0.0], target=0.2, delta=0.1)
     assert fit.certificate is None
     assert fit.labels_needed is not None
     assert fit.labels_needed > 250

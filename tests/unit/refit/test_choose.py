@@ -7,19 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.cost import Tariff
 from app.decision.policy import foregone, route
 from app.errors import DataError
+from app.refit.abstain import Given
 from app.refit.choose import (
     best_fixed,
     candidates,
     choose_calibrator,
+    foreseen,
     frontier,
     grid,
     lay_abstention,
     lay_path,
-    shares_of_delta,
 )
-from app.refit.ledger import Ledger, Tariff, gate_costs, is_fixed, read_costs
+from app.refit.ledger import Ledger, gate_costs, is_fixed, read_costs
 from app.refit.split import Train, units
 from app.refit.table import Outcomes
 from tests.refit.world import World
@@ -153,22 +155,34 @@ def test_a_path_of_abstention_ends_at_answering_all() -> None:
     confidence = rng.random(1000)
     right = (rng.random(1000) < confidence).astype(float)
     grouping = units(World().draw(1000, seed=0)[0])
-    path = lay_abstention(right, confidence, grouping, target=0.2, delta=0.1)
+    path = lay_abstention([Given(right, confidence)], grouping, target=0.2)
     assert path[-1] == 0.0
     assert all(a > b for a, b in itertools.pairwise(path))
     assert 0.5 < path[0] < 0.95
-    assert lay_abstention(right, np.full(1000, np.nan), grouping, target=0.2, delta=0.1) == [0.0]
+    assert lay_abstention([Given(right, np.full(1000, np.nan))], grouping, target=0.2) == [0.0]
 
 
-def test_shares_of_delta_add_up_to_one() -> None:
-    """One share for the fallback and one for each step, the greatest where train expects the walk to end."""
+def test_the_least_sure_of_several_policies_lays_the_path() -> None:
+    """A second policy whose confidence says nothing takes the start to where it, too, has the best chance."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(1000)
+    sure = Given((rng.random(1000) < 0.5 + confidence / 2).astype(float), confidence)
+    vague = Given((np.arange(1000) % 20 < 17).astype(float), confidence)
+    grouping = units(World().draw(1000, seed=0)[0])
+    alone, both = (lay_abstention(given, grouping, target=0.2)[0] for given in ([sure], [sure, vague]))
+    assert both < alone
+
+
+def test_what_train_foresees_ends_where_it_sees_a_step_fall_short() -> None:
+    """Some of the path, but not the steps that are too inaccurate on train itself."""
     table, _ = World().draw(1500, seed=1)
     book = ledger(table, 1 / (1 + np.exp(-table.signals[0]["seq_logprob"])))
     path = lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)
-    shares = shares_of_delta(book, path, (0, 1, 5), 0.02)
-    assert len(shares) == len(path) + 1
-    assert shares.sum() == pytest.approx(1.0)
-    assert 0 < shares.argmax() < len(path)
+    ahead = foreseen(book, path, (0, 1, 5), 0.02)
+    best = max(book.mean(book.fixed(k)) for k in (0, 1, 5))
+    assert 0 < ahead < len(path)
+    assert all(step.accuracy >= best - 0.02 - 1e-9 for step in path[:ahead])
+    assert path[ahead].accuracy < best - 0.02
 
 
 def test_costs_by_axis() -> None:
