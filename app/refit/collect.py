@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -91,6 +92,7 @@ class Collector:
         rule: Rule = "tokens",
         trigger: bool = False,
         clock: Clock = time.perf_counter,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._reader = reader
         self._embedder = embedder
@@ -102,6 +104,7 @@ class Collector:
         self._trigger = trigger
         self._rule: Rule = rule
         self._clock = clock
+        self._today = today
 
     @property
     def manner(self) -> dict[str, Any]:
@@ -119,6 +122,7 @@ class Collector:
             "question": question.question,
             "gold": list(question.gold),
             "tags": question.tags,
+            "at": self._today().isoformat(timespec="seconds"),
         }
         started = self._clock()
         passages = await self._retriever.search(

@@ -29,8 +29,6 @@ class Options:
     signals: tuple[str, ...] | None = None
     methods: tuple[Method, ...] = DEFAULT_METHODS
     tariff: Tariff = field(default_factory=Tariff)
-    first: str | None = None
-    last: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse levels that are no probabilities."""

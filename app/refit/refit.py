@@ -200,7 +200,7 @@ def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Opti
         policies=verdict.policies,
         abstention=verdict.abstention,
         fallback_action=planned.fallback,
-        window=Window(len(outcomes), len(set(outcomes.groups)), options.source, options.first, options.last),
+        window=Window(len(outcomes), len(set(outcomes.groups)), options.source, outcomes.first, outcomes.last),
         cost_ms=_cost_ms(train),
         quantiles=_quantiles(train.signals[0]),
     )

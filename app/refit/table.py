@@ -46,6 +46,9 @@ class Outcomes:
     prompt_tokens: dict[int, Floats]
     completion_tokens: dict[int, Floats]
     ms: dict[int, Floats]
+    # When the first and the last question was asked, as ISO 8601 in UTC; None where no row says.
+    first: str | None = None
+    last: str | None = None
 
     def __len__(self) -> int:
         """How many questions."""
@@ -75,6 +78,8 @@ class Outcomes:
             prompt_tokens=pick_each(self.prompt_tokens),
             completion_tokens=pick_each(self.completion_tokens),
             ms=pick_each(self.ms),
+            first=self.first,
+            last=self.last,
         )
 
 
@@ -189,6 +194,8 @@ class _Reader:
         self.correct: dict[str, array[int]] = {}
         self.signals: dict[str, _Columns] = {}
         self.facts: dict[str, dict[str, array[float]]] = {}
+        self.first: str | None = None
+        self.last: str | None = None
 
     def consume(self, stream: BinaryIO) -> Iterator[int]:
         for number, line in enumerate(stream, 1):
@@ -220,6 +227,8 @@ class _Reader:
             prompt_tokens={k: np.array(self.facts[key]["prompt_tokens"]) for k, key in by_k.items()},
             completion_tokens={k: np.array(self.facts[key]["completion_tokens"]) for k, key in by_k.items()},
             ms={k: np.array(self.facts[key]["ms"]) for k, key in by_k.items()},
+            first=self.first,
+            last=self.last,
         )
 
     def _wrong(self, message: str) -> DataError:
@@ -267,6 +276,8 @@ class _Reader:
                 raise self._wrong(f"{key} is here and not on the first row: collect {key} for all rows or for none")
         for key in self.keys:
             self._cell(key, row.get(key))
+        if isinstance(at := row.get("at"), str):
+            self.first, self.last = min(self.first or at, at), max(self.last or at, at)
         self.ids[identifier] = self.number
         self.groups.append(str(row.get("group") or normalise_group(question)))
         if len(self.ids) % _BLOCK == 0:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,12 @@ def a_collector(world: tuple[ScriptedReader, FakeEmbedder, FakeRetriever], **mor
 async def test_the_table_holds_what_the_refit_job_reads(tmp_path: Path, world: Any) -> None:
     """What collect writes, `load` reads: identity, labels, every signal with its prefixes, tokens and time."""
     out = tmp_path / "outcomes.jsonl"
-    report = await collect(questions(6), out, a_collector(world), identity=IDENTITY)
+    days = iter(datetime(2026, 1, day, 12, tzinfo=UTC) for day in (3, 1, 2, 5, 4, 6))
+    report = await collect(
+        questions(6), out, a_collector(world, today=lambda: next(days)), identity=IDENTITY, concurrency=1
+    )
     table = load(out)
+    assert (table.first, table.last) == ("2026-01-01T12:00:00+00:00", "2026-01-06T12:00:00+00:00")
     assert (report.asked, report.known, report.failed) == (6, 0, ())
     assert table.identity == IDENTITY
     assert [table.correct[k].mean() for k in (0, 1, 5)] == [0.0, 1.0, 1.0]
