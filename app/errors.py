@@ -4,13 +4,18 @@ FetchwiseError
 ├── BadRequest                the caller's to mend
 │   ├── ContradictoryRequest  two fields that cannot both be meant
 │   ├── UnknownCollection     no such collection
+│   ├── UnknownDecision       no such answer: never given, not kept, or pruned
+│   ├── NothingToJudge        feedback on an abstention, or on a text that is not kept
 │   └── PromptTooLong         question and best passage exceed the reader's context
-├── Unauthorised              no key, or a key without the scope
+├── Denied                    the key does not allow this
+│   ├── Unauthorised          no key, or none that is known
+│   └── OverLimit             the key's own limit is reached; try again later
 ├── Overloaded                no permit left; try again later
 ├── UpstreamError             a part behind the gateway failed
 │   ├── UpstreamTimeout       it did not answer in time
 │   ├── UpstreamUnavailable   it could not be reached, or said it is not there
 │   └── UpstreamBadReply      it answered nonsense
+├── LogUnavailable            the decision log cannot be written now
 ├── NoPassages                retrieval worked and found nothing, where an answer was insisted on
 ├── ArtifactError             a calibrator file that must not be served
 │   ├── ArtifactSchemaError   it does not parse, or is of another schema version
@@ -19,6 +24,8 @@ FetchwiseError
 ├── StoreInUse                another process holds the embedded vector store
 └── ConfigurationError        the settings cannot be served; refuses to start
 """
+
+from enum import StrEnum
 
 
 class FetchwiseError(Exception):
@@ -37,12 +44,52 @@ class UnknownCollection(BadRequest):
     """The named collection does not exist."""
 
 
+class UnknownDecision(BadRequest):
+    """No answer with this id is known: it was never given, its record was not kept, or it has been pruned."""
+
+
+class NothingToJudge(BadRequest):
+    """Feedback that cannot apply: the answer was withheld, or its text is not kept."""
+
+
 class PromptTooLong(BadRequest):
     """Question and best passage alone exceed the reader's context."""
 
 
-class Unauthorised(FetchwiseError):
-    """No key, or a key without the scope that the route needs."""
+class Denial(StrEnum):
+    """Why a key did not do: the closed set that is counted."""
+
+    NO_KEY = "no_key"
+    BAD_KEY = "bad_key"
+    SCOPE = "scope"
+    COLLECTION = "collection"
+    FILTER = "filter"
+    RATE = "rate"
+    CONCURRENCY = "concurrency"
+
+
+class Denied(FetchwiseError):
+    """The key is known, and does not allow this."""
+
+    def __init__(self, message: str, *, why: Denial) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class Unauthorised(Denied):
+    """No key, or none that is known; `challenge` says how one could be given."""
+
+    def __init__(self, message: str, *, why: Denial, challenge: str = "Bearer") -> None:
+        super().__init__(message, why=why)
+        self.challenge = challenge
+
+
+class OverLimit(Denied):
+    """The key's own limit is reached, whatever the gateway could still take on."""
+
+    def __init__(self, message: str, *, why: Denial, retry_after_s: int = 1) -> None:
+        super().__init__(message, why=why)
+        self.retry_after_s = retry_after_s
 
 
 class Overloaded(FetchwiseError):
@@ -79,6 +126,10 @@ class UpstreamBadReply(UpstreamError):
     """It answered, and the answer makes no sense."""
 
     kind = "bad_reply"
+
+
+class LogUnavailable(FetchwiseError):
+    """The decision log cannot be written now, so nothing may be acknowledged."""
 
 
 class NoPassages(FetchwiseError):

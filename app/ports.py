@@ -1,13 +1,18 @@
 """What the life of a question needs from the world: small Protocols, and the values that cross them."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.decision.artifact import Identity
-from app.decision.policy import Gate
-from app.decision.record import DecisionRecord
+from app.decision.audit import AuditRow
+from app.decision.drift import Solicited
+from app.decision.feedback import Feedback, Judged
+from app.decision.policy import Ask, Decision, Gate
+from app.decision.record import DecisionRecord, Shadow
 from app.decision.signals import TokenLogprobs
+from app.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +190,85 @@ class Observer(Protocol):
 
     def observe(self, record: DecisionRecord) -> None:
         """Take note of one finished decision."""
+        ...
+
+
+class DecisionStore(Protocol):
+    """Keeps decisions, shadow runs and feedback for good. Blocking: meant for a thread of its own."""
+
+    def write(
+        self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
+    ) -> list[Judged | BadRequest]:
+        """Store decisions and shadow runs, then feedback, each with its time (Unix seconds), as one.
+
+        Durable once this returns. What is there already is left alone, and a run whose decision is not there is
+        dropped. One outcome a feedback comes back: what it came to, or why it cannot apply. Raises LogUnavailable where
+        nothing of all this was stored.
+        """
+        ...
+
+    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
+        """Read what `FeedbackStream` promises."""
+        ...
+
+    def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
+        """At most `limit` decisions from that time on, the newest, each with the verdict in force."""
+        ...
+
+    def prune(self, before: float, *, limit: int) -> int:
+        """Delete up to `limit` decisions from before that time, with their feedback; says how many it were."""
+        ...
+
+    def close(self) -> None:
+        """Release connections; idempotent."""
+        ...
+
+
+class FeedbackStream(Protocol):
+    """The judgements that the drift test learns from, in the order of the log."""
+
+    async def solicited(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
+        """The next judgements, after a position, of answers that were drawn for feedback under this calibrator.
+
+        The first word on an answer counts: what was learned from it cannot be unlearned. LogUnavailable where the
+        log cannot be read.
+        """
+        ...
+
+
+class FeedbackDesk(Protocol):
+    """Takes feedback on answers that were given."""
+
+    async def give(self, feedback: Feedback) -> Judged:
+        """Keep it and say what it came to; UnknownDecision, NothingToJudge, or LogUnavailable if it was not kept."""
+        ...
+
+
+class Explorer(Protocol):
+    """Lets a random action stand in for some decisions, so that the log does not only know what the gate chose."""
+
+    def consider(self, ask: Ask, decision: Decision) -> Decision:
+        """The decision, or a random one in its stead, with the chance of each."""
+        ...
+
+
+class Shadows(Protocol):
+    """Asks some questions again at every k when nobody waits."""
+
+    def draws(self, ask: Ask, *, collection: str, max_tokens: int) -> bool:
+        """Throw the dice for one question."""
+        ...
+
+    def run(self, identifier: str, text: str) -> None:
+        """Put a drawn question on the list; must not block."""
+        ...
+
+
+class Stages(Protocol):
+    """Watches a stage from its beginning to its end, as a trace does."""
+
+    def __call__(self, stage: str, /) -> AbstractContextManager[object]:
+        """Enter with the stage, leave with it or with what it raised."""
         ...
 
 

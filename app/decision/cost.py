@@ -1,9 +1,51 @@
-"""What gating costs against always fetching five passages, for each schedule; any unit, ms or tokens or money.
+"""What gating costs against always fetching the same passages, for each schedule; any unit, ms or tokens or money.
 
 Symbols as in the paper: cb a closed-book probe, ret retrieval, ob reading with passages.
 """
 
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+
+class Number(Protocol):
+    """What the arithmetic below asks of a number, so that it serves one value and an array of draws alike."""
+
+    def __add__(self, other: Any, /) -> Any: ...  # noqa: ANN401 - a float and an array each answer in kind
+
+    def __sub__(self, other: Any, /) -> Any: ...  # noqa: ANN401
+
+    def __rsub__(self, other: Any, /) -> Any: ...  # noqa: ANN401
+
+    def __mul__(self, other: Any, /) -> Any: ...  # noqa: ANN401
+
+    def __truediv__(self, other: Any, /) -> Any: ...  # noqa: ANN401
+
+
+N = TypeVar("N", bound=Number)
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What an operator pays: per token, per retrieval call and per passage."""
+
+    prompt_token: float = 0.0
+    completion_token: float = 0.0
+    call: float = 0.0
+    passage: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no price was named, so that money says nothing."""
+        return self == Tariff()
+
+    def generation(self, prompt_tokens: N, completion_tokens: N) -> N:
+        """The price of one generation."""
+        price: N = prompt_tokens * self.prompt_token + completion_tokens * self.completion_token
+        return price
+
+    def retrieval(self, k: int) -> float:
+        """The price of fetching k passages."""
+        return (self.call if k else 0.0) + self.passage * k
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +86,11 @@ NO_EXIT = Exit(caught=0.0, spent=1.0)
 def always_rag(c: Costs) -> float:
     """Retrieve and read five passages for every question, with no probe."""
     return c.ret5 + c.ob5
+
+
+def always(c: Costs, k: int) -> float:
+    """Read k passages for every question, with no probe."""
+    return {1: c.ret1 + c.ob1, 5: c.ret5 + c.ob5}[k]
 
 
 def serial(c: Costs, s: Shares, exit_: Exit = NO_EXIT) -> float:
@@ -87,6 +134,30 @@ def race_break_even_skip(c: Costs) -> float:
     if c.cb < full:
         return 0.0
     return float("inf") if c.cb > full else 1.0
+
+
+def mean_retrieving(c: Costs, s: Shares) -> float:
+    """What a question that reads passages pays for them, on average over how many they are."""
+    retrieving = s.k1 + s.k5
+    if retrieving == 0.0:
+        raise ValueError("no question reads passages, so there is no mean of what they cost")
+    return (s.k1 * always(c, 1) + s.k5 * always(c, 5)) / retrieving
+
+
+def gate_cost(cb: N, skip: N, retrieving: N) -> N:
+    """The serial gate: a probe for every question, and `retrieving` for each that is not skipped."""
+    cost: N = cb + (1.0 - skip) * retrieving
+    return cost
+
+
+def break_even_against(cb: N, retrieving: N, reference: N) -> N:
+    """The skip rate from which that gate is cheaper than `reference` for every question, at the same mix of passages.
+
+    Negative where it is cheaper without skipping any, because it reads less; above 1 where it never is. For the binary
+    gate against five passages this is the paper's cb / (ret5 + ob5).
+    """
+    skip: N = 1.0 - (reference - cb) / retrieving
+    return skip
 
 
 def ratio(gate: float, c: Costs) -> float:

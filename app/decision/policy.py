@@ -135,6 +135,9 @@ class Decision:
     certified: bool = False
     escalate: bool = False
     withhold: bool = False
+    # Whether a random action stands in for the decided one, and the chance that each had; None: no chance at work.
+    explored: bool = False
+    propensities: Mapping[str, float] | None = None
 
 
 def needs_probe(ask: Ask, gate: Gate) -> bool:

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.decision.artifact import Thresholds
+from app.decision.artifact import Identity, Thresholds
 from app.decision.policy import Action, Policy, Reason, Retrieval
+
+# Policies that choose k by a probability, and the reasons that stand where their choice was carried out.
+_GATING = frozenset({Policy.GRADED, Policy.BINARY, Policy.UTILITY})
+_CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,32 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowOutcome:
+    """One answer of a shadow run, as an outcome table has it, without its label."""
+
+    answer: str
+    signals: Mapping[str, float]
+    prompt_tokens: int
+    completion_tokens: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """What every action would have answered to a question that was served by one; `id` is that of its record."""
+
+    id: str
+    # What was asked: a refit never mixes two systems.
+    identity: Identity
+    outcomes: Mapping[int, ShadowOutcome]
+
+    @property
+    def tokens(self) -> int:
+        """What the run cost."""
+        return sum(outcome.prompt_tokens + outcome.completion_tokens for outcome in self.outcomes.values())
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """Everything about one answered question."""
 
@@ -75,4 +105,27 @@ class DecisionRecord:
     # A part that failed on the way, and how, though the question could still be settled.
     failure: tuple[str, str] | None = None
     schedule: str = "serial"
+    # Every action answers this question in the background, when there is time.
+    shadowed: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
+    # Where chance had a part in the choice: how likely each action was, and whether chance overruled the policy.
+    propensities: Mapping[str, float] | None = None
+    explored: bool = False
+    # Whether the asker was asked for feedback.
+    solicited: bool = False
+    # The public id of the asker's key, where callers have keys.
+    key: str | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether a probe was paid for and its calibrated probability chose k: the questions that gating is judged by.
+
+        Not where the search then failed or found nothing: k is 0 there, and nothing was saved.
+        """
+        return (
+            self.p_closed_book is not None
+            and self.retrieval is Retrieval.AUTO
+            and self.policy in _GATING
+            and self.reason in _CHOSEN
+            and not self.explored
+        )

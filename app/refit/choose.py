@@ -16,7 +16,7 @@ from app.decision.calibrator import Calibrator
 from app.decision.signals import NAMES, PREFIXES, prefixed
 from app.errors import DataError
 from app.refit.abstain import Given
-from app.refit.fit import Floats, Labels, Method, fit, folds, out_of_fold
+from app.refit.fit import FUSIONS, Floats, Labels, Method, Weighted, fit_beside, folds, out_of_fold
 from app.refit.ledger import ACTIONS, Ledger
 from app.refit.split import Train, Units
 
@@ -31,8 +31,8 @@ _SAFE = 2.0
 _RESOLUTION = 1e-9
 # Answering less than this is not answering.
 _LEAST_COVERAGE = 0.05
-_SIMPLEST: dict[Method, int] = {"logistic": 0, "temperature": 1, "isotonic": 2, "fused": 3}
-DEFAULT_METHODS: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused")
+_SIMPLEST: dict[Method, int] = {"logistic": 0, "temperature": 1, "isotonic": 2, "fused": 3, "curved": 4}
+DEFAULT_METHODS: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,22 +57,30 @@ class Step:
 
 
 def candidates(names: Sequence[str], methods: Sequence[Method]) -> list[tuple[Method, tuple[str, ...]]]:
-    """Every method on every signal, and the fusion of the three signals on the whole answer and on each prefix."""
+    """Every method on every signal, and each fusion of the three signals on the whole answer and on each prefix."""
     found: list[tuple[Method, tuple[str, ...]]] = [
-        (method, (name,)) for method in methods if method != "fused" for name in names
+        (method, (name,)) for method in methods if method not in FUSIONS for name in names
     ]
-    if "fused" in methods:
-        for fusion in (NAMES, *(tuple(prefixed(name, length) for name in NAMES) for length in PREFIXES)):
-            present = tuple(name for name in fusion if name in names)
-            if len(present) > 1:
-                found.append(("fused", present))
+    for fusion in (NAMES, *(tuple(prefixed(name, length) for name in NAMES) for length in PREFIXES)):
+        present = tuple(name for name in fusion if name in names)
+        if len(present) > 1:
+            found += [(method, present) for method in methods if method in FUSIONS]
     return found
 
 
 def choose_calibrator(
-    signals: Mapping[str, Floats], labels: Labels, units: Units, names: Sequence[str], methods: Sequence[Method]
+    signals: Mapping[str, Floats],
+    labels: Labels,
+    units: Units,
+    names: Sequence[str],
+    methods: Sequence[Method],
+    *,
+    extra: Weighted | None = None,
 ) -> Chosen:
-    """Fit every candidate out-of-fold, take the simplest of the best, and fit that one on all rows."""
+    """Fit every candidate out-of-fold, take the simplest of the best, and fit that one on all rows.
+
+    `extra` are rows of other groups that join every fit; candidates are compared on the table's own rows alone.
+    """
     usable = [name for name in names if name in signals and np.isfinite(signals[name]).any()]
     pool = candidates(usable, methods)
     if not pool:
@@ -81,7 +89,9 @@ def choose_calibrator(
     fewer = units.take(few)
     fold, target = folds(labels[few], fewer.codes), labels[few]
     columns = {name: signals[name][few] for name in usable}
-    losses = np.stack([_brier(out_of_fold(m, s, columns, target, fold), target, fewer) for m, s in pool])
+    thinned = extra.thin(COMPARED_ROWS) if extra else None
+    predicted = (out_of_fold(m, s, columns, target, fold, extra=thinned) for m, s in pool)
+    losses = np.stack([_brier(p, target, fewer) for p in predicted])
     means = losses.mean(axis=1)
     best = int(means.argmin())
     gap = losses - losses[best]
@@ -89,8 +99,8 @@ def choose_calibrator(
     rank = [(_SIMPLEST[m], "@" in s[0], means[i], i) for i, (m, s) in enumerate(pool) if tied[i]]
     winner = min(rank)[-1]
     method, chosen = pool[winner]
-    whole = out_of_fold(method, chosen, signals, labels, folds(labels, units.codes))
-    calibrator = fit(method, chosen, signals, labels)
+    whole = out_of_fold(method, chosen, signals, labels, folds(labels, units.codes), extra=extra)
+    calibrator = fit_beside(method, chosen, signals, labels, extra)
     return Chosen(calibrator, method, chosen, float(means[winner]), len(pool), whole)
 
 

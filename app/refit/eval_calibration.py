@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.errors import DataError
 from app.refit.eval_study import Study
-from app.refit.fit import METHODS, Floats, Method, fit, out_of_fold, predict_many
+from app.refit.fit import FUSIONS, METHODS, Floats, Method, fit, out_of_fold, predict_many
 from app.refit.metrics import ece, losses, quality
 
 SIZES = (50, 100, 200, 400, 800, 1_600, 3_200)
@@ -17,11 +17,11 @@ _SIZED: tuple[Method, ...] = ("logistic", "isotonic")
 
 
 def methods(study: Study, main: str, present: tuple[str, ...]) -> dict[str, Any]:
-    """AUROC, ECE, Brier and NLL of every method, out-of-fold on the main signal, or on all of them for `fused`."""
+    """AUROC, ECE, Brier and NLL of every method, out-of-fold on the main signal, or on all of them for a fusion."""
     found: dict[str, Any] = {"signal": main}
     for method in METHODS:
-        names = present if method == "fused" else (main,)
-        if method == "fused" and len(present) < 2:
+        names = present if method in FUSIONS else (main,)
+        if method in FUSIONS and len(present) < 2:
             continue
         try:
             p = out_of_fold(method, names, study.outcomes.signals[0], study.labels, study.fold)

@@ -51,7 +51,7 @@ KEYS = """\
 | … `proper`, `naive`, `random`, `oracle` | confidence of the answer given, always p0, none, the truth |
 | `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong` |
 | … `matrix`, `saved` | the four cells of y0 and yk; harmful retrievals avoided at each operating point |
-| `methods` | logistic, isotonic, temperature, minmax on the main signal, and fused |
+| `methods` | logistic, isotonic, temperature, minmax on the main signal, fused and curved on all |
 | `sizes` | held-out ECE and Brier after fitting on 50, 100, 200 … groups |
 | `popularity`, `tags` | accuracy and skip rate in each bucket of `tags.popularity` (or null), and of other tags |
 | `beyond_k5` | each k above five: accuracy, paired difference, right at five and wrong here |

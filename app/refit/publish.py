@@ -1,6 +1,7 @@
 """Putting an artifact where the gateway finds it: whole or not at all, and served only if it is not worse.
 
 `DIR/<version>.json` is immutable; `DIR/CURRENT` names the version that is served. Both appear by rename.
+`DIR/HISTORY` has a line for each change of CURRENT.
 """
 
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def publish(
     path = store.publish(artifact)
     if why_not is not None:
         return Published(path, current=False, why=why_not)
-    store.promote(artifact.version)
+    store.promote(artifact.version, by="refit")
     return Published(path, current=True, why=unreadable or ("forced" if force else "not worse than what was served"))
 
 

@@ -1,7 +1,7 @@
 """The offline job from an outcome table to an artifact; the same table and options give the same bytes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from app.refit.choose import (
     lay_abstention,
     lay_path,
 )
-from app.refit.fit import Floats, Labels, predict_many
+from app.refit.fit import Floats, Labels, Weighted, predict_many
 from app.refit.holdout import confidences, evaluate_policy, graded_against_binary
 from app.refit.ledger import ACTIONS, Choices, Ledger, S, gate_costs, is_fixed
 from app.refit.options import Options
@@ -37,6 +37,20 @@ from app.refit.table import Outcomes
 
 LEAST_GROUPS = 50
 _DECILES = tuple(np.arange(1, 10) / 10)
+
+
+# Each calibrator, the k whose signals it reads, and the k whose answer it judges.
+CALIBRATORS = {"p0": (0, 0), "p1": (0, 1), "p5": (0, 5), "conf1": (1, 1), "conf5": (5, 5)}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Aside:
+    """What joins a table from elsewhere: rows of other train groups, by calibrator, for fitting and nothing else."""
+
+    weighted: Mapping[str, Weighted] = field(default_factory=dict)
+    # What the artifact's report and a person should know about them, and about where the table came from.
+    report: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,39 +90,45 @@ class Summary:
 
 
 def refit(
-    outcomes: Outcomes, options: Options, *, on_step: Callable[[str], None] | None = None
+    outcomes: Outcomes,
+    options: Options,
+    *,
+    aside: Aside | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> tuple[Artifact, Summary]:
     """Choose on train, certify on validation, report on test."""
     say = on_step or (lambda _: None)
+    aside = aside or Aside()
     names = _candidate_signals(outcomes, options)
     _require_enough(outcomes)
     train, validation, test = split(outcomes)
     say("choosing on train")
-    chosen = plan(train, names, options)
+    chosen = plan(train, names, options, aside.weighted)
     say("certifying on validation")
     verdict = certify(validation, chosen, options)
     say("evaluating on test")
     artifact = _artifact(outcomes, chosen, verdict, options)
-    notes = (*chosen.notes, *_policy_notes(verdict.policies))
-    report = _report(chosen, verdict, validation, test, options) | {"notes": list(notes)}
+    notes = (*aside.notes, *chosen.notes, *_policy_notes(verdict.policies))
+    report = _report(chosen, verdict, validation, test, options) | {**aside.report, "notes": list(notes)}
     artifact = replace(artifact, report=report)
     return replace(artifact, version=content_version(artifact)), Summary(notes, test)
 
 
-def plan(train: Train, names: tuple[str, ...], options: Options) -> Plan:
-    """Fit and choose calibrators, and lay the paths."""
+def plan(train: Train, names: tuple[str, ...], options: Options, aside: Mapping[str, Weighted] | None = None) -> Plan:
+    """Fit and choose calibrators, and lay the paths; `aside` joins the fits, by calibrator."""
     notes: list[str] = []
+    aside = aside or {}
     grouping = units(train.outcomes, salt="order")
     # P0 must be had; where another calibrator cannot be, a note says why and the gateway does without.
     chosen = {}
-    for name, (source, k) in _WANTED.items():
+    for name, (source, k) in CALIBRATORS.items():
         signals: Mapping[str, Floats] = train.outcomes.signals[source]
         labels: Labels = train.outcomes.correct[k]
         if source and not any(signal in signals for signal in names):
             notes.append(f"{name}: the table has no signal for k={k}, so answers read from it never abstain")
             continue
         try:
-            chosen[name] = choose_calibrator(signals, labels, grouping, names, options.methods)
+            chosen[name] = choose_calibrator(signals, labels, grouping, names, options.methods, extra=aside.get(name))
         except DataError as error:
             if name == "p0":
                 raise
@@ -226,10 +246,6 @@ def _require_enough(outcomes: Outcomes) -> None:
         raise DataError(
             f"{total} groups are too few to fit, certify and test on: collect at least {LEAST_GROUPS}, better 1,000"
         )
-
-
-# Each calibrator, the k whose signals it reads, and the k whose answer it judges.
-_WANTED = {"p0": (0, 0), "p1": (0, 1), "p5": (0, 5), "conf1": (1, 1), "conf5": (5, 5)}
 
 
 def _describe(chosen: Chosen) -> dict[str, Any]:

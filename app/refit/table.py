@@ -117,7 +117,7 @@ def load(
         size = path.stat().st_size
         with path.open("rb") as raw:
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            reader = _Reader(path, texts=columns == "all")
+            reader = TableBuilder(path, texts=columns == "all")
             for number in reader.consume(stream):
                 if on_progress is not None and number % _BLOCK == 0:
                     on_progress(raw.tell(), size)
@@ -128,7 +128,7 @@ def load(
     return reader.finish()
 
 
-class _Columns:
+class SignalColumns:
     """Signals of one k. The rows of a block share one order of names; a new name starts a new block."""
 
     def __init__(self) -> None:
@@ -178,13 +178,15 @@ class _Columns:
         return result
 
 
-class _Reader:
-    """Reads lines one at a time; the first wrong one ends it."""
+class TableBuilder:
+    """Takes rows one at a time, from the lines of a file or from elsewhere; the first wrong one ends it."""
 
-    def __init__(self, path: Path, *, texts: bool) -> None:
-        self.path, self.texts, self.number = path, texts, 0
-        self.identity: Identity | None = None
-        self.ids: dict[str, int] = {}
+    def __init__(self, source: str | Path, *, texts: bool, identity: Identity | None = None) -> None:
+        self.source, self.texts = source, texts
+        # Where the row at hand stands in the source: its line, or what else names it.
+        self.number: int | str = 0
+        self.identity = identity
+        self.ids: dict[str, int | str] = {}
         self.groups: list[str] = []
         self.questions: list[str] = []
         self.gold: list[list[str]] = []
@@ -192,12 +194,13 @@ class _Reader:
         self.keys: tuple[str, ...] = ()
         self.answers: dict[str, list[str]] = {}
         self.correct: dict[str, array[int]] = {}
-        self.signals: dict[str, _Columns] = {}
+        self.signals: dict[str, SignalColumns] = {}
         self.facts: dict[str, dict[str, array[float]]] = {}
         self.first: str | None = None
         self.last: str | None = None
 
     def consume(self, stream: BinaryIO) -> Iterator[int]:
+        """Append every line of a file; yields their numbers."""
         for number, line in enumerate(stream, 1):
             self.number = number
             row = self._parse(line)
@@ -206,12 +209,13 @@ class _Reader:
             if "schema" in row and "id" not in row:
                 self._head(row)
             else:
-                self._row(row)
+                self.add(row)
             yield number
 
     def finish(self) -> Outcomes:
+        """The table, which must have a row by now."""
         if not self.ids:
-            raise DataError(f"{self.path}: no rows: collect outcomes into it first")
+            raise DataError(f"{self.source}: no rows: collect outcomes into it first")
         by_k = {int(key[1:]): key for key in self.keys}
         return Outcomes(
             identity=self.identity,
@@ -232,7 +236,7 @@ class _Reader:
         )
 
     def _wrong(self, message: str) -> DataError:
-        return DataError(f"{self.path}:{self.number}: {message}")
+        return DataError(f"{self.source}:{self.number}: {message}")
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         if not line.strip():
@@ -262,7 +266,8 @@ class _Reader:
         except ValueError as error:
             raise self._wrong(f"{error}: collect the table again") from error
 
-    def _row(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any]) -> None:
+        """Append one question, as a line of a table has it."""
         identifier, question = row.get("id"), row.get("question")
         if not isinstance(identifier, str) or not isinstance(question, str):
             raise self._wrong("a row needs the strings id and question: add them")
@@ -292,7 +297,7 @@ class _Reader:
         found = {key for key in row if _IS_K.fullmatch(key)} | {f"k{k}" for k in REQUIRED_KS}
         self.keys = tuple(sorted(found, key=lambda key: int(key[1:])))
         for key in self.keys:
-            self.answers[key], self.correct[key], self.signals[key] = [], array("b"), _Columns()
+            self.answers[key], self.correct[key], self.signals[key] = [], array("b"), SignalColumns()
             self.facts[key] = {fact: array("d") for fact in _FACTS}
 
     def _cell(self, key: str, cell: object) -> None:

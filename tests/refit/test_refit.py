@@ -9,11 +9,12 @@ import pytest
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit, canonical_bytes
+from app.decision.cost import Tariff
 from app.decision.policy import Ask, Gate, decide, settle
 from app.errors import DataError
 from app.refit.fit import predict_many
 from app.refit.holdout import evaluate_policy
-from app.refit.ledger import Ledger, Tariff, gate_costs
+from app.refit.ledger import Ledger, gate_costs
 from app.refit.options import Options
 from app.refit.publish import publish
 from app.refit.refit import Summary, refit
@@ -164,7 +165,10 @@ def test_publishing_writes_a_file_that_reads_back(tmp_path: Path, fitted: tuple[
     assert published.current
     assert (tmp_path / "c" / "CURRENT").read_text() == artifact.version + "\n"
     assert canonical_bytes(ArtifactStore(tmp_path / "c").load(artifact.version)) == canonical_bytes(artifact)
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [f"{artifact.version}.json", "CURRENT"]
+    left = sorted(path.name for path in (tmp_path / "c").iterdir())
+    assert left == [f"{artifact.version}.json", "CURRENT", "HISTORY"]
+    (change,) = ArtifactStore(tmp_path / "c").history()
+    assert (change.version, change.before, change.by) == (artifact.version, None, "refit")
     again = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
     assert again.current
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
-from app.decision.policy import Ask, Gate, decide
+from app.decision.policy import Ask, Gate, confidence_of, decide, settle
 from app.prompts import DEFAULT
 from app.refit.options import Options
 from app.refit.refit import refit
@@ -88,3 +88,14 @@ def test_every_collected_question_can_be_decided_again(shipped: Artifact, table:
     ]
     assert set(chosen) <= {0, 1, 5}
     assert {0, 1} <= set(chosen)
+
+
+def test_it_withholds_what_it_is_least_sure_of(shipped: Artifact, table: Outcomes) -> None:
+    """Abstention is certified, so that the gateway withholds some answers by itself, and gives most."""
+    assert shipped.abstention.certificate is not None
+    gate, given = Gate(shipped), 0
+    for row in range(len(table)):
+        k = decide(Ask(), gate, {name: float(values[row]) for name, values in table.signals[0].items()}).k
+        signals = {name: float(values[row]) for name, values in table.signals[k].items()}
+        given += not settle(Ask(), gate, confidence_of(shipped, k, signals))
+    assert 0.5 < given / len(table) < 0.95

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.decision.calibrator import (
     Calibrator,
+    Curved,
     Fused,
     Isotonic,
     Logistic,
@@ -55,6 +56,7 @@ EACH: tuple[Calibrator, ...] = (
     Temperature(S, temperature=0.5, bias=1.0),
     MinMax(S, low=-4.0, high=0.0),
     Fused((S, "margin"), means=(-1.0, 2.0), scales=(0.5, 1.0), weights=(1.0, 0.5), intercept=0.0),
+    Curved((S, "margin"), (-1.0, 2.0), (0.5, 1.0), weights=(1.0, 0.5), curves=(0.5, -0.25), intercept=0.0),
 )
 
 
@@ -80,15 +82,15 @@ def test_a_missing_signal_has_no_probability(calibrator: Calibrator, value: floa
 
 def test_fused_needs_all_of_its_signals() -> None:
     """One missing signal of several is enough for None, whichever it is."""
-    fused = EACH[-1]
-    assert fused.predict({S: -1.0, "margin": 2.0}) == 0.5
-    assert fused.predict({S: -1.0}) is None
-    assert fused.predict({"margin": 2.0}) is None
+    for fused in EACH[-2:]:
+        assert fused.predict({S: -1.0, "margin": 2.0}) == 0.5
+        assert fused.predict({S: -1.0}) is None
+        assert fused.predict({"margin": 2.0}) is None
 
 
 def test_reference_values() -> None:
     """Each method gives the value of a hand calculation."""
-    logistic, _, temperature, minmax, fused = EACH
+    logistic, _, temperature, minmax, fused, curved = EACH
     # sigma(2 (-0.5 + 1) / 0.5 + 0.25) = sigma(2.25)
     assert logistic.predict({S: -0.5}) == pytest.approx(0.904651, abs=1e-6)
     # sigma(-1 / 0.5 + 1) = sigma(-1)
@@ -98,6 +100,10 @@ def test_reference_values() -> None:
     assert minmax.predict({S: 1.0}) == 1.0
     # sigma(1 (-0.5 + 1) / 0.5 + 0.5 (4 - 2) / 1) = sigma(2)
     assert fused.predict({S: -0.5, "margin": 4.0}) == pytest.approx(0.880797, abs=1e-6)
+    # sigma(1 + 0.5 + 0.5 2 - 0.25 4) = sigma(1.5)
+    assert curved.predict({S: -0.5, "margin": 4.0}) == pytest.approx(0.817574, abs=1e-6)
+    # Beyond its reach a signal counts as at it: sigma(3 + 4.5) whether it is at 3 or at 30.
+    assert curved.predict({S: 14.0, "margin": 2.0}) == curved.predict({S: 0.5, "margin": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -168,4 +174,4 @@ def test_senseless_parameters_are_refused(build: Callable[[], Any], message: str
 
 def test_signals_of_names_what_is_read() -> None:
     """The signals that a calibrator reads are known, one or several."""
-    assert [signals_of(calibrator) for calibrator in EACH] == [(S,)] * 4 + [(S, "margin")]
+    assert [signals_of(calibrator) for calibrator in EACH] == [(S,)] * 4 + [(S, "margin")] * 2

@@ -11,8 +11,13 @@ from app.decision.cost import (
     Costs,
     Exit,
     Shares,
+    Tariff,
+    always,
     always_rag,
+    break_even_against,
     break_even_skip,
+    gate_cost,
+    mean_retrieving,
     overlap,
     overlap_break_even_skip,
     race,
@@ -150,3 +155,57 @@ def test_shares_must_add_up(wrong: tuple[float, float, float]) -> None:
     """Shares that are negative or do not add up to one are refused."""
     with pytest.raises(ValueError, match="add up to one"):
         Shares(*wrong)
+
+
+@given(costs, unit)
+@settings(deadline=None)
+def test_for_the_binary_gate_the_general_break_even_is_the_papers(c: Costs, skip: float) -> None:
+    """Against always five, with none sent to one passage, both formulas say the same at any skip rate."""
+    assume(skip < 1.0)
+    general = break_even_against(c.cb, mean_retrieving(c, binary(skip)), always(c, 5))
+    assert general == pytest.approx(break_even_skip(c), rel=1e-6, abs=1e-9)
+
+
+def test_the_published_figures_by_the_general_formulas() -> None:
+    """8B: pays from .601 and costs 26.6 % more; 32B: pays from .465 and saves 7.7 %."""
+    for c, skip, even, change in ((SMALL, SMALL_SKIP, 0.601, 26.6), (LARGE, LARGE_SKIP, 0.465, -7.7)):
+        retrieving = mean_retrieving(c, binary(skip))
+        assert break_even_against(c.cb, retrieving, always(c, 5)) == pytest.approx(even, abs=0.0005)
+        assert 100 * (gate_cost(c.cb, skip, retrieving) / always(c, 5) - 1) == pytest.approx(change, abs=0.1)
+
+
+@given(costs, shares(), st.sampled_from([1, 5]))
+@settings(deadline=None)
+def test_at_its_break_even_the_gate_costs_what_the_reference_does(c: Costs, s: Shares, k: int) -> None:
+    """Whatever the mix and the reference, at that skip rate with that mix the serial schedule costs the same."""
+    retrieving = s.k1 + s.k5
+    assume(retrieving > 1e-6)
+    even = break_even_against(c.cb, mean_retrieving(c, s), always(c, k))
+    assert gate_cost(c.cb, even, mean_retrieving(c, s)) == pytest.approx(always(c, k), rel=1e-6, abs=1e-6)
+    if 0.0 <= even <= 1.0:
+        rest = (1.0 - even) / retrieving
+        moved = Shares(even, rest * s.k1, rest * s.k5)
+        assert serial(c, moved) == pytest.approx(always(c, k), rel=1e-6, abs=1e-6)
+
+
+@given(costs, shares())
+@settings(deadline=None)
+def test_the_gate_in_two_forms(c: Costs, s: Shares) -> None:
+    """A probe and the mean of what retrieving questions pay add up to the serial schedule."""
+    assume(s.k1 + s.k5 > 1e-6)
+    assert gate_cost(c.cb, s.k0, mean_retrieving(c, s)) == pytest.approx(serial(c, s))
+
+
+def test_nothing_retrieves_so_nothing_has_a_mean() -> None:
+    """A gate that skips all has no mix of passages."""
+    with pytest.raises(ValueError, match="no question reads"):
+        mean_retrieving(SMALL, binary(1.0))
+
+
+def test_a_tariff_by_hand() -> None:
+    """Tokens, calls and passages each at their own price; one without prices is free."""
+    tariff = Tariff(prompt_token=1.0, completion_token=10.0, call=100.0, passage=1000.0)
+    assert tariff.generation(3, 2) == 23.0
+    assert [tariff.retrieval(k) for k in (0, 1, 5)] == [0.0, 1100.0, 5100.0]
+    assert Tariff().is_free
+    assert not tariff.is_free

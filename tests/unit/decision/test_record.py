@@ -1,6 +1,7 @@
 """The finished record: what it holds by default, and that nothing changes it."""
 
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,3 +67,36 @@ def test_usage_adds_up(one: Usage, two: Usage, three: Usage) -> None:
     assert (one + two) + three == one + (two + three)
     assert Usage() + one == one
     assert (one + two).completion_tokens == one.completion_tokens + two.completion_tokens
+
+
+@pytest.mark.parametrize("policy", [Policy.GRADED, Policy.BINARY, Policy.UTILITY])
+@pytest.mark.parametrize("reason", [Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE])
+def test_the_gate_decided(policy: Policy, reason: Reason) -> None:
+    """A calibrated probability under a gating policy chose k, whether or not the answer was then withheld."""
+    assert replace(RECORD, policy=policy, reason=reason).gated
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": Policy.ALWAYS, "reason": Reason.RETRIEVAL_REQUIRED, "p_closed_book": None},
+        {"policy": Policy.ALWAYS, "reason": Reason.LOW_CONFIDENCE, "p_closed_book": None},
+        {"policy": Policy.NEVER, "reason": Reason.RETRIEVAL_FORBIDDEN},
+        {"policy": Policy.NEVER, "reason": Reason.LOW_CONFIDENCE},
+        {"retrieval": Retrieval.FORBIDDEN, "reason": Reason.LOW_CONFIDENCE},
+        {"retrieval": Retrieval.REQUIRED, "reason": Reason.RETRIEVAL_REQUIRED},
+        {"retrieval": Retrieval.REQUIRED, "reason": Reason.LOW_CONFIDENCE},
+        {"reason": Reason.NOT_CALIBRATED, "p_closed_book": None},
+        {"reason": Reason.NOT_CERTIFIED, "p_closed_book": None},
+        {"reason": Reason.NO_SIGNAL, "p_closed_book": None},
+        {"reason": Reason.UNCERTAIN, "p_closed_book": None},
+        {"reason": Reason.BYPASSED},
+        {"reason": Reason.EXPLORED},
+        {"reason": Reason.RETRIEVAL_FAILED},
+        {"reason": Reason.NO_PASSAGES},
+    ],
+    ids=str,
+)
+def test_something_else_decided(changes: dict[str, Any]) -> None:
+    """The caller, a missing or bypassed calibrator, chance, a foregone choice, or a search that brought nothing."""
+    assert not replace(RECORD, **changes).gated

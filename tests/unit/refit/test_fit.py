@@ -11,9 +11,9 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from app.decision.calibrator import Fused, Logistic, Temperature
+from app.decision.calibrator import REACH, Curved, Fused, Logistic, Temperature
 from app.errors import DataError
-from app.refit.fit import METHODS, Method, fit, folds, out_of_fold, predict_many
+from app.refit.fit import FUSIONS, METHODS, Method, fit, folds, out_of_fold, predict_many
 
 Floats = NDArray[np.float64]
 NAMES = ("seq_logprob", "neg_entropy", "margin")
@@ -36,7 +36,7 @@ def tables(draw: st.DrawFn) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
 
 
 def names_for(method: Method) -> tuple[str, ...]:
-    return NAMES if method == "fused" else NAMES[:1]
+    return NAMES if method in FUSIONS else NAMES[:1]
 
 
 @given(tables(), st.sampled_from(METHODS))
@@ -83,6 +83,31 @@ def test_fused_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_
     model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500).fit(z, labels)
     served = [calibrator.predict({name: float(signals[name][i]) for name in NAMES}) for i in range(len(labels))]
     np.testing.assert_allclose(served, model.predict_proba(z)[:, 1], rtol=0, atol=1e-9)
+
+
+@given(tables())
+@settings(max_examples=100, deadline=None)
+def test_curved_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
+    """Three signals and their squares serve what scikit-learn predicts from the same columns, to 1e-9."""
+    signals, labels = table
+    calibrator = fit("curved", NAMES, signals, labels)
+    assert isinstance(calibrator, Curved)
+    matrix = np.column_stack([signals[name] for name in NAMES])
+    z = np.clip((matrix - matrix.mean(axis=0)) / matrix.std(axis=0), -REACH, REACH)
+    columns = np.column_stack([z, z**2])
+    model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500).fit(columns, labels)
+    served = [calibrator.predict({name: float(signals[name][i]) for name in NAMES}) for i in range(len(labels))]
+    np.testing.assert_allclose(served, model.predict_proba(columns)[:, 1], rtol=0, atol=1e-9)
+
+
+def test_curved_follows_what_no_straight_line_can() -> None:
+    """Where both ends of a signal are safe and its middle is not, only the squares see it."""
+    rng = np.random.default_rng(5)
+    s = rng.normal(size=(4000, 2))
+    labels = rng.random(4000) < 1.0 / (1.0 + np.exp(-(s[:, 0] ** 2 - 1.0)))
+    signals = {"a": s[:, 0], "b": s[:, 1]}
+    straight, bent = (predict_many(fit(m, ("a", "b"), signals, labels), signals, 4000) for m in FUSIONS)
+    assert np.mean((bent - labels) ** 2) < np.mean((straight - labels) ** 2) - 0.02
 
 
 @given(tables())

@@ -1,0 +1,108 @@
+"""Rates by tag: whether some group of questions is skipped, withheld or answered wrongly more often than others."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.decision.policy import Action
+
+# Two-sided 95 %.
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One logged answer. `correct` is None without a judgement; `solicited`: drawn at random for feedback."""
+
+    tags: Mapping[str, str]
+    action: Action
+    k: int
+    correct: bool | None = None
+    solicited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A share of n with its 95 % interval (Wilson's, which holds up at the edges and for few); None where n is 0."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRates:
+    """What happened to one group of questions.
+
+    `skip`: answered or withheld without reading a passage. `abstain`: withheld. `error`: wrong, among given answers
+    that were drawn at random for feedback and judged; other feedback comes from those who felt like giving it.
+    """
+
+    skip: Rate
+    abstain: Rate
+    error: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The rates of all questions and of each tag's values, largest group first; `left_out` counts values not shown."""
+
+    overall: GroupRates
+    tags: Mapping[str, Mapping[str, GroupRates]]
+    left_out: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Tally:
+    answers: int = 0
+    skipped: int = 0
+    withheld: int = 0
+    judged: int = 0
+    wrong: int = 0
+
+    def add(self, row: AuditRow) -> None:
+        withheld = row.action is Action.ABSTAIN
+        self.answers += 1
+        self.skipped += row.k == 0
+        self.withheld += withheld
+        if row.solicited and row.correct is not None and not withheld:
+            self.judged += 1
+            self.wrong += not row.correct
+
+    def rates(self) -> GroupRates:
+        return GroupRates(
+            skip=wilson(self.skipped, self.answers),
+            abstain=wilson(self.withheld, self.answers),
+            error=wilson(self.wrong, self.judged),
+        )
+
+
+def audit(rows: Iterable[AuditRow], *, most: int = 50) -> Audit:
+    """Compare groups; of each tag the `most` commonest values, for an asker can make up as many as they like."""
+    overall = _Tally()
+    by_tag: dict[str, dict[str, _Tally]] = defaultdict(lambda: defaultdict(_Tally))
+    for row in rows:
+        overall.add(row)
+        for tag, value in row.tags.items():
+            by_tag[tag][value].add(row)
+    tags, left_out = {}, {}
+    for tag, values in sorted(by_tag.items()):
+        ranked = sorted(values.items(), key=lambda item: (-item[1].answers, item[0]))
+        tags[tag] = {value: tally.rates() for value, tally in ranked[:most]}
+        left_out[tag] = max(0, len(ranked) - most)
+    return Audit(overall.rates(), tags, left_out)
+
+
+def wilson(successes: int, trials: int) -> Rate:
+    """The share of successes and the chances that a score test at 5 % would not reject."""
+    if trials == 0:
+        return Rate(None, None, None, 0)
+    share, spread = successes / trials, _Z * _Z / trials
+    middle = (share + spread / 2.0) / (1.0 + spread)
+    reach = _Z * math.sqrt((share * (1.0 - share) + spread / 4.0) / trials) / (1.0 + spread)
+    # Exactly the edge where nothing, or everything, was a success; rounding would land beside it.
+    low = 0.0 if successes == 0 else middle - reach
+    high = 1.0 if successes == trials else middle + reach
+    return Rate(share, low, high, trials)

@@ -1,0 +1,117 @@
+"""Is an answer right? Two rules for that.
+
+`compat` is the rule of the published work, kept for comparison: a gold answer of three characters or more counts
+wherever it occurs as a substring, so "yesterday" is right for "yes". `tokens`, the default, folds Unicode, asks
+for whole words, and knows yes, no and numbers.
+"""
+
+import re
+import string
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+Rule = Literal["tokens", "compat"]
+RULES: tuple[Rule, ...] = get_args(Rule)
+
+_ARTICLES = frozenset(("a", "an", "the"))
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Gold answers shorter than this are words like "I", which any sentence contains.
+_COMPAT_SHORTEST = 3
+_SHORTEST = 2
+
+_SCALES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+# fmt: off
+_WORDS = {
+    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
+    "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50,
+    "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+}
+# fmt: on
+# Accents and invisible characters vanish, control characters part words, and all dashes are one.
+_PLAIN = {"Mn": "", "Mc": "", "Me": "", "Cf": "", "Cc": " ", "Pd": "-"}
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+# A minus sign only where a number follows and no word precedes: "1914-1918" and "Covid-19" hold no negative number.
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+_POINT = re.compile(r"(?<=\d)\.(?=\d)")
+
+
+def judge(answer: str, gold: Sequence[str], rule: Rule = "tokens") -> bool:
+    """Tell whether an answer matches the gold answer or any of its aliases."""
+    if rule == "compat":
+        return _judge_compat(answer, gold)
+    given = words(answer)
+    return any(_matches(given, words(alias)) for alias in gold)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Split a text into comparable words: folded, without accents, punctuation and articles.
+
+    Digit groups are joined ("1,234" is "1234"), decimals and signs stay, and dashes and slashes part words.
+    """
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    plain = "".join(_PLAIN.get(unicodedata.category(c), "-" if c == "\u2212" else c) for c in folded)
+    # Signs and points that belong to a number are marked, so that they survive the loss of all other punctuation;
+    # no control character is left by now that could be mistaken for a mark.
+    joined = _POINT.sub("\0", _MINUS.sub("\1", _THOUSANDS.sub("", plain))).replace("-", " ").replace("/", " ")
+    bare = "".join(c for c in joined if unicodedata.category(c)[0] not in "PS").replace("\0", ".").replace("\1", "-")
+    every = bare.split()
+    # A title made of articles alone ("The The") keeps them: nothing else is left to compare.
+    return tuple(word for word in every if word not in _ARTICLES) or tuple(every)
+
+
+def normalise(text: str) -> str:
+    """One string for all spellings that `words` holds equal."""
+    return " ".join(words(text))
+
+
+def _matches(given: tuple[str, ...], gold: tuple[str, ...]) -> bool:
+    if not given or not gold:
+        return False
+    if gold in (("yes",), ("no",)):
+        # The verdict comes first; "there is no evidence" is not the answer "no", and "yes and no" is neither.
+        return given[0] == gold[0] and not {"yes", "no"} <= set(given)
+    wanted = _quantities(gold)
+    if wanted is not None:
+        return wanted in _numbers(given)
+    if given == gold:
+        return True
+    return len("".join(gold)) >= _SHORTEST and _contains(given, gold)
+
+
+def _contains(given: tuple[str, ...], gold: tuple[str, ...]) -> bool:
+    width = len(gold)
+    return any(given[start : start + width] == gold for start in range(len(given) - width + 1))
+
+
+def _quantities(gold: tuple[str, ...]) -> float | None:
+    """The number that a gold answer is, or None where it is anything more than a number."""
+    if not (_NUMBER.fullmatch(gold[0]) or gold[0] in _WORDS):
+        return None
+    if len(gold) == 1 or (len(gold) == 2 and gold[1] in _SCALES):
+        return next(iter(_numbers(gold)))
+    return None
+
+
+def _numbers(given: tuple[str, ...]) -> list[float]:
+    """Every number of an answer, "12 million" as one. A number word counts in front only: "no one" is not 1."""
+    found = []
+    for place, word in enumerate(given):
+        value = float(word) if _NUMBER.fullmatch(word) else _WORDS.get(word) if place == 0 else None
+        if value is not None:
+            following = given[place + 1] if place + 1 < len(given) else ""
+            found.append(value * _SCALES.get(following, 1.0))
+    return found
+
+
+def _judge_compat(answer: str, gold: Sequence[str]) -> bool:
+    given = _normalise_compat(answer)
+    aliases = [_normalise_compat(alias) for alias in gold]
+    return any(given == alias or (len(alias) >= _COMPAT_SHORTEST and alias in given) for alias in aliases)
+
+
+def _normalise_compat(text: str) -> str:
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())

@@ -1,0 +1,167 @@
+"""Shadow runs: some questions are asked again at every k, when nobody waits, so that a refit sees all outcomes.
+
+A drawn question waits for an idle moment. Whoever arrives in mid-run is served first: the run is cancelled upstream
+and tried again later. So which questions are shadowed depends on the dice alone, unless the queue overflows.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+
+from app.decision.artifact import Identity
+from app.decision.policy import Ask, Retrieval
+from app.decision.record import Shadow, ShadowOutcome
+from app.decision.signals import extract
+from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
+from app.explore import Budget
+from app.ports import Clock, Embedder, Prompt, Reader, Retriever
+
+logger = logging.getLogger(__name__)
+
+WAITING = 64
+IDLE_S = 0.25
+
+
+class ShadowRunner:
+    """Draws questions as they are answered, and runs them one at a time while the gateway is idle."""
+
+    def __init__(
+        self,
+        share: float,
+        budget: Budget,
+        *,
+        reader: Reader,
+        embedder: Embedder,
+        retriever: Retriever,
+        collection: str,
+        max_tokens: int,
+        ks: tuple[int, ...],
+        identity: Callable[[], Identity | None],
+        on_done: Callable[[Shadow], None],
+        on_end: Callable[[str], None] = lambda _: None,
+        dice: random.Random | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._share = share
+        self._budget = budget
+        self._reader = reader
+        self._embedder = embedder
+        self._retriever = retriever
+        self._collection = collection
+        self._max_tokens = max_tokens
+        self._ks = ks
+        self._identity = identity
+        self._on_done = on_done
+        self._on_end = on_end
+        self._dice = dice or random.Random()  # noqa: S311 - drawing samples, not secrets
+        self._clock = clock
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._wanted = asyncio.Event()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._run: asyncio.Task[Shadow] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch for idle moments."""
+        if self._share > 0.0:
+            self._task = asyncio.create_task(self._work(), name="shadow runs")
+
+    async def close(self) -> None:
+        """Give up what waits; idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def began(self) -> None:
+        """A question arrived: it goes first."""
+        self._in_flight += 1
+        self._idle.clear()
+        if self._run is not None:
+            self._run.cancel()
+
+    def ended(self) -> None:
+        """It has been answered."""
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._idle.set()
+
+    def draws(self, ask: Ask, *, collection: str, max_tokens: int) -> bool:
+        """Throw the dice for a question that an outcome table could hold: asked of the system as it is fitted."""
+        if self._task is None or ask.retrieval is not Retrieval.AUTO or ask.filtered:
+            return False
+        if self._identity() is None:
+            return False
+        if (collection, max_tokens) != (self._collection, self._max_tokens):
+            return False
+        return self._dice.random() < self._share and self._budget.left
+
+    def run(self, identifier: str, text: str) -> None:
+        """Ask a drawn question at every k when there is time; the record that it belongs to has this id."""
+        if len(self._waiting) >= WAITING:
+            self._on_end("lost")
+            return
+        self._waiting.append((identifier, text))
+        self._wanted.set()
+
+    async def _work(self) -> None:
+        while True:
+            await self._wanted.wait()
+            # A pause between two questions of one client is no idle moment.
+            await asyncio.sleep(IDLE_S)
+            await self._idle.wait()
+            if not self._waiting:
+                self._wanted.clear()
+                continue
+            identifier, text = self._waiting[0]
+            self._run = asyncio.create_task(self._ask_all(identifier, text))
+            try:
+                shadow = await self._run
+            except asyncio.CancelledError:
+                if self._task is None or asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                    self._run.cancel()
+                    raise
+                continue
+            except FetchwiseError as error:
+                logger.info("a shadow run failed: %s", error)
+                self._on_end("lost")
+            else:
+                self._budget.spend(shadow.tokens)
+                # A reader that was swapped in mid-run answered one part of it and not the other.
+                if shadow.identity == self._identity():
+                    self._on_done(shadow)
+                    self._on_end("done")
+                else:
+                    self._on_end("lost")
+            finally:
+                self._run = None
+            self._waiting.popleft()
+
+    async def _ask_all(self, identifier: str, text: str) -> Shadow:
+        identity = self._identity()
+        if identity is None:
+            raise UpstreamUnavailable("reader", "it has not been identified, so nobody could tell what answered")
+        started = self._clock()
+        vector = await self._embedder.embed_query(text)
+        passages = await self._retriever.search(self._collection, vector, limit=max(self._ks))
+        if not passages:
+            raise NoPassages("no passage found, so there is nothing to read at k=1 and k=5")
+        found_ms = (self._clock() - started) * 1000.0
+        outcomes = {}
+        for k in self._ks:
+            started = self._clock()
+            prompt = Prompt(text, tuple(passages[:k]))
+            generation = await self._reader.generate(prompt, max_tokens=self._max_tokens)
+            outcomes[k] = ShadowOutcome(
+                answer=generation.text,
+                signals=extract(generation.tokens),
+                prompt_tokens=generation.prompt_tokens,
+                completion_tokens=generation.completion_tokens,
+                ms=(self._clock() - started) * 1000.0 + (found_ms if k else 0.0),
+            )
+        return Shadow(identifier, identity, outcomes)

@@ -1,0 +1,134 @@
+"""Decision logs whose truth is known: a gate answers the questions of a world, chance has a part or not, all is judged.
+
+A question is a number s, uniform in [0, 1): what the served calibrator takes for the probability of knowing the answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_store import SqlDecisionStore
+from app.decision.artifact import Artifact, Calibrators, Identity, Thresholds
+from app.decision.explore import explore
+from app.decision.feedback import Feedback
+from app.decision.policy import ANSWERED, Ask, Gate, decide
+from app.decision.record import DecisionRecord, Shadow, ShadowOutcome
+from app.refit.fit import predict_many
+from app.refit.from_log import FromLog, read_log
+from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity
+from tests.fakes.records import a_record
+
+Floats = NDArray[np.float64]
+KS = (0, 1, 5)
+GRID = (np.arange(2000) + 0.5) / 2000
+# Serves k0 from s = 0.75 on, k1 from 0.5 on, and withholds nothing.
+SERVED = an_artifact(abstention=an_abstention(certificate=None))
+ASK = Ask()
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """P(right) at each k, by s."""
+
+    chance: Mapping[int, Callable[[Floats], Floats]]
+
+    def error(self, calibrators: Calibrators, k: int, among: Floats = GRID) -> float:
+        """How far p_k is from the truth, on average over questions."""
+        fitted = {0: calibrators.p0, 1: calibrators.p1, 5: calibrators.p5}[k]
+        assert fitted is not None
+        p = predict_many(fitted, {"seq_logprob": among - 1.0}, len(among))
+        return float(np.abs(p - self.chance[k](among)).mean())
+
+    def served(self, calibrators: Calibrators, thresholds: Thresholds) -> tuple[float, float]:
+        """A policy's true accuracy minus that of the best fixed k, and the share of five passages that it reads."""
+        p = predict_many(calibrators.p0, {"seq_logprob": GRID - 1.0}, len(GRID))
+        k = np.where(p >= thresholds.tau0, 0, np.where(p >= thresholds.tau1, 1, 5))
+        accuracy = float(np.mean(np.select([k == one for one in KS], [self.chance[one](GRID) for one in KS])))
+        return accuracy - max(float(self.chance[one](GRID).mean()) for one in KS), float(k.mean()) / 5.0
+
+
+def step(at: float, below: float, above: float) -> Callable[[Floats], Floats]:
+    """One chance below a point, another from it on."""
+    return lambda s: np.where(s >= at, above, below)
+
+
+def decision(identifier: str, question: str, s: float, *, share: float, u: float, **changes: Any) -> DecisionRecord:
+    """How the gateway decides about a question at s, where a share is answered by chance; its answer is "right"."""
+    signals = {"seq_logprob": s - 1.0}
+    gate = Gate(SERVED)
+    decided = explore(ASK, decide(ASK, gate, signals), share=share, u=u)
+    fields: dict[str, Any] = {
+        "id": identifier,
+        "question": question,
+        "answer": "right",
+        "action": ANSWERED[decided.k],
+        "k": decided.k,
+        "reason": decided.reason,
+        "p_closed_book": decided.p0,
+        "signals": signals,
+        "read_signals": {"seq_logprob": s - 1.0} if decided.k else {},
+        "tau_abstain": gate.tau_abstain(),
+        "calibrator": SERVED.version,
+        "explored": decided.explored,
+        "propensities": decided.propensities,
+        "retrieval_calls": int(decided.k > 0),
+    }
+    return a_record(**(fields | changes))
+
+
+def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identity | None = None) -> Shadow:
+    """A shadow run whose answers are right or wrong as told."""
+    outcomes = {
+        k: ShadowOutcome("right" if right[k] else "wrong", {"seq_logprob": s - 1.0}, 40 + 100 * k, 4, 20.0 + k)
+        for k in KS
+    }
+    return Shadow(identifier, identity or an_identity(), outcomes)
+
+
+def write_log(
+    path: Path, world: Hidden, n: int, seed: int, *, explore_share: float = 0.0, shadow_share: float = 0.0
+) -> None:
+    """Answer n questions, shadow some of them, and let someone judge every one by reference answers."""
+    rng = np.random.default_rng(seed)
+    s = rng.random(n)
+    right = {k: rng.random(n) < world.chance[k](s) for k in KS}
+    dice, shadowed = rng.random(n), rng.random(n) < shadow_share
+    entries: list[tuple[float, DecisionRecord | Shadow]] = []
+    given: list[tuple[float, Feedback]] = []
+    for i in range(n):
+        name, at = f"{seed}-{i}", 1_700_000_000.0 + i
+        record = decision(
+            name, f"What is thing {i} of list {seed}?", float(s[i]), share=explore_share, u=float(dice[i])
+        )
+        correct = bool(right[record.k][i])
+        entries.append((at, record if correct else a_record_of(record, "wrong")))
+        if shadowed[i]:
+            entries.append((at, a_run(name, float(s[i]), {k: bool(right[k][i]) for k in KS})))
+        given.append((at + 60.0, Feedback(name, references=("right",))))
+    store = SqlDecisionStore.open(str(path))
+    store.write(entries, given)
+    store.close()
+
+
+def a_record_of(record: DecisionRecord, answer: str) -> DecisionRecord:
+    """The same with another answer."""
+    return DecisionRecord(**{name: getattr(record, name) for name in record.__slots__} | {"answer": answer})
+
+
+def read(path: Path, *, clip: float = 20.0, since: float = 0.0, artifact: Artifact = SERVED) -> FromLog:
+    """What a refit makes of a log; one calibrator is known by its version."""
+    store = SqlDecisionStore.open(str(path))
+    try:
+        lessons = Lessons(store.engine, collection="demo", since=since)
+        known = {artifact.version: artifact.identity}
+        return read_log(lessons, identity_of=known.get, clip=clip)
+    finally:
+        store.close()
+
+
+__all__ = ["GRID", "KS", "SERVED", "TAU0", "TAU1", "Hidden", "a_run", "decision", "read", "step", "write_log"]

@@ -1,0 +1,89 @@
+"""Rates by tag, with intervals that hold what they promise."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from app.decision.audit import AuditRow, Rate, audit, wilson
+from app.decision.policy import Action
+
+
+@given(st.integers(1, 2000), st.data())
+@settings(deadline=None)
+def test_intervals_are_wilsons(trials: int, data: st.DataObject) -> None:
+    """They equal scipy's, and hold the share itself."""
+    successes = data.draw(st.integers(0, trials))
+    rate = wilson(successes, trials)
+    expected = binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+    assert (rate.low, rate.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert rate.low is not None
+    assert rate.high is not None
+    assert 0.0 <= rate.low <= successes / trials <= rate.high <= 1.0
+    assert rate.n == trials
+
+
+def test_no_trial_is_no_rate() -> None:
+    """Nothing is said of nothing."""
+    assert wilson(0, 0) == Rate(None, None, None, 0)
+
+
+def test_rates_by_tag() -> None:
+    """Each value of each tag has its own skip, abstain and error rates; an untagged row counts in the whole alone."""
+    rows = [
+        AuditRow({"lang": "en", "team": "a"}, Action.K0, 0, correct=True, solicited=True),
+        AuditRow({"lang": "en"}, Action.K5, 5, correct=False, solicited=True),
+        AuditRow({"lang": "en"}, Action.K1, 1),
+        AuditRow({"lang": "de"}, Action.ABSTAIN, 0),
+        AuditRow({}, Action.K1, 1, correct=False, solicited=True),
+    ]
+    found = audit(rows)
+    english, german = found.tags["lang"]["en"], found.tags["lang"]["de"]
+    assert (english.skip, english.abstain, english.error) == (wilson(1, 3), wilson(0, 3), wilson(1, 2))
+    assert (german.skip, german.abstain, german.error) == (wilson(1, 1), wilson(1, 1), wilson(0, 0))
+    assert list(found.tags["team"]) == ["a"]
+    overall = found.overall
+    assert (overall.skip, overall.abstain, overall.error) == (wilson(2, 5), wilson(1, 5), wilson(2, 3))
+
+
+def test_only_answers_drawn_at_random_tell_the_error_rate() -> None:
+    """Feedback that nobody asked for, and judgements of withheld answers, are left out of it."""
+    rows = [
+        AuditRow({}, Action.K0, 0, correct=False, solicited=False),
+        AuditRow({}, Action.ABSTAIN, 1, correct=False, solicited=True),
+        AuditRow({}, Action.K0, 0, correct=None, solicited=True),
+        AuditRow({}, Action.K0, 0, correct=True, solicited=True),
+    ]
+    assert audit(rows).overall.error == wilson(0, 1)
+
+
+def test_the_commonest_values_are_shown() -> None:
+    """A tag with endless values does not make an endless report, and says how many it left out."""
+    rows = [AuditRow({"user": f"u{n:03}"}, Action.K0, 0) for n in range(100)]
+    rows += [AuditRow({"user": "u070"}, Action.K0, 0)] * 2
+    found = audit(rows, most=3)
+    assert list(found.tags["user"]) == ["u070", "u000", "u001"]
+    assert found.left_out == {"user": 97}
+
+
+def test_a_real_difference_shows() -> None:
+    """A group that is answered wrongly twice as often has an interval that does not reach the other's."""
+    chance = random.Random(40)
+    rows = [
+        AuditRow({"group": group}, Action.K0, 0, correct=chance.random() > wrong, solicited=True)
+        for group, wrong in (("a", 0.2), ("b", 0.4))
+        for _ in range(400)
+    ]
+    groups = audit(rows).tags["group"]
+    assert groups["a"].error.high is not None
+    assert groups["b"].error.low is not None
+    assert groups["a"].error.high < groups["b"].error.low
+
+
+def test_nothing_logged() -> None:
+    """An empty log has no rates and no groups."""
+    found = audit([])
+    assert found.overall.skip == Rate(None, None, None, 0)
+    assert found.tags == {}

@@ -1,0 +1,129 @@
+"""Verdicts and sentences: what an interval allows one to say, and nothing beyond it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.decision.breakeven import (
+    MIN_SAMPLE,
+    Estimate,
+    Verdict,
+    lacking,
+    percent,
+    sentence,
+    share,
+    verdict,
+)
+
+
+def about(value: float, slack: float = 0.01) -> Estimate:
+    return Estimate(value, value - slack, value + slack, 500)
+
+
+UNKNOWN = lacking(12, "30 questions that read five passages, 12 so far")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (about(0.9), Verdict.SAVES),
+        (about(1.1), Verdict.COSTS),
+        (about(0.995), Verdict.UNCLEAR),
+        (about(1.005), Verdict.UNCLEAR),
+        (Estimate(0.99, 0.98, 1.0, 500), Verdict.UNCLEAR),
+        (Estimate(1.01, 1.0, 1.02, 500), Verdict.UNCLEAR),
+        (UNKNOWN, Verdict.UNKNOWN),
+    ],
+)
+def test_only_a_whole_interval_makes_a_verdict(ratio: Estimate, expected: Verdict) -> None:
+    """An interval that reaches 1 leaves the question open."""
+    assert verdict(ratio) is expected
+
+
+@pytest.mark.parametrize(
+    ("ratio", "even", "said"),
+    [
+        (
+            about(1.12),
+            about(0.41),
+            "Gating costs 12 % more time than always reading five passages; it would pay from 41 % skipped; now 23 %.",
+        ),
+        (
+            about(0.923),
+            about(0.1),
+            "Gating saves 7.7 % of the time of always reading five passages; it pays from 10 % skipped; now 23 %.",
+        ),
+        (
+            about(1.2),
+            about(1.3),
+            "Gating costs 20 % more time than always reading five passages; with these costs it cannot pay, however "
+            "much is skipped.",
+        ),
+        (
+            about(0.5),
+            about(0.0),
+            "Gating saves 50 % of the time of always reading five passages; with these costs it pays even if nothing "
+            "is skipped.",
+        ),
+        (
+            about(1.005),
+            about(0.24),
+            "Gating takes between 0.5 % less and 1.5 % more time than always reading five passages: too close to "
+            "call; it pays from 24 % skipped; now 23 %.",
+        ),
+        (about(0.8), lacking(0, "more"), "Gating saves 20 % of the time of always reading five passages."),
+        (
+            UNKNOWN,
+            UNKNOWN,
+            "Whether gating saves time against always reading five passages is not known yet: it takes 30 questions "
+            "that read five passages, 12 so far.",
+        ),
+    ],
+)
+def test_the_sentence_says_the_verdict(ratio: Estimate, even: Estimate, said: str) -> None:
+    """Each verdict has its words, with the break-even where it is known."""
+    assert sentence("latency", 5, ratio, even, about(0.23)) == said
+
+
+def test_the_sentence_names_what_is_spent_and_against_what() -> None:
+    """Tokens and money are called so, and so is the reference."""
+    assert sentence("tokens", 1, about(1.5), about(0.9), about(0.2)).startswith("Gating costs 50 % more tokens than")
+    assert "money of always reading one passage" in sentence("money", 1, about(0.5), about(0.1), about(0.2))
+
+
+@given(st.integers(MIN_SAMPLE, 100_000), st.floats(0.0, 1.0))
+def test_a_share_lies_in_its_interval(n: int, p: float) -> None:
+    """Wilson's interval holds the share, stays in [0, 1], and is open on at least one side."""
+    count = round(p * n)
+    found = share(count, n, of="questions")
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.0 <= found.low <= found.value <= found.high <= 1.0
+    assert found.high > found.low
+
+
+def test_wilson_by_hand() -> None:
+    """The textbook's 10 of 50: .112 to .330; and nothing of 100: up to .037."""
+    ten = share(10, 50, of="questions")
+    assert [ten.low, ten.high] == pytest.approx([0.1124, 0.3304], abs=1e-4)
+    none = share(0, 100, of="questions")
+    assert none.low == 0.0
+    assert none.high == pytest.approx(0.0370, abs=1e-4)
+
+
+def test_a_share_of_too_few_is_not_shown() -> None:
+    """Below the least sample there is no figure, but what is missing."""
+    assert share(5, MIN_SAMPLE - 1, of="questions") == lacking(29, "30 questions, 29 so far")
+
+
+def test_per_cent() -> None:
+    """A tenth counts where the number is small."""
+    assert [percent(x) for x in (0.0, 0.004, 0.077, 0.0996, 0.266, 1.0)] == [
+        "0.0 %",
+        "0.4 %",
+        "7.7 %",
+        "10 %",
+        "27 %",
+        "100 %",
+    ]

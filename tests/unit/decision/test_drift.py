@@ -1,0 +1,230 @@
+"""The sequential test of shown confidences: hardly ever wrong, soon right, and deaf to a single liar."""
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from app.decision.drift import DriftTest, Gambler
+
+TOLERANCE = DELTA = 0.05
+Feedback = tuple[float, bool]
+
+
+def traffic(chance: random.Random, gap: float) -> Iterator[Feedback]:
+    """Endless confidences of every size that exceed the chance of being right by exactly `gap`."""
+    while True:
+        known = math.sqrt(chance.random())
+        yield gap + (1.0 - gap) * known, chance.random() < (1.0 - gap) * known
+
+
+def first_alarm(feedback: Iterator[Feedback], most: int) -> int | None:
+    """After how many feedbacks, looked at after each, the alarm came."""
+    test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    for number, (p, correct) in enumerate(islice(feedback, most), start=1):
+        test.update(p, correct=correct)
+        if test.alarm:
+            return number
+    return None
+
+
+def by_chance(streams: int) -> int:
+    """How many alarms a test at exactly delta would exceed once in a thousand runs."""
+    return int(binom.ppf(0.999, streams, DELTA))
+
+
+@pytest.mark.timeout(600)
+def test_false_alarms_are_rare_however_often_one_looks() -> None:
+    """Over 1,000 streams of 2,000 feedbacks with all the drift that is tolerated, at most delta ever alarm.
+
+    An alarm stays, as the next test shows, so that a look at the end is a look after each.
+    """
+    chance = random.Random(20)
+    alarms = 0
+    for _ in range(1000):
+        gambler = Gambler(TOLERANCE)
+        for p, correct in islice(traffic(chance, TOLERANCE), 2000):
+            gambler.bet(p - correct)
+        alarms += gambler.peak >= 1.0 / DELTA
+    assert alarms <= by_chance(1000)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans(), st.sampled_from([None, "a", "b"])), max_size=60))
+@settings(deadline=None)
+def test_an_alarm_stays(after: list[tuple[float, bool, str | None]]) -> None:
+    """Nothing that comes later, whoever says it, takes an alarm back."""
+    test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    while not test.alarm:
+        for liar in ("a", "c"):
+            test.update(0.9, correct=False, key=liar)
+    for p, correct, key in after:
+        test.update(p, correct=correct, key=key)
+        assert test.alarm
+
+
+@pytest.mark.parametrize(("gap", "half", "most"), [(0.15, 180, 420), (0.25, 60, 110)])
+def test_drift_is_found_soon(gap: float, half: int, most: int) -> None:
+    """The alarm comes within so many feedbacks in half of the streams, and within so many in nine out of ten."""
+    chance = random.Random(21)
+    delays = sorted(first_alarm(traffic(chance, gap), 5000) or 5001 for _ in range(200))
+    assert delays[100] <= half
+    assert delays[180] <= most
+
+
+def test_drift_is_found_after_a_long_calm() -> None:
+    """5,000 sound feedbacks delay the alarm somewhat; they do not bury it."""
+    chance = random.Random(22)
+    delays = []
+    for _ in range(20):
+        test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+        for p, correct in islice(traffic(chance, 0.0), 5000):
+            test.update(p, correct=correct)
+        calm = test.alarm
+        assert not calm
+        for p, correct in traffic(chance, 0.25):
+            test.update(p, correct=correct)
+            if test.alarm:
+                break
+        delays.append(test.seen - 5000)
+    assert sorted(delays)[18] <= 220
+
+
+def test_one_key_cannot_raise_the_alarm_alone() -> None:
+    """However much one key lies, the alarm stays silent while it is alone, though the evidence is plain to see."""
+    test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    for _ in range(500):
+        test.update(0.9, correct=False, key="liar")
+    assert test.evidence >= 1.0
+    assert test.evidence_without_any_key == 0.0
+    assert not test.alarm
+
+
+def test_a_liar_among_the_honest_is_left_out() -> None:
+    """A third of the feedback is one key's, all of it negative: alarms stay as rare as without it."""
+    chance = random.Random(23)
+    streams, alarms = 100, 0
+    for _ in range(streams):
+        test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+        for number, (p, correct) in enumerate(islice(traffic(chance, TOLERANCE), 400)):
+            if number % 2 == 0:
+                test.update(p, correct=False, key="liar")
+            test.update(p, correct=correct, key=f"honest {number % 5}")
+        assert test.evidence >= 1.0
+        alarms += test.alarm
+    assert alarms <= by_chance(streams)
+
+
+def test_two_keys_that_agree_raise_it() -> None:
+    """What each of two keys shows by itself revokes; a third that is only just heard does not stand in the way."""
+    test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    for _ in range(60):
+        for key in ("one", "two"):
+            test.update(0.9, correct=False, key=key)
+    assert test.alarm
+    test.update(0.9, correct=True, key="three")
+    assert test.alarm
+
+
+def test_without_keys_the_rule_does_not_apply() -> None:
+    """Where callers have no keys nobody can be left out, and the evidence decides."""
+    test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    for _ in range(60):
+        test.update(0.9, correct=False)
+    assert test.evidence_without_any_key == test.evidence >= 1.0
+    assert test.alarm
+
+
+feedbacks = st.lists(
+    st.tuples(st.floats(0.0, 1.0), st.booleans(), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=60
+)
+
+
+@given(feedbacks, st.data())
+@settings(deadline=None)
+def test_a_round_trip_through_json_changes_nothing(
+    feedback: list[tuple[float, bool, str | None]], data: st.DataObject
+) -> None:
+    """Fed in any batches, saved and restored between them, the test is to the last bit what it is fed at once."""
+    whole = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    parts = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    for p, correct, key in feedback:
+        whole.update(p, correct=correct, key=key)
+        parts.update(p, correct=correct, key=key)
+        if data.draw(st.booleans()):
+            parts = DriftTest.restored(json.loads(json.dumps(parts.state())))
+    assert parts.state() == whole.state()
+    assert (parts.alarm, parts.evidence, parts.seen) == (whole.alarm, whole.evidence, len(feedback))
+
+
+@given(feedbacks)
+@settings(deadline=None)
+def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, bool, str | None]]) -> None:
+    """The evidence without any key is the least of the evidence of tests that were never told one of them."""
+    test = DriftTest()
+    for p, correct, key in feedback:
+        test.update(p, correct=correct, key=key)
+    evidence = []
+    for left_out in {key for _, _, key in feedback if key is not None}:
+        deaf = DriftTest()
+        for p, correct, key in feedback:
+            if key != left_out:
+                deaf.update(p, correct=correct)
+        evidence.append(deaf.evidence)
+    assert test.evidence_without_any_key == min(evidence, default=test.evidence)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), max_size=300), st.floats(0.0, 0.5))
+@settings(deadline=None)
+def test_capital_is_never_gone_and_never_endless(gaps: list[float], tolerance: float) -> None:
+    """Whatever comes, she can still bet, and no number overflows."""
+    gambler = Gambler(tolerance)
+    for gap in gaps:
+        gambler.bet(gap)
+        assert 0.0 < gambler.on_table <= 1e12
+        assert gambler.variance >= 0.0
+        assert gambler.peak >= 1.0
+
+
+def test_the_game_is_fair_at_best() -> None:
+    """Whatever she has seen, a coin on the edge of the hypothesis leaves her mean capital as it was."""
+    chance = random.Random(24)
+    for _ in range(200):
+        won, lost = Gambler(TOLERANCE), Gambler(TOLERANCE)
+        for p, correct in islice(traffic(chance, 0.3), chance.randrange(50)):
+            won.bet(p - correct)
+            lost.bet(p - correct)
+        before = won.on_table + won.drawer
+        # p = 0.55 and right half of the time: the mean of p - y is the tolerance.
+        won.bet(0.55)
+        lost.bet(-0.45)
+        after = (won.on_table + lost.on_table) / 2.0 + won.drawer
+        assert after == pytest.approx(before, rel=1e-12)
+
+
+def test_a_year_of_failure_does_not_overflow() -> None:
+    """Evidence has a ceiling."""
+    test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
+    for _ in range(5000):
+        test.update(1.0, correct=False)
+    assert 1.0 <= test.evidence < 10.0
+    assert test.recent_gap == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("tolerance", "delta"), [(-0.1, 0.05), (1.0, 0.05), (0.05, 0.0), (0.05, 1.0)])
+def test_senseless_limits_are_refused(tolerance: float, delta: float) -> None:
+    """Neither a negative tolerance nor a certain false alarm."""
+    with pytest.raises(ValueError, match="tolerance must lie"):
+        DriftTest(tolerance=tolerance, delta=delta)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
+def test_what_is_no_probability_is_refused(p: float) -> None:
+    """The bound on a bet rests on p being a probability."""
+    with pytest.raises(ValueError, match="a probability lies in"):
+        DriftTest().update(p, correct=True)

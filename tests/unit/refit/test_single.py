@@ -1,0 +1,122 @@
+"""Single-action rows: their weights by hand, what clipping buys, and which calibrator may learn from which row."""
+
+import numpy as np
+import pytest
+
+from app.refit.fit import fit
+from app.refit.single import SingleActions, effective_size
+
+
+def row(
+    rows: SingleActions,
+    group: str,
+    k: int,
+    chance: float,
+    *,
+    right: bool = True,
+    s: float = 0.0,
+    might_abstain: bool = False,
+) -> None:
+    """Add one row; what was read has its own signal."""
+    read = {"s": s + 10.0} if k else {}
+    rows.add(group, k, chance, right=right, signals={"s": s}, read_signals=read, might_abstain=might_abstain)
+
+
+def test_weights_and_their_worth_by_hand() -> None:
+    """Chances 1, 1/2, 1/4 and 1/10 clipped at 5 weigh 1, 2, 4 and 5: worth 144/46 rows, a quarter of them clipped."""
+    rows = SingleActions(clip=5.0)
+    for number, chance in enumerate((1.0, 0.5, 0.25, 0.1)):
+        row(rows, f"q{number}", 1, chance, right=number % 2 == 0, s=float(number))
+    weighted, worth, fallen = rows.finish(without=())
+    assert fallen == 0
+    assert weighted.keys() == worth.keys() == {"p1", "conf1"}
+    assert (worth["p1"].rows, worth["p1"].clipped) == (4, 0.25)
+    assert worth["p1"].effective == pytest.approx(144 / 46)
+    np.testing.assert_allclose(weighted["p1"].weights / weighted["p1"].weights[0], [1, 2, 4, 5])
+    assert weighted["p1"].weights.sum() == pytest.approx(144 / 46)
+    assert weighted["p1"].signals["s"].tolist() == [0, 1, 2, 3]
+    assert weighted["conf1"].signals["s"].tolist() == [10, 11, 12, 13]
+    assert weighted["p1"].labels.tolist() == [True, False, True, False]
+
+
+def test_the_effective_size_of_equal_weights_is_their_number() -> None:
+    """Kish's size knows no scale, and of nothing is nothing."""
+    assert effective_size(np.full(7, 3.5)) == pytest.approx(7)
+    assert effective_size(np.array([1e6, 1.0, 1.0])) == pytest.approx(1.0, abs=1e-4)
+    assert effective_size(np.empty(0)) == 0.0
+
+
+def test_a_question_weighs_one_however_often_it_was_asked() -> None:
+    """Asked four times, whatever was done each time, a question's rows share one weight."""
+    rows = SingleActions()
+    row(rows, "once", 0, 0.5)
+    for k in (0, 0, 1, 5):
+        row(rows, "often", k, 0.5)
+    weighted, _, _ = rows.finish(without=())
+    np.testing.assert_allclose(weighted["p0"].weights / weighted["p0"].weights[0], [1, 0.25, 0.25])
+
+
+def test_each_calibrator_learns_from_the_rows_that_can_teach_it() -> None:
+    """p0 from closed-book answers, p_k from the questions that read k, conf_k from what the reading showed."""
+    rows = SingleActions()
+    for number, k in enumerate((0, 1, 5, 5)):
+        row(rows, f"q{number}", k, 0.5, s=float(number))
+    weighted, worth, _ = rows.finish(without=())
+    assert {name: one.rows for name, one in worth.items()} == {"p0": 1, "p1": 1, "p5": 2, "conf1": 1, "conf5": 2}
+    assert weighted["p5"].signals["s"].tolist() == [2, 3]
+    assert weighted["conf5"].signals["s"].tolist() == [12, 13]
+
+
+def test_rows_that_might_have_been_withheld_do_not_flatter() -> None:
+    """Only answers that convinced were judged there: p1 and p5 do without, p0 and the confidences need not."""
+    rows = SingleActions()
+    for k in (0, 1, 5):
+        row(rows, f"q{k}", k, 0.5, might_abstain=True)
+    weighted, _, _ = rows.finish(without=())
+    assert weighted.keys() == {"p0", "conf1", "conf5"}
+
+
+def test_groups_that_are_known_whole_fall_away() -> None:
+    """Their rows are counted and take no part; where nothing is left there is nothing."""
+    rows = SingleActions()
+    row(rows, "a", 0, 0.5)
+    row(rows, "b", 0, 0.5)
+    weighted, worth, fallen = rows.finish(without={"a", "z"})
+    assert (worth["p0"].rows, fallen) == (1, 1)
+    assert len(weighted["p0"].labels) == 1
+    assert SingleActions().finish(without=()) == ({}, {}, 0)
+
+
+def test_a_signal_that_is_no_number_is_named() -> None:
+    """The name comes back, for a message."""
+    rows = SingleActions()
+    spoilt = {"s": "high"}
+    named = rows.add("q", 0, 0.5, right=True, signals=spoilt, read_signals={}, might_abstain=False)  # type: ignore[arg-type]
+    assert named == "s"
+
+
+def test_clipping_bounds_the_variance() -> None:
+    """Over many logs the clipped estimate scatters less, and lies between the unweighted and the unbiased one.
+
+    Nine questions in ten read one passage anyway, and 0.9 of those are right; the tenth does so with chance 0.02, and
+    0.3 are right: 0.84 in all. The signal never moves, so what is fitted is the weighted share.
+    """
+    rng = np.random.default_rng(0)
+    found: dict[float, list[float]] = {1.0: [], 10.0: [], 1e9: []}
+    for _ in range(200):
+        common = rng.random(100) < 0.9
+        chance = np.where(common, 1.0, 0.02)
+        right = rng.random(100) < np.where(common, 0.9, 0.3)
+        seen = np.flatnonzero(rng.random(100) < chance).tolist()
+        for clip, estimates in found.items():
+            rows = SingleActions(clip)
+            for i in seen:
+                row(rows, str(i), 1, float(chance[i]), right=bool(right[i]))
+            extra = rows.finish(without=())[0]["p1"]
+            fitted = fit("logistic", ("s",), extra.signals, extra.labels, extra.weights)
+            estimates.append(fitted.predict({"s": 0.0}) or 0.0)
+    spread = {clip: float(np.std(estimates)) for clip, estimates in found.items()}
+    mean = {clip: float(np.mean(estimates)) for clip, estimates in found.items()}
+    assert spread[10.0] < 0.6 * spread[1e9], spread
+    assert mean[1.0] > mean[10.0] > mean[1e9], mean
+    assert mean[1e9] == pytest.approx(0.84, abs=4 * spread[1e9] / 200**0.5 + 0.02)
