@@ -1,18 +1,41 @@
-"""Calibrator artifacts on disk: `<folder>/<version>.json`, immutable, and CURRENT, one line naming the served one."""
+"""Calibrator artifacts on disk: `<folder>/<version>.json`, immutable, and CURRENT, one line naming the served one.
 
+HISTORY beside it has a line for every change of CURRENT, and is only ever added to: it knows the way back.
+"""
+
+import fcntl
 import json
 import os
 import re
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from app.adapters.files import replace_file
 from app.decision.artifact import SCHEMA, Artifact, checksum
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
 
 _ARTIFACT = TypeAdapter(Artifact)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+By = Literal["refit", "promote", "rollback"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of HISTORY: from when on which version was CURRENT, what was before, and which command did it."""
+
+    at: str
+    version: str
+    before: str | None
+    by: By
+
+
+_CHANGE = TypeAdapter(Change)
 
 
 class ArtifactStore:
@@ -51,24 +74,114 @@ class ArtifactStore:
             raise ArtifactSchemaError(f"{path} holds version {artifact.version!r}: files must not be renamed")
         return artifact
 
+    def survey(self, most: int) -> list[tuple[str, Artifact | ArtifactError]]:
+        """The newest versions by name, newest first: each one's artifact, or why it cannot be served."""
+        found: list[tuple[str, Artifact | ArtifactError]] = []
+        for version in self.versions()[: -most - 1 : -1]:
+            try:
+                found.append((version, self.load(version)))
+            except ArtifactError as error:
+                found.append((version, error))
+        return found
+
     def publish(self, artifact: Artifact) -> Path:
         """Write the artifact's file, all or nothing; the same version twice changes nothing."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(artifact.version)
         if not path.exists():
-            _replace(path, serialise(artifact))
+            replace_file(path, serialise(artifact))
         return path
 
-    def promote(self, version: str) -> None:
-        """Make CURRENT name this version, once the file is known to be good."""
+    def promote(self, version: str, *, by: By = "promote") -> None:
+        """Make CURRENT name this version, once the file is known to be good; where it does already, nothing changes."""
         self.load(version)
-        _replace(self.folder / "CURRENT", f"{version}\n".encode())
+        with self._changing() as history:
+            self._change(version, by, history)
+
+    def rollback(self) -> str:
+        """Make CURRENT name the version that was served before; done again, the one before that."""
+        if not self.folder.is_dir():
+            raise ArtifactError(f"{self.folder} does not exist: nothing was ever served from it")
+        with self._changing() as history:
+            before = self.served_before()
+            if not before:
+                raise ArtifactError(f"{self.folder / 'HISTORY'} knows of nothing served before: promote a version")
+            self.load(before[0])
+            self._change(before[0], "rollback", history)
+            return before[0]
+
+    def history(self) -> list[Change]:
+        """Every change of CURRENT, oldest first. A line that does not parse, torn by a crash, is passed over."""
+        try:
+            lines = (self.folder / "HISTORY").read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ArtifactError(f"{self.folder / 'HISTORY'} cannot be read: {error.strerror}") from error
+        return [change for change in map(_change, lines) if change is not None]
+
+    def served_before(self) -> list[str]:
+        """The versions that rolling back leads to, nearest first."""
+        served: list[str] = []
+        for change in self.history():
+            # CURRENT may have been written by hand, or before there was a history.
+            if change.before is not None and served[-1:] != [change.before]:
+                served.append(change.before)
+            if change.by == "rollback" and change.version in served:
+                while served[-1] != change.version:
+                    served.pop()
+            elif served[-1:] != [change.version]:
+                served.append(change.version)
+        try:
+            current = self.current()
+        except ArtifactError:
+            # Named wrongly by hand: what was named last by a command is the way back.
+            current = None
+        if served[-1:] == [current]:
+            served.pop()
+        return served[::-1]
+
+    def _change(self, version: str, by: By, history: BinaryIO) -> None:
+        try:
+            before = self.current()
+        except ArtifactError:
+            # What is being mended, and nothing to go back to.
+            before = None
+        if before == version:
+            return
+        replace_file(self.folder / "CURRENT", f"{version}\n".encode())
+        change = Change(datetime.now(UTC).isoformat(timespec="seconds"), version, before, by)
+        # One write a line, begun on a line of its own whatever a crash left behind.
+        torn = history.tell() > 0 and not (self.folder / "HISTORY").read_bytes().endswith(b"\n")
+        history.write(b"\n" * torn + json.dumps(asdict(change)).encode() + b"\n")
+        history.flush()
+        os.fsync(history.fileno())
+
+    @contextmanager
+    def _changing(self) -> Iterator[BinaryIO]:
+        """Hold HISTORY, so that two commands change CURRENT one after the other."""
+        path = self.folder / "HISTORY"
+        try:
+            history = path.open("ab")
+        except OSError as error:
+            raise ArtifactError(f"{path} cannot be written: {error.strerror}") from error
+        with history:
+            fcntl.flock(history, fcntl.LOCK_EX)
+            history.seek(0, os.SEEK_END)
+            yield history
 
     def _path(self, version: str) -> Path:
         # What CURRENT may not name is not stored either, and a version never leaves the folder.
         if not _VERSION.fullmatch(version):
             raise ArtifactSchemaError(f"{version[:100]!r} is not a version: letters, digits, dots, dashes, underscores")
         return self.folder / f"{version}.json"
+
+
+def _change(line: bytes) -> Change | None:
+    try:
+        return _CHANGE.validate_json(line, strict=True)
+    except ValidationError:
+        return None
 
 
 def serialise(artifact: Artifact) -> bytes:
@@ -100,18 +213,3 @@ def parse(raw: bytes, *, name: str) -> Artifact:
     if checksum(artifact) != expected:
         raise ArtifactChecksumError(f"{name} was changed after it was published: restore it or refit")
     return artifact
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside, make durable, rename: a reader sees the old bytes or the new, never half of either."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

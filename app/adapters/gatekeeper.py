@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.adapters.artifact_store import ArtifactStore
+from app.adapters.revocations import Revocations
 from app.decision.artifact import Artifact, Identity, mismatches
 from app.decision.policy import Gate, Prices
 from app.errors import ArtifactError, FetchwiseError
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 # A model swapped behind a URL is noticed after this many polls.
 IDENTIFY_EVERY = 30
+# How far back to look for an artifact that matches, where the one that CURRENT names may not serve.
+_STEPS_BACK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,12 @@ class Standing:
     # Whether it was fitted on what runs: else it decides nothing.
     matches: bool
     problem: str
+    # Found wrong while it served: its fallback action serves instead.
+    revoked: bool = False
 
 
 class ArtifactGatekeeper:
-    """Serves the artifact that CURRENT names, if it matches the running identity; keeps the old one if it is bad."""
+    """Serves the artifact that CURRENT names; one that is bad, or does not match what runs, replaces none that does."""
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class ArtifactGatekeeper:
         ks: tuple[int, ...],
         allow_uncertified: bool,
         prices: Prices,
+        revocations: Revocations | None = None,
         on_change: Callable[[Standing], None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -53,6 +59,7 @@ class ArtifactGatekeeper:
         self._ks = ks
         self._allow_uncertified = allow_uncertified
         self._prices = prices
+        self._revocations = revocations or Revocations()
         self._artifact: Artifact | None = None
         self._refusal = ""
         self._running: Identity | None = None
@@ -80,7 +87,46 @@ class ArtifactGatekeeper:
         if artifact is not None and artifact.identity is not None and running is not None:
             asked = replace(running, collection=collection, max_tokens=max_tokens)
             matching = artifact if artifact.identity == asked else None
-        return Gate(matching, allow_uncertified=self._allow_uncertified, prices=self._prices)
+        return Gate(
+            matching,
+            allow_uncertified=self._allow_uncertified,
+            revoked=matching is not None and self._revocations.why(matching.version) is not None,
+            prices=self._prices,
+        )
+
+    @property
+    def running(self) -> Identity | None:
+        """What runs, as it was last seen; None where the reader has not said yet."""
+        return self._running
+
+    @property
+    def serving(self) -> Artifact | None:
+        """The artifact in force, whether or not it matches what runs."""
+        return self._artifact
+
+    def mismatch(self, artifact: Artifact) -> str:
+        """How an artifact differs from what runs; empty where it matches."""
+        if self._running is None:
+            return self._unidentified
+        if artifact.identity is None:
+            return f"{artifact.version} was fitted on a table without an identity"
+        differing = mismatches(artifact.identity, self._running)
+        return f"{artifact.version} does not match what runs: {'; '.join(differing)}" if differing else ""
+
+    def problem(self, artifact: Artifact) -> str:
+        """Why an artifact that loads may not decide here; empty where it may."""
+        revoked = self._revocations.why(artifact.version)
+        return f"revoked: {revoked}" if revoked else self.mismatch(artifact)
+
+    def revoked(self, version: str) -> str | None:
+        """Why a version is revoked; None where it is not."""
+        return self._revocations.why(version)
+
+    async def revoke(self, version: str, why: str) -> None:
+        """Let no threshold of this version decide any more: its fallback action serves until another is in force."""
+        if self._revocations.why(version) is None:
+            await asyncio.to_thread(self._revocations.add, version, why)
+            self._tell()
 
     def standing(self) -> Standing:
         """Why questions are, or are not, decided by a calibrator."""
@@ -90,28 +136,28 @@ class ArtifactGatekeeper:
             return Standing(None, certified=False, matches=False, problem=problem)
         fit = artifact.policies.get("graded")
         certified = fit is not None and fit.certificate is not None
-        mismatch = self._mismatch(artifact)
+        mismatch = self.mismatch(artifact)
         if mismatch:
             problem = f"{mismatch}; {self._refusal}" if self._refusal else mismatch
             return Standing(artifact.version, certified=False, matches=False, problem=problem)
+        revoked = self._revocations.why(artifact.version)
+        if revoked is not None:
+            problem = f"{artifact.version} is revoked, its fallback action serves until another is in force: {revoked}"
+            problem = f"{problem}; {self._refusal}" if self._refusal else problem
+            return Standing(artifact.version, certified=False, matches=True, problem=problem, revoked=True)
         problem = self._refusal
         if not certified and not self._allow_uncertified:
             problem = problem or f"{artifact.version} carries no certificate: its fallback action serves"
         return Standing(artifact.version, certified, matches=True, problem=problem)
-
-    def _mismatch(self, artifact: Artifact) -> str:
-        if self._running is None:
-            return self._unidentified
-        if artifact.identity is None:
-            return f"{artifact.version} was fitted on a table without an identity"
-        differing = mismatches(artifact.identity, self._running)
-        return f"{artifact.version} does not match what runs: {'; '.join(differing)}" if differing else ""
 
     async def refresh(self, *, identify: bool) -> None:
         """Take up a new CURRENT, and a new identity where asked to; nothing that fails here fails a request."""
         if identify or self._running is None:
             await self._identify()
         await asyncio.to_thread(self._reload)
+        self._tell()
+
+    def _tell(self) -> None:
         standing = self.standing()
         if standing != self._said:
             self._said = standing
@@ -133,18 +179,45 @@ class ArtifactGatekeeper:
         )
 
     def _reload(self) -> None:
+        held = self._artifact
         try:
             version = self._store.current()
-            if version is None or (self._artifact is not None and version == self._artifact.version):
+            if version is None or (held is not None and version == held.version):
                 self._refusal = ""
                 return
-            # One assignment: a request sees the old artifact or the new one. A refused one is tried again at the
-            # next poll: it may only have been copied after CURRENT, or be restored in place.
-            self._artifact = self._store.load(version)
-            self._refusal = ""
+            # Tried again at every poll: a refused file may only have been copied after CURRENT, or be restored in
+            # place, and what runs may become what it was fitted on.
+            named = self._store.load(version)
+            problem = self.mismatch(named)
         except ArtifactError as error:
-            serving = "the one before keeps serving" if self._artifact else "every question reads five passages"
-            self._refusal = f"refused a calibrator, {serving}: {error}"
+            named, problem = None, str(error)
+        if problem and held is None:
+            held = self._one_served_before()
+        # One assignment: a request sees the old artifact or the new one.
+        if named is not None and not (problem and held is not None and not self.mismatch(held)):
+            self._artifact, self._refusal = named, ""
+            return
+        self._artifact = held
+        serving = "the one before keeps serving" if held else "every question reads five passages"
+        self._refusal = f"refused a calibrator, {serving}: {problem}"
+
+    def _one_served_before(self) -> Artifact | None:
+        """What a process that did not start just now would still hold: all workers serve the same."""
+        try:
+            before = self._store.served_before()[:_STEPS_BACK]
+        except ArtifactError as error:
+            logger.debug("calibrator: the history is of no use: %s", error)
+            return None
+        for version in before:
+            try:
+                artifact = self._store.load(version)
+            except ArtifactError as error:
+                # The standing reports the file that CURRENT names; this one nobody asked for.
+                logger.debug("calibrator: %s cannot stand in: %s", version, error)
+                continue
+            if not self.mismatch(artifact):
+                return artifact
+        return None
 
     async def _watch(self) -> None:
         polls = 0

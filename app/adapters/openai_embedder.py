@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from app.correlation import outgoing
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 
 # Servers refuse large batches (text-embeddings-inference: more than 32 by default).
@@ -89,7 +90,9 @@ class OpenAIEmbedder:
         with _translated():
             body = orjson.dumps({"model": self._model, "input": list(texts), "encoding_format": "float"})
             # No redirects: the key is meant for this server alone.
-            async with self._pool().post(self._url, data=body, allow_redirects=False) as response:
+            async with self._pool().post(
+                self._url, data=body, headers=outgoing.get(), allow_redirects=False
+            ) as response:
                 raw = await response.read()
                 _check(response.status, self._model)
         vectors = _vectors(raw, expected=len(texts))

@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 
 from app.adapters.openai_replies import assemble, check, events_of, generation, json_object
+from app.correlation import outgoing
 from app.decision.signals import TOP
 from app.errors import (
     ConfigurationError,
@@ -164,7 +165,7 @@ class OpenAIReader:
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         data = orjson.dumps(body) if body is not None else None
-        headers = {"content-type": "application/json"} if data else None
+        headers = {"content-type": "application/json", **outgoing.get()} if data else None
         with _translated():
             # No redirects: question and key are meant for this server alone.
             async with self._pool().request(
@@ -181,7 +182,7 @@ class OpenAIReader:
                 self._url + "/v1/chat/completions",
                 data=orjson.dumps(body),
                 # llama.cpp hangs up after a stream without announcing it: the next question must not be sent there.
-                headers={"content-type": "application/json", "connection": "close"},
+                headers={"content-type": "application/json", "connection": "close", **outgoing.get()},
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:

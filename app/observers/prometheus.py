@@ -1,12 +1,44 @@
-"""Prometheus as an observer of finished decisions: labels from closed sets, base units, one registry passed in."""
+"""Prometheus as an observer of finished decisions: labels from closed sets, base units, one registry passed in.
+
+Counters start at zero with every label that can come, because a rate over a counter that appears late misses its first
+step.
+"""
+
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from app.decision.policy import Action, Reason
 from app.decision.record import DecisionRecord, Usage
+from app.errors import Denial
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")
+KS = ("0", "1", "5")
+PARTS = ("reader", "embedder", "vectors")
+_UPSTREAMS = (*PARTS, "gateway")
+_FAILURES = ("timeout", "unavailable", "bad_reply", "error")
+# Why each number of passages can have been read, where the answer was given.
+_REASONS = {
+    0: (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES, Reason.EXPLORED),
+    1: (Reason.BORDERLINE, Reason.RETRIEVAL_REQUIRED, Reason.NOT_CERTIFIED, Reason.BYPASSED, Reason.EXPLORED),
+    5: (
+        Reason.UNCERTAIN,
+        Reason.BORDERLINE,  # escalated
+        Reason.RETRIEVAL_REQUIRED,
+        Reason.NO_SIGNAL,
+        Reason.NOT_CALIBRATED,
+        Reason.NOT_CERTIFIED,
+        Reason.BYPASSED,
+        Reason.EXPLORED,
+    ),
+}
+_WITHHELD = (
+    *((k, Reason.LOW_CONFIDENCE) for k in (0, 1, 5)),
+    (0, Reason.RETRIEVAL_FAILED),
+    (0, Reason.NO_PASSAGES),
+)
 
 
 class PrometheusObserver:
@@ -44,6 +76,8 @@ class PrometheusObserver:
             buckets=_TENTHS,
             registry=registry,
         )
+        self._gated = Counter("fetchwise_gated", "Questions whose k the gate chose.", ("k",), registry=registry)
+        self._start_at_zero()
 
     def observe(self, record: DecisionRecord) -> None:
         """Count one finished decision."""
@@ -64,6 +98,28 @@ class PrometheusObserver:
             self._traffic.upstream_error(*record.failure)
         if record.p_closed_book is not None:
             self._p.observe(record.p_closed_book)
+        if record.gated:
+            self._gated.labels(k).inc()
+
+    def _start_at_zero(self) -> None:
+        for k, reasons in _REASONS.items():
+            for reason in reasons:
+                self._requests.labels(f"k{k}", str(k), reason.value)
+        for k, reason in _WITHHELD:
+            self._requests.labels(Action.ABSTAIN.value, str(k), reason.value)
+        for k_label in KS:
+            self._gated.labels(k_label)
+            for action in (f"k{k_label}", Action.ABSTAIN.value):
+                self._duration.labels(action, k_label)
+            for stage in STAGES if k_label != "0" else STAGES[:-1]:
+                self._stage.labels(stage, k_label)
+            for kind in ("prompt", "completion"):
+                self._tokens.labels("probe", kind, k_label)
+                if k_label != "0":
+                    self._tokens.labels("read", kind, k_label)
+                    self._passages.labels(k_label)
+        for use in ("used", "wasted"):
+            self._calls.labels(use)
 
     def _count_tokens(self, stage: str, k: str, usage: Usage | None) -> None:
         if usage is not None:
@@ -72,10 +128,12 @@ class PrometheusObserver:
 
 
 class TrafficMetrics:
-    """What is not a finished decision: work under way, work refused, parts that failed, and the calibrator."""
+    """What is not a finished decision: work under way, work refused, parts that failed or answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._in_flight = Gauge("fetchwise_in_flight", "Questions being worked on.", registry=registry)
+        self._in_flight = Gauge(
+            "fetchwise_in_flight", "Questions being worked on.", registry=registry, multiprocess_mode="livesum"
+        )
         self._shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
         self._errors = Counter(
             "fetchwise_upstream_errors",
@@ -83,11 +141,21 @@ class TrafficMetrics:
             ("upstream", "kind"),
             registry=registry,
         )
-        self._calibrator = Gauge(
-            "fetchwise_calibrator_info",
-            "1 for the calibrator in force; the version is `none` where none matches what runs.",
-            ("version", "certified"),
+        for upstream in _UPSTREAMS:
+            for kind in _FAILURES:
+                self._errors.labels(upstream, kind)
+        self._denied = Counter(
+            "fetchwise_denied", "Requests refused for their key, or for want of one.", ("why",), registry=registry
+        )
+        for why in Denial:
+            self._denied.labels(why.value)
+        # Of several workers, the one that cannot reach a part is the one to hear of.
+        self._up = Gauge(
+            "fetchwise_part_up",
+            "Whether a part behind the gateway answered the last ping, 1 or 0.",
+            ("part",),
             registry=registry,
+            multiprocess_mode="livemin",
         )
 
     def began(self) -> None:
@@ -102,11 +170,15 @@ class TrafficMetrics:
         """A question was refused."""
         self._shed.inc()
 
+    def denied(self, why: Denial) -> None:
+        """A request was refused because of its key."""
+        self._denied.labels(why.value).inc()
+
     def upstream_error(self, upstream: str, kind: str) -> None:
         """A part failed, whether or not the question could still be answered."""
         self._errors.labels(upstream, kind).inc()
 
-    def calibrator(self, version: str | None, *, certified: bool) -> None:
-        """Say which calibrator decides from now on."""
-        self._calibrator.clear()
-        self._calibrator.labels(version or "none", str(certified).lower()).set(1)
+    def parts(self, up: Mapping[str, bool]) -> None:
+        """Say which parts answer."""
+        for part, answers in up.items():
+            self._up.labels(part).set(answers)

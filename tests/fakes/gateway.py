@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.main import PartsOpener, create_app
-from app.parts import KS, Parts
+from app.parts import KS, Parts, VectorStore
 from app.ports import Passage
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
@@ -44,7 +44,7 @@ class FakeGateway:
     vectors: FakeRetriever
 
 
-def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: FakeRetriever) -> PartsOpener:
+def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: VectorStore) -> PartsOpener:
     """Open these fakes instead of what the settings name, and close them as the real ones are closed."""
 
     @asynccontextmanager

@@ -3,8 +3,11 @@
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -147,6 +150,135 @@ def test_promote_names_the_served_version(store: ArtifactStore) -> None:
         assert store.current() == version
         assert (store.folder / "CURRENT").read_text() == f"{version}\n"
     assert store.versions() == ["a", "b"]
+
+
+# The way back
+
+
+def served(store: ArtifactStore, *versions: str) -> None:
+    """Publish and promote versions, one after the other."""
+    for version in versions:
+        store.publish(an_artifact(version=version))
+        store.promote(version)
+
+
+def test_rolling_back_goes_to_what_was_served_before(store: ArtifactStore) -> None:
+    """Each rollback goes one further back, and a promotion after it starts from there."""
+    served(store, "a", "b", "c")
+    assert store.served_before() == ["b", "a"]
+    assert store.rollback() == "b"
+    assert store.rollback() == store.current() == "a"
+    with pytest.raises(ArtifactError, match="knows of nothing served before: promote a version"):
+        store.rollback()
+    assert store.current() == "a"
+    store.promote("c")
+    assert store.rollback() == "a"
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "back"]), max_size=20))
+@settings(deadline=None, max_examples=25)
+def test_rolling_back_undoes_promotions_in_reverse(steps: list[str]) -> None:
+    """Whatever was promoted and rolled back so far, CURRENT is the top of a stack of what was served."""
+    with TemporaryDirectory() as folder:
+        store = ArtifactStore(Path(folder))
+        stack: list[str] = []
+        for version in ("a", "b", "c"):
+            store.publish(an_artifact(version=version))
+        for step in steps:
+            if step != "back":
+                store.promote(step)
+                if stack[-1:] != [step]:
+                    stack.append(step)
+            elif len(stack) > 1:
+                stack.pop()
+                assert store.rollback() == stack[-1]
+            assert store.current() == (stack[-1] if stack else None)
+            assert store.served_before() == stack[-2::-1]
+
+
+def test_history_tells_each_change(store: ArtifactStore) -> None:
+    """A line a change with its time, what was before and which command did it; the same version again is no change."""
+    store.publish(an_artifact(version="a"))
+    store.promote("a", by="refit")
+    store.promote("a")
+    served(store, "b")
+    store.rollback()
+    changes = store.history()
+    assert [(change.version, change.before, change.by) for change in changes] == [
+        ("a", None, "refit"),
+        ("b", "a", "promote"),
+        ("a", "b", "rollback"),
+    ]
+    assert all(datetime.fromisoformat(change.at).tzinfo for change in changes)
+    assert store.versions() == ["a", "b"]
+
+
+def test_what_was_written_by_hand_counts(store: ArtifactStore) -> None:
+    """A CURRENT from before there was a history, or changed with an editor, is known as what was before."""
+    served(store, "a", "b")
+    (store.folder / "HISTORY").unlink()
+    assert store.served_before() == []
+    served(store, "c")
+    (store.folder / "CURRENT").write_text("a\n")
+    assert store.rollback() == "c"
+    assert store.served_before() == ["b"]
+
+
+def test_a_torn_line_of_history_is_passed_over(store: ArtifactStore) -> None:
+    """What a crash left half written neither hides the lines before it nor spoils the next one."""
+    served(store, "a", "b")
+    with (store.folder / "HISTORY").open("ab") as file:
+        file.write(b'{"at": "2026-')
+    assert store.served_before() == ["a"]
+    served(store, "c")
+    assert [change.version for change in store.history()] == ["a", "b", "c"]
+    assert store.rollback() == "b"
+
+
+def test_a_bad_version_changes_neither_file(store: ArtifactStore) -> None:
+    """Promoting or rolling back to what does not load leaves CURRENT and HISTORY as they were."""
+    served(store, "a", "b")
+    before = (store.folder / "HISTORY").read_bytes()
+    (store.folder / "a.json").write_text("{")
+    for act in (store.rollback, lambda: store.promote("a")):
+        with pytest.raises(ArtifactError, match=r"a\.json"):
+            act()
+    assert store.current() == "b"
+    assert (store.folder / "HISTORY").read_bytes() == before
+
+
+def test_a_senseless_current_is_mended(store: ArtifactStore) -> None:
+    """A rollback or a promotion puts a CURRENT that names nothing right again."""
+    served(store, "a", "b")
+    for mend in (store.rollback, lambda: store.promote("a")):
+        (store.folder / "CURRENT").write_text("../x\n")
+        mend()
+        assert store.current() in {"a", "b"}
+
+
+def test_nothing_to_roll_back_to(store: ArtifactStore) -> None:
+    """A folder that is not there, or whose history cannot be read or written, is an ArtifactError that names it."""
+    with pytest.raises(ArtifactError, match="does not exist"):
+        store.rollback()
+    store.publish(an_artifact(version="a"))
+    (store.folder / "HISTORY").mkdir()
+    with pytest.raises(ArtifactError, match="HISTORY cannot be written: Is a directory"):
+        store.promote("a")
+    with pytest.raises(ArtifactError, match="HISTORY cannot be read: Is a directory"):
+        store.history()
+
+
+def test_two_that_promote_at_once(store: ArtifactStore) -> None:
+    """Promotions of several threads come one after the other: every line is whole, and follows from the one before."""
+    versions = [f"v{number}" for number in range(8)]
+    for version in versions:
+        store.publish(an_artifact(version=version))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda version: ArtifactStore(store.folder).promote(version), versions * 4))
+    changes = store.history()
+    assert {change.version for change in changes} == set(versions)
+    assert [change.before for change in changes[1:]] == [change.version for change in changes[:-1]]
+    assert store.current() == changes[-1].version
 
 
 # What does not

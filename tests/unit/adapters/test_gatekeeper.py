@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from app.adapters import gatekeeper as module
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Standing
+from app.adapters.revocations import Revocations
 from app.decision.artifact import Artifact
-from app.decision.policy import Prices
+from app.decision.policy import Policy, Prices
 from app.errors import UpstreamUnavailable
 from app.ports import ReaderIdentity
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
@@ -245,6 +247,146 @@ async def test_a_vanished_current_changes_nothing(world: World) -> None:
     (world.store.folder / "CURRENT").unlink()
     assert (await world.look()).problem == ""
     assert world.artifact() == artifact
+
+
+async def test_a_new_one_that_does_not_match_is_refused(world: World) -> None:
+    """A calibrator for something else does not replace one that matches; it serves once it is what runs."""
+    good = world.promote(version="good")
+    await world.look()
+    other = world.promote(version="other", identity=an_identity(reader="swapped"))
+    for _ in range(2):
+        standing = await world.look()
+        assert (standing.version, standing.certified, standing.matches) == ("good", True, True)
+        assert standing.problem == (
+            "refused a calibrator, the one before keeps serving: other does not match what runs: "
+            "reader: fitted on 'swapped', running 'fake-reader'"
+        )
+        assert world.artifact() == good
+    world.reader.identity = replace(world.reader.identity, model="swapped")
+    assert (await world.look(identify=True)).problem == ""
+    assert world.artifact() == other
+
+
+async def test_a_new_one_replaces_one_that_does_not_match_either(world: World) -> None:
+    """Where nothing matches there is nothing to protect: the standing is that of CURRENT."""
+    world.promote(version="one", identity=an_identity(reader="another"))
+    await world.look()
+    world.promote(version="two", identity=an_identity(reader="a third"))
+    assert (await world.look()).version == "two"
+
+
+@pytest.mark.parametrize("older", [b'"schema": 0', b'"schema": 2'])
+async def test_another_schema_is_refused(world: World, older: bytes) -> None:
+    """A file of an older or newer schema replaces nothing."""
+    good = world.promote(version="good")
+    await world.look()
+    path = world.store.publish(an_artifact(version="old"))
+    path.write_bytes(path.read_bytes().replace(b'"schema": 1', older))
+    world.name("old")
+    assert "this gateway reads 1" in (await world.look()).problem
+    assert world.artifact() == good
+
+
+async def test_a_restarted_worker_serves_what_the_others_hold(tmp_path: Path) -> None:
+    """Started while CURRENT names a bad or a foreign file, it takes up the version before, as the rest still serve."""
+    world = World(tmp_path)
+    good = world.promote(version="good")
+    world.promote(version="foreign", identity=an_identity(reader="another"))
+    world.promote(version="broken")
+    (tmp_path / "broken.json").write_text("{")
+    standing = await world.look()
+    assert (standing.version, standing.matches) == ("good", True)
+    assert "refused a calibrator, the one before keeps serving: " in standing.problem
+    assert "broken.json" in standing.problem
+    assert world.artifact() == good
+
+
+async def test_a_useless_history_is_no_obstacle(tmp_path: Path) -> None:
+    """Where neither CURRENT nor anything before it can serve, nothing does, and the first fault is told."""
+    world = World(tmp_path)
+    world.promote(version="one")
+    world.promote(version="two")
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text("{")
+    assert "two.json" in (await world.look()).problem
+    (tmp_path / "HISTORY").unlink()
+    (tmp_path / "HISTORY").mkdir()
+    assert "two.json" in (await world.look()).problem
+    assert world.artifact() is None
+
+
+async def test_a_revoked_version_decides_nothing(world: World) -> None:
+    """Its gates say revoked, the standing says why, and whoever listens hears it once; a new version is clean."""
+    artifact = world.promote(version="one")
+    await world.look()
+    for _ in range(2):
+        await world.gatekeeper.revoke("one", "confidences exceed what is right by 0.2")
+    gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
+    assert (gate.artifact, gate.revoked) == (artifact, True)
+    assert gate.fit_in_force(Policy.GRADED) is None
+    assert world.said[-1] == Standing(
+        "one",
+        certified=False,
+        matches=True,
+        problem="one is revoked, its fallback action serves until another is in force: "
+        "confidences exceed what is right by 0.2",
+        revoked=True,
+    )
+    assert len(world.said) == 2
+    world.promote(version="two")
+    assert not (await world.look()).revoked
+    assert not world.gatekeeper.gate(collection="demo", max_tokens=24).revoked
+    world.promote(version="one")
+    assert (await world.look()).revoked
+
+
+async def test_a_revocation_outlives_a_restart(tmp_path: Path) -> None:
+    """What was revoked stays so in a new process, and in one that revokes something else meanwhile."""
+    path = tmp_path / "data" / "revoked.json"
+    first, second = (World(tmp_path / "c", revocations=Revocations(path)) for _ in range(2))
+    first.promote(version="one")
+    await first.look()
+    await first.gatekeeper.revoke("one", "why")
+    await second.gatekeeper.revoke("two", "why not")
+    again = World(tmp_path / "c", revocations=Revocations(path))
+    assert (await again.look()).revoked
+    assert Revocations(path).why("two") == "why not"
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
+def test_unreadable_revocations_are_found_anew(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken file is said in the log, and written anew by the next revocation."""
+    path = tmp_path / "revoked.json"
+    path.write_bytes(content)
+    revocations = Revocations(path)
+    assert revocations.why("one") is None
+    assert "found anew in the decision log" in caplog.text
+    revocations.add("one", "why")
+    assert Revocations(path).why("one") == "why"
+
+
+def test_a_revocation_that_cannot_be_written_holds_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full or read-only disk does not keep a calibrator in force."""
+    (tmp_path / "file").touch()
+    revocations = Revocations(tmp_path / "file" / "revoked.json")
+    revocations.add("one", "why")
+    assert revocations.why("one") == "why"
+    assert "a restart may forget" in caplog.text
+
+
+async def test_a_revocation_and_a_refusal_are_both_told(world: World) -> None:
+    """A revoked artifact and a bad new one are reported together."""
+    world.promote(version="one")
+    await world.look()
+    await world.gatekeeper.revoke("one", "why")
+    world.name("gone")
+    problem = (await world.look()).problem
+    assert problem.startswith("one is revoked")
+    assert "refused a calibrator" in problem
 
 
 async def test_both_problems_are_told(world: World) -> None:

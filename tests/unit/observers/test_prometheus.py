@@ -1,40 +1,25 @@
 """Prometheus as an observer: what one record adds to which sample."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.decision.policy import Action, Policy, Reason, Retrieval
-from app.decision.record import Citation, DecisionRecord, Timings, Usage
+from app.answer import Answerer, Question
+from app.decision.policy import Action, Ask, Gate, Policy, Reason, Retrieval
+from app.decision.record import Timings
+from app.errors import UpstreamTimeout
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
+from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.gateway import filled
+from tests.fakes.reader import FakeReader
+from tests.fakes.records import a_record
+from tests.fakes.retriever import FakeRetriever
 
-RECORD = DecisionRecord(
-    id="0123",
-    question="Who?",
-    collection="demo",
-    policy=Policy.GRADED,
-    retrieval=Retrieval.AUTO,
-    abstain=True,
-    filtered=False,
-    answer="She",
-    action=Action.K1,
-    k=1,
-    reason=Reason.BORDERLINE,
-    confidence=0.75,
-    p_closed_book=0.625,
-    signals={},
-    read_signals={},
-    thresholds=None,
-    tau_abstain=None,
-    calibrator=None,
-    certified=False,
-    timings=Timings(total=620.0, probe=200.0, embed=15.0, search=5.0, read=400.0),
-    citations=(Citation(1, "p1", "She", "It was she.", 0.5),),
-    probe_usage=Usage(40, 8),
-    read_usage=Usage(120, 9),
-    retrieval_calls=1,
-)
+RECORD = a_record()
 
 
 class Observed:
@@ -70,7 +55,8 @@ def test_one_record(observed: Observed) -> None:
     assert value("tokens_total", stage="read", kind="completion", k="1") == 9
     assert value("passages_total", k="1") == 1
     assert value("retrieval_calls_total", use="used") == 1
-    assert value("retrieval_calls_total", use="wasted") is None
+    assert value("retrieval_calls_total", use="wasted") == 0
+    assert [value("gated_total", k=k) for k in ("0", "1", "5")] == [0, 1, 0]
     assert value("p_closed_book_sum") == 0.625
     assert value("p_closed_book_bucket", le="0.6") == 0
     assert value("p_closed_book_bucket", le="0.7") == 1
@@ -93,8 +79,8 @@ def test_what_did_not_happen_is_not_counted(observed: Observed) -> None:
     )
     assert observed.value("stage_duration_seconds_count", stage="probe", k="0") == 1
     assert observed.value("stage_duration_seconds_count", stage="read", k="0") is None
-    assert observed.value("tokens_total", stage="read", kind="prompt", k="0") is None
-    assert observed.value("passages_total", k="0") is None
+    assert observed.value("tokens_total", stage="read", kind="prompt", k="1") == 0
+    assert observed.value("passages_total", k="1") == 0
     assert observed.value("p_closed_book_count") == 0
 
 
@@ -138,9 +124,63 @@ def test_traffic(observed: Observed) -> None:
     assert (observed.value("in_flight"), observed.value("shed_total")) == (1, 1)
 
 
-def test_the_calibrator_in_force(observed: Observed) -> None:
-    """One calibrator is in force at a time; none is called `none`."""
-    observed.traffic.calibrator("2026-01-31-0a1b2c3d", certified=True)
-    observed.traffic.calibrator(None, certified=False)
-    assert observed.value("calibrator_info", version="none", certified="false") == 1
-    assert observed.value("calibrator_info", version="2026-01-31-0a1b2c3d", certified="true") is None
+def test_parts(observed: Observed) -> None:
+    """A part that was never pinged is absent; the others are up or down."""
+    assert observed.value("part_up", part="reader") is None
+    observed.traffic.parts({"reader": True, "vectors": False})
+    assert (observed.value("part_up", part="reader"), observed.value("part_up", part="vectors")) == (1, 0)
+
+
+def test_what_the_gate_did_not_decide_is_not_gated(observed: Observed) -> None:
+    """A question that its asker sent to passages does not count as gated."""
+    observed.observer.observe(replace(RECORD, retrieval=Retrieval.REQUIRED, reason=Reason.RETRIEVAL_REQUIRED))
+    assert observed.value("gated_total", k="1") == 0
+
+
+def samples(registry: CollectorRegistry) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Every sample of a counter, by its name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in registry.collect()
+        if family.type == "counter"
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+
+
+async def test_every_counter_is_there_before_it_counts(observed: Observed) -> None:
+    """Whatever happens to a question, no counter appears that was not there with a zero: a rate would miss its step."""
+    before = samples(observed.registry)
+    assert ("fetchwise_requests_total", (("action", "k0"), ("k", "0"), ("reason", "confident"))) in before
+    reader, embedder, vectors = FakeReader(), FakeEmbedder(), FakeRetriever()
+    await filled(vectors, embedder)
+    artifact = an_artifact(policies={"graded": a_fit(escalate=True), "binary": an_uncertified_fit(0.625, 0.625)})
+    failure = UpstreamTimeout("vectors", "too slow")
+    for calibrated, policy, retrieval, sure, read_sure, broken in product(
+        (artifact, None), Policy, Retrieval, (0.0, 0.6, 0.9), (0.1, 0.9), (False, True)
+    ):
+        if (policy, retrieval) in {(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)}:
+            continue
+        reader.says("Who?", "She", k=0, sure=sure)
+        reader.says("Who?", "She", sure=read_sure)
+        vectors.fail_with = failure if broken else None
+        answerer = Answerer(
+            reader=reader,
+            embedder=embedder,
+            retriever=vectors,
+            gatekeeper=OneGate(Gate(calibrated)),
+            observers=(observed.observer,),
+        )
+        with suppress(UpstreamTimeout):
+            await answerer.answer(Question("Who?", "demo", 24, Ask(policy, retrieval)))
+    assert samples(observed.registry) == before
+
+
+class OneGate:
+    """A gatekeeper with one gate for all."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def gate(self, *, collection: str, max_tokens: int) -> Gate:
+        return self._gate

@@ -1,0 +1,89 @@
+"""Traces by OpenTelemetry: a span for each question with one for each of its stages, sent over OTLP.
+
+Where to and how is said by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and others), which its SDK reads.
+The server span itself is FastAPI's; a caller's `traceparent` is its parent, and stages hand theirs on to the servers.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from app.correlation import Note, outgoing
+from app.decision.record import DecisionRecord
+from app.errors import ConfigurationError
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import SpanKind, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise ConfigurationError("FETCHWISE_TRACES=otlp needs OpenTelemetry: pip install 'fetchwise[otel]'") from error
+
+
+class Tracing:
+    """Watches stages, and observes finished decisions; nothing is sent before it is entered."""
+
+    def __init__(self, version: str) -> None:
+        own = Resource.create({"service.name": "fetchwise", "service.version": version})
+        # What the operator says in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES goes before.
+        self.provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        self._tracer = self.provider.get_tracer("fetchwise", version)
+        self._propagator = TraceContextTextMapPropagator()
+
+    async def __aenter__(self) -> None:
+        """Begin to send spans, from a thread of the SDK's."""
+        self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+
+    async def __aexit__(self, *_: object) -> None:
+        """Send what is left, and stop."""
+        await asyncio.to_thread(self.provider.shutdown)
+
+    def began(self, note: Note) -> None:
+        """Let the log and the trace of a request name each other."""
+        span = trace.get_current_span()
+        if (context := span.get_span_context()).is_valid:
+            note.trace_id = trace.format_trace_id(context.trace_id)
+            span.set_attribute("fetchwise.request_id", note.request_id)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """A span around one stage; what it calls meanwhile carries its `traceparent`."""
+        # The exception itself stays out: its text may quote a server, and so the question.
+        with self._tracer.start_as_current_span(
+            name, kind=SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
+        ) as span:
+            headers: dict[str, str] = {}
+            self._propagator.inject(headers)
+            token = outgoing.set(headers)
+            try:
+                yield
+            except BaseException as error:
+                span.set_attribute("error.type", str(getattr(error, "kind", type(error).__name__)))
+                span.set_status(StatusCode.ERROR)
+                raise
+            finally:
+                outgoing.reset(token)
+
+    def observe(self, record: DecisionRecord) -> None:
+        """Say on the question's span how it was decided; never what was asked or answered."""
+        span = trace.get_current_span()
+        if not span.is_recording():
+            return
+        decided: dict[str, Any] = {
+            "receipt": record.id,
+            "action": record.action.value,
+            "k": record.k,
+            "reason": record.reason.value,
+            "policy": record.policy.value,
+            "p_closed_book": record.p_closed_book,
+            "confidence": record.confidence,
+            "calibrator": record.calibrator,
+            "certified": record.certified,
+            "passages": len(record.citations),
+        }
+        span.set_attributes({f"fetchwise.{name}": value for name, value in decided.items() if value is not None})

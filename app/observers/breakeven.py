@@ -1,0 +1,196 @@
+"""From the rows of a window to what gating costs, what it would cost without, and from which skip rate it pays.
+
+Everything is measured on served traffic. Derived figures are propagated by drawing means and shares many times from
+what their samples allow, with a fixed seed: the same rows always give the same figures. Questions are taken as
+independent of each other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import add, truediv
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.decision.breakeven import (
+    BreakEven,
+    Comparison,
+    CostView,
+    Covered,
+    Estimate,
+    percent,
+    sentence,
+    share,
+    verdict,
+)
+from app.decision.cost import Tariff, break_even_against, gate_cost
+from app.observers.sampling import Drawn, Floats, combine, means, shares
+from app.observers.traffic import ACTIONS, Rows, Traffic, select
+
+_KS = (1, 5)
+_SEED = 20_240
+# A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
+_RARE = 0.05
+_GATED = "questions that the gate decided"
+_READING = {1: "questions that read one passage", 5: "questions that read five passages"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Spent:
+    """What each of some questions spent on its parts, in one unit."""
+
+    probe: Floats
+    retrieval: Floats
+    read: Floats
+
+
+Count = Callable[[Rows], Spent]
+
+
+def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff) -> BreakEven:
+    """Everything that `/breakeven` says, from one window of traffic."""
+    rows = traffic.rows
+    gated = select(rows, rows["gated"])
+    skip = share(int((gated["k"] == 0).sum()), len(gated), of=_GATED)
+    latency = _view("latency", "ms", rows, _latency, skip)
+    headline = latency.against[f"k{reference}"].sentence
+    if not len(gated):
+        headline = f"The gate decided no question in the last {seconds:g} s, so there is nothing to compare."
+    return BreakEven(
+        window=Covered(seconds, round(traffic.covered_seconds, 3), len(rows), len(gated), traffic.workers),
+        sentence=headline,
+        reference=f"k{reference}",
+        skip_rate=skip,
+        shares={
+            name: share(int((gated["action"] == index).sum()), len(gated), of=_GATED)
+            for index, name in enumerate(ACTIONS)
+        },
+        costs={
+            "latency": latency,
+            "tokens": _view("tokens", "tokens", rows, _tokens, skip),
+            "money": None if tariff.is_free else _view("money", "price", rows, _money(tariff), skip),
+        },
+        caveats=_caveats(traffic, seconds, reference),
+    )
+
+
+def _latency(rows: Rows) -> Spent:
+    retrieval = _float(rows["embed_ms"]) + _float(rows["search_ms"])
+    return Spent(_float(rows["probe_ms"]), retrieval, _float(rows["read_ms"]))
+
+
+def _tokens(rows: Rows) -> Spent:
+    probe = _float(rows["probe_prompt"]) + _float(rows["probe_completion"])
+    return Spent(probe, np.zeros(len(rows)), _float(rows["read_prompt"]) + _float(rows["read_completion"]))
+
+
+def _money(tariff: Tariff) -> Count:
+    def count(rows: Rows) -> Spent:
+        fetched = np.where(rows["k"] == 1, tariff.retrieval(1), tariff.retrieval(5))
+        # A question that searched again had fetched one passage before.
+        fetched = fetched + np.where(rows["calls"] > 1, tariff.retrieval(1), 0.0)
+        return Spent(
+            tariff.generation(_float(rows["probe_prompt"]), _float(rows["probe_completion"])),
+            fetched,
+            tariff.generation(_float(rows["read_prompt"]), _float(rows["read_completion"])),
+        )
+
+    return count
+
+
+def _view(cost: str, unit: str, rows: Rows, count: Count, skip: Estimate) -> CostView:
+    """One cost from all sides. Each begins with the same seed, so that none depends on the others."""
+    rng = np.random.default_rng(_SEED)
+    gated = select(rows, rows["gated"])
+    (probe,) = means(rng, count(gated).probe)
+    probe = probe.wanting(_GATED)
+    read = {k: _reading(rng, count(_read_once(rows, k))) for k in _KS}
+    parts = {"cb": probe.estimate()}
+    always = {}
+    for k, (retrieval, reading) in read.items():
+        retrieval, reading = retrieval.wanting(_READING[k]), reading.wanting(_READING[k])  # noqa: PLW2901
+        parts |= {f"ret{k}": retrieval.estimate(), f"ob{k}": reading.estimate()}
+        always[k] = combine(add, retrieval, reading)
+    skipped, retrieving = _retrieving(rng, gated, count, {k: combine(add, *both) for k, both in read.items()})
+    gate = probe if retrieving is None else combine(gate_cost, probe, skipped, retrieving)
+    against = {}
+    for k in _KS:
+        ratio = _positive(always[k], lambda a: combine(truediv, gate, a)).estimate()
+        even = _break_even(probe, retrieving, always[k]).estimate()
+        against[f"k{k}"] = Comparison(
+            always[k].estimate(), even, ratio, verdict(ratio), sentence(cost, k, ratio, even, skip)
+        )
+    return CostView(unit, parts, gate.estimate(), against)
+
+
+def _reading(rng: np.random.Generator, spent: Spent) -> tuple[Drawn, Drawn]:
+    retrieval, read = means(rng, spent.retrieval, spent.read)
+    return retrieval, read
+
+
+def _read_once(rows: Rows, k: int) -> Rows:
+    """The questions that searched once and read k passages, whoever chose k: what k costs without a gate."""
+    return select(rows, (rows["k"] == k) & (rows["calls"] == 1))
+
+
+def _retrieving(
+    rng: np.random.Generator, gated: Rows, count: Count, always: dict[int, Drawn]
+) -> tuple[Drawn, Drawn | None]:
+    """The share of gated questions that read nothing, and what the others pay for what they read; None without any.
+
+    They read one passage or five as everyone does, or five after one did not convince.
+    """
+    again = select(gated, (gated["k"] > 0) & (gated["calls"] > 1))
+    paths = [
+        *((int(((gated["k"] == k) & (gated["calls"] <= 1)).sum()), always[k], _READING[k]) for k in _KS),
+        (len(again), combine(add, *_reading(rng, count(again))), "questions that searched twice"),
+    ]
+    taken = [(times, path, of) for times, path, of in paths if times]
+    skipped, *how_often = shares(rng, [len(gated) - sum(times for times, _, _ in taken), *(t for t, _, _ in taken)])
+    if not taken:
+        return skipped, None
+    costs = [path if times <= _RARE * len(gated) else path.wanting(of) for times, path, of in taken]
+
+    def mean(*both: Any) -> Any:  # noqa: ANN401 - figures, or draws of them
+        weights, amounts = both[: len(costs)], both[len(costs) :]
+        return sum(w * a for w, a in zip(weights, amounts, strict=True)) / sum(weights)
+
+    return skipped, combine(mean, *how_often, *costs)
+
+
+def _break_even(probe: Drawn, retrieving: Drawn | None, always: Drawn) -> Drawn:
+    if retrieving is None:
+        return Drawn(np.nan, np.empty(0), probe.n, "gated questions that read passages")
+    return _positive(
+        retrieving,
+        lambda r: combine(lambda *amounts: np.maximum(0.0, break_even_against(*amounts)), probe, r, always),
+    )
+
+
+def _positive(divisor: Drawn, quotient: Callable[[Drawn], Drawn]) -> Drawn:
+    """A quotient, or what it lacks where the divisor is nothing, as all is that has no price."""
+    if divisor.needs is None and divisor.value <= 0.0:
+        return Drawn(np.nan, np.empty(0), divisor.n, "a reading that costs anything")
+    return quotient(divisor)
+
+
+def _caveats(traffic: Traffic, seconds: float, reference: int) -> tuple[str, ...]:
+    said = []
+    reading = _read_once(traffic.rows, reference)
+    chosen = float(reading["gated"].mean()) if len(reading) else 0.0
+    if chosen > _RARE:
+        said.append(
+            f"{percent(chosen)} of the questions behind the cost of k{reference} were sent there by the gate. Those "
+            "are the harder ones, so reading for every question may cost less than is shown."
+        )
+    if traffic.overrun:
+        said.append(
+            f"More questions came than the workers remember: the window covers the last {traffic.covered_seconds:.0f} "
+            f"of {seconds:g} s."
+        )
+    return tuple(said)
+
+
+def _float(values: NDArray[Any]) -> Floats:
+    return values.astype(np.float64)

@@ -1,0 +1,214 @@
+"""The decision log as an observer: a question leaves its record in a queue, a thread of its own writes it down.
+
+    observe ──► pending ──┐
+                          ├──► one transaction a turn ──► store
+    give ─────► asked ────┘              │
+      ▲                                  │ committed, or refused
+      └──────────────────────────────────┘
+
+Answers never wait for the log: a full queue drops records and counts them. Feedback always does: it is acknowledged
+once it is on disk together with the decision that it is about, or refused.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from app.decision.audit import Audit, audit
+from app.decision.drift import Solicited
+from app.decision.feedback import Feedback, Judged
+from app.decision.record import DecisionRecord, Shadow
+from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
+from app.ports import DecisionStore
+
+logger = logging.getLogger(__name__)
+
+_DAY_S = 86_400.0
+# Few enough that a turn of the writer stays short.
+_PRUNED_AT_ONCE = 1_000
+_MOST_ASKED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to write, how long to wait after a failure, and how long feedback and closing may take; seconds."""
+
+    turn_s: float = 0.2
+    retry_s: float = 0.5
+    feedback_timeout_s: float = 5.0
+    close_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    at: float
+    feedback: Feedback
+    done: "Future[Judged]"
+
+
+class DecisionLog:
+    """Writes every decision it sees to a store, and takes feedback on them."""
+
+    def __init__(
+        self,
+        store: DecisionStore,
+        *,
+        capacity: int,
+        keep_days: int,
+        on_dropped: Callable[[int], None],
+        on_feedback: Callable[[Judged], None],
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._capacity = capacity
+        self._keep_s = keep_days * _DAY_S
+        self._on_dropped = on_dropped
+        self._on_feedback = on_feedback
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._pending: deque[tuple[float, DecisionRecord | Shadow]] = deque()
+        self._asked: deque[_Asked] = deque()
+        # Taken from `pending` but not written yet; they count as waiting.
+        self._held: list[tuple[float, DecisionRecord | Shadow]] = []
+        self._failing = False
+        self._dropping = False
+        self._prune_at = 0.0
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._writer = threading.Thread(target=self._run, name="decision-log", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._writer.start()
+
+    def observe(self, record: DecisionRecord) -> None:
+        """Queue one decision, or drop it where the queue is full; the writer comes by on its own."""
+        self._queue(record)
+
+    def shadow(self, run: Shadow) -> None:
+        """Queue a shadow run behind the decision that it belongs to; kept, or dropped and counted, like that."""
+        self._queue(run)
+
+    def _queue(self, entry: DecisionRecord | Shadow) -> None:
+        if len(self._pending) + len(self._held) < self._capacity:
+            self._pending.append((self._clock(), entry))
+            return
+        self._on_dropped(1)
+        if not self._dropping:
+            self._dropping = True
+            logger.warning("the decision log has fallen behind: decisions are dropped, and counted")
+
+    async def give(self, feedback: Feedback) -> Judged:
+        """Keep feedback and say what it came to; see `FeedbackDesk`."""
+        try:
+            return await self._ask(feedback)
+        except UnknownDecision:
+            # Another worker may have answered a moment ago, and write it down within its turn.
+            await asyncio.sleep(2 * self._pace.turn_s)
+            return await self._ask(feedback)
+
+    async def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
+        """Read the judgements that were asked for; see `FeedbackStream`."""
+        return await asyncio.to_thread(self._store.solicited, version, after=after, limit=limit)
+
+    async def audit(self, since: float, limit: int) -> Audit:
+        """Rates by tag over the newest decisions from that time on."""
+        return await asyncio.to_thread(lambda: audit(self._store.audit_rows(since=since, limit=limit)))
+
+    async def close(self) -> None:
+        """Write what is waiting, for as long as that may take, and end the thread."""
+        self._stopping.set()
+        self._wake.set()
+        await asyncio.to_thread(self._writer.join)
+        self._store.close()
+
+    async def _ask(self, feedback: Feedback) -> Judged:
+        if self._stopping.is_set() or len(self._asked) >= _MOST_ASKED:
+            raise LogUnavailable("the decision log takes no more feedback now: send it again in a second")
+        done: Future[Judged] = Future()
+        self._asked.append(_Asked(self._clock(), feedback, done))
+        self._wake.set()
+        try:
+            async with asyncio.timeout(self._pace.feedback_timeout_s):
+                return await asyncio.wrap_future(done)
+        except TimeoutError as error:
+            raise LogUnavailable("the decision log did not answer in time: send the feedback again") from error
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self._failing:
+                # Not woken by feedback, which would make a database in trouble be tried more often.
+                self._stopping.wait(self._pace.retry_s)
+            else:
+                self._wake.wait(self._pace.turn_s)
+            self._wake.clear()
+            self._turn()
+            self._prune()
+        self._finish()
+
+    def _turn(self) -> None:
+        """Write everything that waits, and tell those who wait for it."""
+        # Feedback first: a decision was queued before anyone could speak of it, so it is among those taken next.
+        asked = [self._asked.popleft() for _ in range(len(self._asked))]
+        asked = [one for one in asked if one.done.set_running_or_notify_cancel()]
+        self._held.extend(self._pending.popleft() for _ in range(len(self._pending)))
+        if not asked and not self._held:
+            return
+        for one, outcome in zip(asked, self._write(asked), strict=True):
+            if isinstance(outcome, Judged):
+                if not outcome.repeated:
+                    self._on_feedback(outcome)
+                one.done.set_result(outcome)
+            else:
+                one.done.set_exception(outcome)
+
+    def _write(self, asked: Sequence[_Asked]) -> Sequence[Judged | FetchwiseError]:
+        try:
+            outcomes = self._store.write(self._held, [(one.at, one.feedback) for one in asked])
+        except LogUnavailable as error:
+            if not self._failing:
+                logger.error("%s; up to %d decisions wait, and feedback is refused", error, self._capacity)  # noqa: TRY400 said once, and the sentence is enough
+            self._failing = True
+            return [LogUnavailable(str(error)) for _ in asked]
+        except Exception:
+            # What cannot be written now never will be, and would hold up all that follows.
+            logger.exception("an unforeseen error of the decision log: %d decisions are dropped", len(self._held))
+            self._on_dropped(len(self._held))
+            self._held.clear()
+            return [LogUnavailable("an unforeseen error of the decision log: the feedback is not kept") for _ in asked]
+        if self._failing or self._dropping:
+            logger.warning("the decision log is written again; fetchwise_log_dropped_total counts what was lost")
+        self._failing = self._dropping = False
+        self._held.clear()
+        return outcomes
+
+    def _prune(self) -> None:
+        """Once a day, and a little each turn: decisions that are past their time go."""
+        now = self._clock()
+        if self._keep_s == 0 or self._failing or now < self._prune_at:
+            return
+        try:
+            gone = self._store.prune(now - self._keep_s, limit=_PRUNED_AT_ONCE)
+        except LogUnavailable as error:
+            logger.warning("old decisions are not deleted today: %s", error)
+            gone = 0
+        if gone < _PRUNED_AT_ONCE:
+            self._prune_at = now + _DAY_S
+
+    def _finish(self) -> None:
+        """Write what is left, again and again where that fails, until it must end."""
+        deadline = time.monotonic() + self._pace.close_timeout_s
+        self._turn()
+        while (self._held or self._pending) and time.monotonic() < deadline:
+            time.sleep(min(self._pace.retry_s, self._pace.turn_s))
+            self._turn()
+        lost = len(self._held) + len(self._pending)
+        if lost:
+            logger.error("%d decisions could not be written before the end", lost)
+            self._on_dropped(lost)

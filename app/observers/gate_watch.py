@@ -1,0 +1,52 @@
+"""Keeps an eye on whether gating pays: the window's figures, computed once a second at most however many ask."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from app.decision.breakeven import BreakEven
+from app.decision.cost import Tariff
+from app.observers.breakeven import estimate
+from app.observers.traffic import TrafficWindow
+from app.ports import Clock
+
+FRESH_S = 1.0
+# Different windows that are remembered at once; a dashboard asks for a few.
+_KEPT = 16
+
+
+class GateWatch:
+    """Judges the traffic of all workers. `reference` tells how many passages would be read without a gate."""
+
+    def __init__(
+        self,
+        window: TrafficWindow,
+        *,
+        seconds: int,
+        reference: Callable[[], int],
+        tariff: Tariff,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.seconds = seconds
+        self.reference = reference
+        self._window = window
+        self._tariff = tariff
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._latest: dict[int, tuple[float, BreakEven]] = {}
+
+    def look(self, seconds: int | None = None) -> BreakEven:
+        """The figures of the last so many seconds, by default those of the gauges. Blocks: call it in a thread."""
+        wanted = self.seconds if seconds is None else seconds
+        with self._lock:
+            at, found = self._latest.get(wanted, (0.0, None))
+            if found is None or self._clock() - at >= FRESH_S:
+                found = estimate(
+                    self._window.read(wanted), seconds=wanted, reference=self.reference(), tariff=self._tariff
+                )
+                # Taken out and put in anew, so that the first one is the one unasked for longest.
+                self._latest.pop(wanted, None)
+                self._latest[wanted] = (self._clock(), found)
+                if len(self._latest) > _KEPT:
+                    del self._latest[next(iter(self._latest))]
+            return found

@@ -1,0 +1,95 @@
+"""A window of traffic summed up for the dashboard's pictures: pure over the rows of `app.observers.traffic`."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.decision.breakeven import MIN_SAMPLE
+from app.observers.traffic import ACTIONS, Rows
+
+STAGES = ("probe", "embed", "search", "read")
+BUCKETS = 60
+P_BINS = 20
+
+
+def summary(rows: Rows, *, now: float, seconds: float, reference: int) -> dict[str, Any]:
+    """Everything that is drawn from the rows; `reference` is how many passages would be read without a gate."""
+    return {
+        "answers": len(rows),
+        "actions": dict(zip(ACTIONS, np.bincount(rows["action"], minlength=len(ACTIONS)).tolist(), strict=True)),
+        "timeline": timeline(rows, now=now, seconds=seconds),
+        "latency": latency(rows),
+        "p": p_histogram(rows),
+        "saved": saved(rows, reference=reference),
+    }
+
+
+def timeline(rows: Rows, *, now: float, seconds: float) -> dict[str, Any]:
+    """How many answers of each action fell into each bucket, oldest first; the last bucket is not over yet."""
+    width = seconds / BUCKETS
+    # Edges at whole multiples of the width, so that a bar keeps its answers from one look to the next.
+    end = (math.floor(now / width) + 1) * width
+    start = end - seconds
+    bucket = np.floor((rows["at"] - start) / width).astype(np.int64)
+    inside = (bucket >= 0) & (bucket < BUCKETS)
+    return {"start": start, "bucket_seconds": width, **_crossed(rows["action"][inside], bucket[inside], BUCKETS)}
+
+
+def latency(rows: Rows) -> dict[str, dict[str, dict[str, float | int | None]]]:
+    """Median and 95th percentile in ms: of each stage and of the whole, for each action and for all together."""
+    # Columns are taken out once: choosing among whole rows would copy every field of them.
+    columns = {stage: np.ascontiguousarray(rows[f"{stage}_ms"]) for stage in (*STAGES, "total")}
+    groups = {action: rows["action"] == index for index, action in enumerate(ACTIONS)}
+    report = {
+        name: {stage: _percentiles(column[group]) for stage, column in columns.items()}
+        for name, group in groups.items()
+    }
+    return report | {"all": {stage: _percentiles(column) for stage, column in columns.items()}}
+
+
+def p_histogram(rows: Rows) -> dict[str, Any]:
+    """How often each p was seen, by the action it led to; bins of equal width, p = 1 in the last."""
+    known = ~np.isnan(rows["p"])
+    place = np.minimum((rows["p"][known] * P_BINS).astype(np.int64), P_BINS - 1)
+    return {"n": len(place), **_crossed(rows["action"][known], place, P_BINS)}
+
+
+def saved(rows: Rows, *, reference: int) -> dict[str, float | int | None]:
+    """Passages and tokens of the questions that the gate decided, beside always reading `reference` passages.
+
+    What always reading would have cost in tokens is the mean of the readings that happened; None where they are too
+    few. Negative savings are what the gate cost on top.
+    """
+    gated, passages = rows["gated"], rows["passages"]
+    decided = int(gated.sum())
+    read = _tokens(rows, "read")
+    # A question that was read twice, once with fewer passages, is no measure of reading so many.
+    readings = read[(rows["k"] == reference) & (rows["calls"] == 1) & (passages > 0)]
+    return {
+        "gated": decided,
+        "passages": int(passages[gated].sum(dtype=np.int64)),
+        "passages_always": reference * decided,
+        "tokens": int(read[gated].sum() + _tokens(rows, "probe")[gated].sum()),
+        "tokens_always": float(readings.mean()) * decided if len(readings) >= MIN_SAMPLE else None,
+    }
+
+
+def _tokens(rows: Rows, stage: str) -> NDArray[np.int64]:
+    tokens: NDArray[np.int64] = rows[f"{stage}_prompt"].astype(np.int64) + rows[f"{stage}_completion"]
+    return tokens
+
+
+def _percentiles(ms: NDArray[np.float32]) -> dict[str, float | int | None]:
+    ran = ms[~np.isnan(ms)]
+    if len(ran) == 0:
+        return {"n": 0, "p50": None, "p95": None}
+    p50, p95 = np.percentile(ran, (50, 95))
+    return {"n": len(ran), "p50": round(float(p50), 3), "p95": round(float(p95), 3)}
+
+
+def _crossed(action: NDArray[np.uint8], place: NDArray[np.int64], places: int) -> dict[str, list[int]]:
+    """How many rows each action has at each place."""
+    flat = np.bincount(action.astype(np.int64) * places + place, minlength=len(ACTIONS) * places)
+    return {name: counts.tolist() for name, counts in zip(ACTIONS, flat.reshape(-1, places), strict=True)}

@@ -1,0 +1,164 @@
+"""What a refit reads back of the log: shadow runs, and verdicts in force; on SQLite, and PostgreSQL if there is one."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+
+from app.adapters import decision_lessons
+from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_rows import Texts
+from app.adapters.decision_store import SqlDecisionStore
+from app.adapters.decision_tables import shadows
+from app.decision.feedback import Feedback
+from app.decision.policy import Action, Retrieval
+from app.decision.record import DecisionRecord, Shadow, ShadowOutcome
+from tests.fakes.artifacts import an_identity
+from tests.fakes.records import a_record
+
+POSTGRES = os.environ.get("FETCHWISE_TEST_POSTGRES_URL")
+
+
+@pytest.fixture(params=["sqlite", *(["postgresql"] if POSTGRES else [])])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of its own."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "decisions.sqlite3")
+        return
+    assert POSTGRES is not None
+    yield POSTGRES
+    store = SqlDecisionStore.open(POSTGRES)
+    with store.engine.begin() as connection:
+        connection.execute(text("DROP TABLE shadows, feedback, decisions, schema_version"))
+    store.close()
+
+
+def opened(where: str, texts: Texts = "full") -> SqlDecisionStore:
+    return SqlDecisionStore.open(where, texts=texts, busy_timeout_s=20)
+
+
+@pytest.fixture
+def store(where: str) -> Iterator[SqlDecisionStore]:
+    one = opened(where)
+    yield one
+    one.close()
+
+
+def a_shadow(identifier: str = "0123", **changes: Any) -> Shadow:
+    """A run in which reading helps."""
+    outcomes = {
+        k: ShadowOutcome(answer, {"seq_logprob": -0.5 / (k + 1)}, 40 + 100 * k, 5, 20.0 + k)
+        for k, answer in ((0, "He"), (1, "She"), (5, "It was she."))
+    }
+    return Shadow(identifier, an_identity(**changes), outcomes)
+
+
+def lessons(store: SqlDecisionStore, since: float = 0.0) -> Lessons:
+    return Lessons(store.engine, collection="demo", since=since)
+
+
+def runs(store: SqlDecisionStore) -> int:
+    with store.engine.connect() as connection:
+        return int(connection.scalar(select(func.count()).select_from(shadows)) or 0)
+
+
+def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionStore) -> None:
+    """Everything that a refit needs, under the names that it knows."""
+    record = a_record(
+        signals={"seq_logprob": -0.25},
+        read_signals={"seq_logprob": -0.125},
+        propensities={"k0": 0.25, "k1": 0.5, "k5": 0.25},
+        calibrator="v1",
+        tau_abstain=0.5,
+    )
+    store.write([(1.0, record), (2.0, a_shadow())], [(3.0, Feedback("0123", references=("she",)))])
+    (one,) = lessons(store).read()
+    assert (one.id, one.created_at, one.question, one.k, one.reason) == ("0123", 1.0, "Who?", 1, "borderline")
+    assert (one.retrieval, one.filtered, one.retrieval_calls, one.calibrator) == ("auto", False, 1, "v1")
+    assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
+    assert (one.signals, one.read_signals) == ({"seq_logprob": -0.25}, {"seq_logprob": -0.125})
+    assert (one.correct, one.references, one.might_abstain) == (True, ("she",), True)
+    assert one.outcomes == {str(k): asdict(outcome) for k, outcome in a_shadow().outcomes.items()}
+    assert one.identity is not None
+    assert one.identity["reader"] == "fake-reader"
+
+
+def test_the_last_word_is_read_once(store: SqlDecisionStore) -> None:
+    """Of several verdicts on one answer the last is in force; decisions without any are not lessons."""
+    store.write([(1.0, a_record(id=name)) for name in "abc"], [(2.0, Feedback("b", correct=True))])
+    store.write([], [(3.0, Feedback("a", correct=True)), (4.0, Feedback("b", correct=False))])
+    assert [(one.id, one.correct) for one in lessons(store).read()] == [("a", True), ("b", False)]
+
+
+def test_pages_join_without_gap_or_overlap(store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of several pages is read whole, in order, and only what is wanted."""
+    monkeypatch.setattr(decision_lessons, "PAGE", 7)
+    records = [a_record(id=f"{n:03}", collection="demo" if n % 3 else "other") for n in range(60)]
+    store.write([(float(n), one) for n, one in enumerate(records)], [])
+    store.write([], [(99.0, Feedback(one.id, correct=True)) for one in records])
+    read = [one.id for one in lessons(store, since=10.0).read()]
+    assert read == [f"{n:03}" for n in range(10, 60) if n % 3]
+    assert lessons(store).span() == (1, 60)
+
+
+def test_an_empty_log_teaches_nothing(store: SqlDecisionStore) -> None:
+    """No verdict, no run, no identity."""
+    assert list(lessons(store).read()) == []
+    assert lessons(store).span() == (0, 0)
+    assert lessons(store).latest_identity() is None
+    assert lessons(store).shadowed(labelled=True).count == 0
+
+
+def test_a_run_is_kept_once_and_only_with_its_decision(store: SqlDecisionStore) -> None:
+    """A batch that is tried again changes nothing; a run whose decision was dropped goes the same way."""
+    entries: list[tuple[float, DecisionRecord | Shadow]] = [(1.0, a_record())]
+    entries += [(2.0, a_shadow()), (2.0, a_shadow("dropped"))]
+    store.write(entries, [])
+    store.write(entries, [])
+    assert runs(store) == 1
+    assert store.prune(5.0, limit=10) == 1
+    assert runs(store) == 0
+
+
+def test_withheld_answers_take_references_for_their_run(store: SqlDecisionStore) -> None:
+    """There is no verdict, and the run can still be labelled."""
+    store.write([(1.0, a_record(action=Action.ABSTAIN, answer=None)), (2.0, a_shadow())], [])
+    store.write([], [(3.0, Feedback("0123", references=("she",)))])
+    (one,) = lessons(store).read()
+    assert (one.correct, one.references) == (None, ("she",))
+    assert one.outcomes is not None
+
+
+def test_with_hashes_no_answer_is_kept(where: str) -> None:
+    """Neither the question nor an answer of a run is in the log."""
+    store = opened(where, "hash")
+    store.write([(1.0, a_record(question="Who is ill?")), (2.0, a_shadow())], [(3.0, Feedback("0123", correct=True))])
+    (one,) = lessons(store).read()
+    store.close()
+    assert one.question is None
+    assert one.outcomes is not None
+    assert [cell["answer"] for cell in one.outcomes.values()] == [None] * 3
+    assert "she" not in str(one)
+
+
+def test_the_latest_identity_and_what_waits_for_labels(store: SqlDecisionStore) -> None:
+    """The last run's system counts; runs are counted by whether references ever came, with their probabilities."""
+    for number, p in enumerate((0.2, 0.4, 0.9)):
+        store.write([(1.0, a_record(id=str(number), p_closed_book=p)), (2.0, a_shadow(str(number)))], [])
+    elsewhere = a_record(id="x", collection="other", retrieval=Retrieval.AUTO)
+    store.write([(3.0, a_record(id="y")), (3.0, a_shadow("y", reader="new")), (3.0, elsewhere)], [])
+    store.write([(4.0, a_shadow("x", reader="elsewhere"))], [])
+    store.write(
+        [], [(9.0, Feedback(name, references=("she",))) for name in "01"] + [(9.0, Feedback("2", correct=True))]
+    )
+    latest = lessons(store).latest_identity()
+    assert latest is not None
+    assert latest["reader"] == "new"
+    labelled = lessons(store).shadowed(labelled=True)
+    assert labelled.count == 2
+    assert (labelled.mean, labelled.variance) == pytest.approx((0.3, 0.01))
+    assert lessons(store).shadowed(labelled=False).count == 2

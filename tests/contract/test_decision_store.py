@@ -1,0 +1,428 @@
+"""What every DecisionStore promises, asked of SQLite, and of PostgreSQL if FETCHWISE_TEST_POSTGRES_URL names one."""
+
+import hashlib
+import math
+import os
+import string
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from app.adapters.decision_reading import count, pages, stats
+from app.adapters.decision_rows import Texts
+from app.adapters.decision_store import SqlDecisionStore
+from app.decision.artifact import Thresholds
+from app.decision.drift import Solicited
+from app.decision.feedback import Feedback, Judged, Source
+from app.decision.policy import Action
+from app.decision.record import Citation, DecisionRecord, Timings, Usage
+from app.errors import BadRequest, NothingToJudge, UnknownDecision
+from tests.fakes.records import a_record
+
+POSTGRES = os.environ.get("FETCHWISE_TEST_POSTGRES_URL")
+Opener = Callable[..., SqlDecisionStore]
+
+
+@pytest.fixture(params=["sqlite", *(["postgresql"] if POSTGRES else [])])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Open the same database as often as wanted, as several workers do."""
+    where = str(tmp_path / "decisions.sqlite3")
+    if request.param == "postgresql":
+        assert POSTGRES is not None
+        where = POSTGRES
+    opened: list[SqlDecisionStore] = []
+
+    def another(texts: Texts = "full") -> SqlDecisionStore:
+        opened.append(SqlDecisionStore.open(where, texts=texts, busy_timeout_s=20))
+        return opened[-1]
+
+    yield another
+    if opened and request.param == "postgresql":
+        with opened[0].engine.begin() as connection:
+            connection.execute(text("DROP TABLE shadows, feedback, decisions, schema_version"))
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Opener) -> SqlDecisionStore:
+    """An empty log."""
+    return open_store()
+
+
+def everything(store: SqlDecisionStore) -> list[dict[str, Any]]:
+    """The whole log, oldest first."""
+    return [row for page in pages(store.engine, 0.0, size=3) for row in page]
+
+
+def give(store: SqlDecisionStore, identifier: str = "0123", at: float = 5.0, **said: Any) -> Judged | BadRequest:
+    """One feedback, one outcome."""
+    (outcome,) = store.write([], [(at, Feedback(identifier, **said))])
+    return outcome
+
+
+FULL = a_record(
+    id="whole",
+    signals={"seq_logprob": -0.25, "margin@4": 2.5},
+    read_signals={"seq_logprob@1": -0.125},
+    thresholds=Thresholds(0.75, 0.5),
+    tau_abstain=0.25,
+    calibrator="2026-01-31-0a1b2c3d",
+    certified=True,
+    failure=("vectors", "timeout"),
+    citations=(Citation(1, "p1", "T", "text", 0.5), Citation(2, "p2", "T", "text", 0.25)),
+    tags={"team": "night"},
+    propensities={"k0": 0.5, "k5": 0.5},
+    explored=True,
+    solicited=True,
+    shadowed=True,
+)
+
+
+def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
+    """What was decided, why, from what, and what it cost can all be read back."""
+    store.write([(1.5, FULL)], [])
+    (row,) = everything(store)
+    assert row == {
+        "id": "whole",
+        "created_at": 1.5,
+        "key": None,
+        "question": "Who?",
+        "question_sha256": hashlib.sha256(b"Who?").hexdigest(),
+        "answer": "She",
+        "answer_sha256": hashlib.sha256(b"She").hexdigest(),
+        "collection": "demo",
+        "policy": "graded",
+        "retrieval": "auto",
+        "abstain": True,
+        "filtered": False,
+        "action": "k1",
+        "k": 1,
+        "reason": "borderline",
+        "confidence": 0.75,
+        "p_closed_book": 0.625,
+        "signals": {"seq_logprob": -0.25, "margin@4": 2.5},
+        "read_signals": {"seq_logprob@1": -0.125},
+        "tau0": 0.75,
+        "tau1": 0.5,
+        "tau_abstain": 0.25,
+        "calibrator": "2026-01-31-0a1b2c3d",
+        "certified": True,
+        "schedule": "serial",
+        "propensities": {"k0": 0.5, "k5": 0.5},
+        "explored": True,
+        "solicited": True,
+        "shadowed": True,
+        "passages": ["p1", "p2"],
+        "retrieval_calls": 1,
+        "failed_part": "vectors",
+        "failure_kind": "timeout",
+        "probe_prompt_tokens": 40,
+        "probe_completion_tokens": 8,
+        "read_prompt_tokens": 120,
+        "read_completion_tokens": 9,
+        "probe_ms": 200.0,
+        "embed_ms": 15.0,
+        "search_ms": 5.0,
+        "read_ms": 400.0,
+        "total_ms": 620.0,
+        "tags": {"team": "night"},
+        "feedback": None,
+        "feedback_history": [],
+    }
+
+
+def test_what_is_absent_stays_absent(store: SqlDecisionStore) -> None:
+    """No probability, no thresholds, no stage, no propensities: nothing is made up for them."""
+    bare = a_record(
+        answer=None,
+        action=Action.ABSTAIN,
+        confidence=None,
+        p_closed_book=None,
+        timings=Timings(total=1.0),
+        probe_usage=None,
+        read_usage=None,
+        citations=(),
+    )
+    store.write([(1.0, bare)], [])
+    (row,) = everything(store)
+    absent = {name for name, value in row.items() if value is None}
+    assert absent == {
+        *("key", "answer", "answer_sha256", "confidence", "p_closed_book", "tau0", "tau1", "tau_abstain"),
+        *("calibrator", "propensities", "failed_part", "failure_kind", "feedback"),
+        *("probe_prompt_tokens", "probe_completion_tokens", "read_prompt_tokens", "read_completion_tokens"),
+        *("probe_ms", "embed_ms", "search_ms", "read_ms"),
+    }
+
+
+def test_only_hashes_are_kept_where_texts_are_private(open_store: Opener) -> None:
+    """With `hash` neither the question nor the answer is anywhere in the row; the same question has the same hash."""
+    store = open_store("hash")
+    store.write([(1.0, a_record(question="Who is ill?", answer="Ruth is"))], [])
+    (row,) = everything(store)
+    assert (row["question"], row["answer"]) == (None, None)
+    assert row["question_sha256"] == hashlib.sha256(b"Who is ill?").hexdigest()
+    assert row["answer_sha256"] == hashlib.sha256(b"Ruth is").hexdigest()
+    assert "Ruth" not in str(row)
+
+
+# Surrogates too: what a JSON parser lets pass, no database takes.
+anything = st.text(st.characters(exclude_categories=()), max_size=20) | st.just("\0 and \ud800")
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(
+    question=anything,
+    answer=anything,
+    collection=anything,
+    passage=anything,
+    tags=st.dictionaries(anything, anything, max_size=2),
+    number=numbers,
+    tokens=st.integers(min_value=0, max_value=2**70),
+)
+def test_whatever_was_said_can_be_stored(
+    store: SqlDecisionStore,
+    question: str,
+    answer: str,
+    collection: str,
+    passage: str,
+    tags: dict[str, str],
+    number: float,
+    tokens: int,
+) -> None:
+    """Any Unicode, any float, any count: no record can stop those that come after it."""
+    record = a_record(
+        id=os.urandom(12).hex(),
+        question=question,
+        answer=answer,
+        collection=collection,
+        citations=(Citation(1, passage, "", "", number),),
+        tags=tags,
+        signals={"margin": number},
+        confidence=number,
+        probe_usage=Usage(tokens, tokens),
+    )
+    store.write([(1.0, record)], [])
+    row = everything(store)[-1]
+    assert row["id"] == record.id
+    if question.isprintable() and question.isascii():
+        assert row["question"] == question
+    if math.isfinite(number):
+        assert row["confidence"] == number
+        assert row["signals"] == {"margin": number}
+
+
+def test_a_decision_that_is_there_is_left_alone(store: SqlDecisionStore) -> None:
+    """A batch that is tried again stores nothing twice and overwrites nothing."""
+    store.write([(1.0, a_record(id="a", answer="first"))], [])
+    store.write([(2.0, a_record(id="a", answer="second")), (2.0, a_record(id="b"))], [])
+    assert [(row["id"], row["answer"]) for row in everything(store)] == [("a", "first"), ("b", "She")]
+
+
+def test_a_large_batch_is_stored_whole_and_in_order(store: SqlDecisionStore) -> None:
+    """More than one statement takes at once."""
+    store.write([(1.0, a_record(id=str(number), k=number)) for number in range(250)], [])
+    assert [row["k"] for row in everything(store)] == [*range(250)]
+
+
+def test_feedback_and_its_decision_can_come_together(store: SqlDecisionStore) -> None:
+    """A verdict on a decision of the same batch finds it."""
+    (outcome,) = store.write([(1.0, a_record(id="a"))], [(2.0, Feedback("a", correct=True))])
+    assert outcome == Judged("a", True, Source.GIVEN, False, Action.K1)
+
+
+def test_a_verdict_is_kept_with_what_came_along(store: SqlDecisionStore) -> None:
+    """Comment, tags, references and time are in the log."""
+    store.write([(1.0, a_record(answer="It was she."))], [])
+    outcome = give(store, references=("she", "Ruth"), comment="by hand", tags={"by": "me"})
+    assert outcome == Judged("0123", True, Source.REFERENCES, False, Action.K1)
+    (row,) = everything(store)
+    assert row["feedback"] == {
+        "given_at": 5.0,
+        "key": None,
+        "correct": True,
+        "source": "references",
+        "reference_answers": ["she", "Ruth"],
+        "comment": "by hand",
+        "tags": {"by": "me"},
+        "replaced": False,
+    }
+
+
+def test_the_same_again_is_not_kept_again(store: SqlDecisionStore) -> None:
+    """The second of two equal verdicts gets the first one's outcome, also where that one had replaced another."""
+    store.write([(1.0, a_record())], [])
+    give(store, correct=True)
+    first = give(store, correct=False, comment="no")
+    again = give(store, correct=False, comment="no", at=9.0)
+    assert isinstance(first, Judged)
+    assert isinstance(again, Judged)
+    assert (first.replaced, first.repeated) == (True, False)
+    assert (again.correct, again.replaced, again.repeated) == (False, True, True)
+    assert len(everything(store)[0]["feedback_history"]) == 2
+
+
+def test_a_later_verdict_replaces_and_both_stay(store: SqlDecisionStore) -> None:
+    """The last word is in force, and the history is whole, also when it returns to what was said before."""
+    store.write([(1.0, a_record())], [])
+    said = [give(store, correct=correct) for correct in (True, False, True)]
+    assert [isinstance(one, Judged) and one.replaced for one in said] == [False, True, True]
+    (row,) = everything(store)
+    assert [one["correct"] for one in row["feedback_history"]] == [True, False, True]
+    assert row["feedback"] == row["feedback_history"][-1]
+
+
+def test_verdicts_of_one_batch_meet_each_other(store: SqlDecisionStore) -> None:
+    """Two about one answer in one transaction are judged one after the other."""
+    entries = [(1.0, a_record(id="a")), (1.0, a_record(id="b"))]
+    said = [Feedback("a", correct=True), Feedback("a", correct=True), Feedback("b", correct=True)]
+    outcomes = store.write(entries, [(2.0, one) for one in [*said, Feedback("a", correct=False)]])
+    kept = [(one.id, one.replaced, one.repeated) for one in outcomes if isinstance(one, Judged)]
+    assert kept == [("a", False, False), ("a", False, True), ("b", False, False), ("a", True, False)]
+    assert sum(len(row["feedback_history"]) for row in everything(store)) == 3
+
+
+def test_what_cannot_be_judged_does_not_hold_up_the_rest(store: SqlDecisionStore) -> None:
+    """An unknown id and a verdict on an abstention are refused, the others of the batch are kept."""
+    entries = [(1.0, a_record(id="a")), (1.0, a_record(id="silent", action=Action.ABSTAIN, answer=None))]
+    given = [
+        Feedback("nobody", correct=True),
+        Feedback("silent", correct=True),
+        Feedback("silent", references=("x",)),
+        Feedback("a", correct=False),
+    ]
+    outcomes = store.write(entries, [(2.0, one) for one in given])
+    assert [type(one) for one in outcomes] == [UnknownDecision, NothingToJudge, Judged, Judged]
+    assert [bool(row["feedback"]) for row in everything(store)] == [True, True]
+
+
+def test_what_was_answered_to_another_key_is_not_known(store: SqlDecisionStore) -> None:
+    """A caller judges its own answers, and cannot tell whether another's are there."""
+    store.write([(1.0, a_record(id="hers", key="her")), (1.0, a_record(id="anyone's"))], [])
+    assert isinstance(give(store, "hers", correct=True, key="me"), UnknownDecision)
+    assert isinstance(give(store, "hers", correct=True), UnknownDecision)
+    assert isinstance(give(store, "hers", correct=True, key="her"), Judged)
+    (row,) = [row for row in everything(store) if row["id"] == "hers"]
+    assert [one["key"] for one in row["feedback_history"]] == ["her"]
+
+
+def test_references_cannot_judge_a_text_that_is_not_kept(open_store: Opener) -> None:
+    """Where only hashes are kept, a verdict is taken and references are not."""
+    store = open_store("hash")
+    store.write([(1.0, a_record()), (1.0, a_record(id="silent", action=Action.ABSTAIN, answer=None))], [])
+    for about in ("0123", "silent"):
+        refused = give(store, about, references=("She",))
+        assert isinstance(refused, NothingToJudge)
+        assert "FETCHWISE_LOG_TEXTS" in str(refused)
+    assert isinstance(give(store, correct=True), Judged)
+
+
+def test_another_worker_and_a_later_start_find_it(open_store: Opener) -> None:
+    """A decision that one process wrote can be judged by the next."""
+    first = open_store()
+    first.write([(1.0, a_record())], [])
+    assert isinstance(give(open_store(), correct=True), Judged)
+    first.close()
+    assert isinstance(give(open_store(), correct=False), Judged)
+
+
+def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionStore) -> None:
+    """Up to the limit, from before the time, with everything that was said about them."""
+    store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
+    store.write([], [(20.0, Feedback(str(at), correct=True)) for at in (0, 1, 9)])
+    assert store.prune(5.0, limit=2) == 2
+    assert [row["id"] for row in everything(store)] == [str(at) for at in range(2, 10)]
+    assert stats(store.engine).feedback == 1
+    assert [store.prune(5.0, limit=2) for _ in range(3)] == [2, 1, 0]
+    assert count(store.engine, 0.0) == 5
+
+
+def test_judgements_that_were_asked_for_come_in_order(store: SqlDecisionStore) -> None:
+    """The first word on each answer drawn for feedback under one calibrator, with its confidence, page by page."""
+    drawn = {"solicited": True, "calibrator": "one", "confidence": 0.75, "key": "me"}
+    others: dict[str, dict[str, Any]] = {
+        "unasked": {"solicited": False},
+        "other version": {"calibrator": "two"},
+        "no confidence": {"confidence": None},
+        "unjudged": {},
+    }
+    answers = {**{f"a{number}": {} for number in range(5)}, **others}
+    store.write([(1.0, a_record(id=name, **(drawn | changes))) for name, changes in answers.items()], [])
+    judged = [name for name in answers if name != "unjudged"]
+    store.write([], [(2.0, Feedback(name, correct=name != "a1", key="me")) for name in reversed(judged)])
+    give(store, "a4", correct=False, key="me")
+    found: list[Solicited] = []
+    while page := store.solicited("one", after=found[-1].position if found else 0, limit=2):
+        found += page
+    assert [one.position for one in found] == sorted({one.position for one in found})
+    assert [(one.p, one.correct, one.key, one.version) for one in found] == [
+        (0.75, correct, "me", "one") for correct in (True, True, True, False, True)
+    ]
+
+
+def test_reading_starts_where_told(store: SqlDecisionStore) -> None:
+    """Pages and count agree on what `since` means, and every row is on one page."""
+    store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
+    assert count(store.engine, 4.0) == 6
+    sizes = [len(page) for page in pages(store.engine, 4.0, size=4)]
+    assert sizes == [4, 2]
+
+
+def test_stats_count_what_is_in_force(store: SqlDecisionStore) -> None:
+    """A verdict that was replaced counts as feedback, not as a judgement."""
+    actions = [Action.K0, Action.K0, Action.K1, Action.ABSTAIN]
+    store.write([(float(at), a_record(id=str(at), action=action)) for at, action in enumerate(actions)], [])
+    store.write([], [(9.0, Feedback("0", correct=c)) for c in (True, False)] + [(9.0, Feedback("2", correct=True))])
+    found = stats(store.engine)
+    assert (found.decisions, found.feedback, found.first_at, found.last_at) == (4, 3, 0.0, 3.0)
+    counted = {one.action: (one.decisions, one.judged, one.correct) for one in found.actions}
+    assert counted == {"k0": (2, 1, 0), "k1": (1, 1, 1), "abstain": (1, 0, 0)}
+
+
+def test_several_workers_write_at_once(open_store: Opener) -> None:
+    """Four writers on one database: every row of each is there once, and so is every verdict."""
+    stores = [open_store() for _ in range(4)]
+
+    def work(store: SqlDecisionStore, name: str) -> None:
+        for turn in range(10):
+            record = a_record(id=f"{name}{turn}")
+            store.write([(1.0, record)], [(2.0, Feedback(record.id, correct=turn % 2 == 0))])
+
+    writers = [
+        threading.Thread(target=work, args=(store, name))
+        for store, name in zip(stores, string.ascii_lowercase, strict=False)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    rows = everything(stores[0])
+    assert len({row["id"] for row in rows}) == len(rows) == 40
+    assert all(len(row["feedback_history"]) == 1 for row in rows)
+
+
+def test_two_workers_judge_one_answer(open_store: Opener) -> None:
+    """The same verdict through two workers at once is kept once."""
+    stores = [open_store() for _ in range(2)]
+    entries: list[tuple[float, DecisionRecord]] = [(1.0, a_record(id=str(n))) for n in range(10)]
+    stores[0].write(entries, [])
+    start = threading.Barrier(2)
+
+    def work(store: SqlDecisionStore) -> None:
+        start.wait()
+        for n in range(10):
+            store.write([], [(2.0, Feedback(str(n), correct=True))])
+
+    workers = [threading.Thread(target=work, args=(store,)) for store in stores]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [len(row["feedback_history"]) for row in everything(stores[0])] == [1] * 10

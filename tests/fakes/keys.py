@@ -1,0 +1,24 @@
+"""Keys for tests: made in the file that a gateway reads, with whatever is not named left open."""
+
+from pathlib import Path
+from typing import Any
+
+from app.adapters.key_file import KeyFile, StoredKey
+from app.decision.access import Scope
+
+
+def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[StoredKey, str]:
+    """A key that may answer and give feedback, of which anything can be changed by name; and what is presented."""
+    usual: dict[str, Any] = {
+        "scopes": [Scope.ANSWER, Scope.FEEDBACK],
+        "collections": [],
+        "where": {},
+        "per_minute": None,
+        "at_once": None,
+    }
+    return KeyFile(path).create(name, **(usual | chosen))
+
+
+def bearer(presented: str) -> dict[str, str]:
+    """The header that presents a key."""
+    return {"authorization": f"Bearer {presented}"}

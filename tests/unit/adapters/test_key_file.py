@@ -1,0 +1,191 @@
+"""The file with the keys: what is written, who may read it, and what is refused."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.adapters.files import replace_file
+from app.adapters.key_file import KeyFile
+from app.decision.access import Scope, digest, matching, parts
+from app.errors import DataError
+from tests.fakes.keys import make_key
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "data" / "keys.json")
+
+
+def test_a_key_comes_back_as_it_was_made(file: KeyFile) -> None:
+    """Everything that it allows, and the hash of its secret in the place of the secret."""
+    made, presented = make_key(
+        file.path, "acme", collections=["a", "b"], where={"tenant": "acme", "year": 7, "open": True}, per_minute=60
+    )
+    assert file.read() == [made]
+    key = file.read()[0].key()
+    assert key.scopes == frozenset({Scope.ANSWER, Scope.FEEDBACK})
+    assert key.collections == ("a", "b")
+    assert key.where == {"tenant": "acme", "year": 7, "open": True}
+    assert [type(value) for value in key.where.values()] == [str, int, bool]
+    assert (key.per_minute, key.at_once, key.revoked) == (60, None, False)
+    identifier, secret = parts(presented)
+    assert (identifier, digest(secret)) == (made.id, key.digest)
+    assert len(secret) == 43
+    assert secret not in file.path.read_text()
+    assert matching({key.id: key}, presented) is key
+
+
+def test_keys_differ(file: KeyFile) -> None:
+    """No id and no secret comes twice."""
+    made = [make_key(file.path) for _ in range(20)]
+    assert len({one.id for one, _ in made}) == len({presented for _, presented in made}) == 20
+
+
+def test_the_file_is_for_its_owner_alone(file: KeyFile) -> None:
+    """From the first moment on, and after each change, whatever the umask and whatever it was before."""
+    old = os.umask(0)
+    try:
+        made, _ = make_key(file.path)
+        assert file.path.stat().st_mode & 0o777 == 0o600
+        file.path.chmod(0o644)
+        file.revoke(made.id)
+    finally:
+        os.umask(old)
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in file.path.parent.iterdir() if path.suffix == ".tmp"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of others")
+def test_root_leaves_the_file_to_its_owner(tmp_path: Path) -> None:
+    """Else the gateway could not read what was changed, and a revocation would not reach it."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    made, _ = make_key(folder / "keys.json")
+    assert (folder / "keys.json").stat().st_uid == 12345
+    os.chown(folder / "keys.json", 23456, 23456)
+    KeyFile(folder / "keys.json").revoke(made.id)
+    assert (folder / "keys.json").stat().st_uid == 23456
+
+
+def test_other_files_are_written_as_ever(tmp_path: Path) -> None:
+    """Calibrators are read by others too."""
+    old = os.umask(0o022)
+    try:
+        replace_file(tmp_path / "CURRENT", b"v1\n")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "CURRENT").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_revoked_key_stays_in_the_list(file: KeyFile) -> None:
+    """Out of force for good; revoking again keeps the first time; the whole key will do for an id."""
+    (one, presented), (other, _) = make_key(file.path), make_key(file.path)
+    revoked = file.revoke(presented)
+    assert revoked.revoked is not None
+    assert file.revoke(one.id) == revoked
+    assert [(key.id, key.key().revoked) for key in file.read()] == [(one.id, True), (other.id, False)]
+
+
+def test_an_unknown_id_is_not_repeated(file: KeyFile) -> None:
+    """It may be a secret that somebody pasted."""
+    make_key(file.path)
+    with pytest.raises(DataError, match="no such key") as caught:
+        file.revoke("fw_000000000000_hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+def _stored(file: KeyFile) -> dict[str, Any]:
+    make_key(file.path, where={"tenant": "acme"})
+    content: dict[str, Any] = json.loads(file.path.read_bytes())
+    return content
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("filter", None), ("filter", {"tenant": 1.5}), ("filter", {"tenant": ["a"]}), ("filter", {"": "a"}),
+     ("scopes", ["everything"]), ("scopes", "answer"), ("per_minute", 0), ("per_minute", -1), ("at_once", "2"),
+     ("id", "short"), ("id", "../../etc/pas"), ("sha256", "00"), ("collections", None), ("created", "yesterday"),
+     ("revoked", "yes")],
+)  # fmt: skip
+def test_a_wrong_value_refuses_the_file(file: KeyFile, field: str, value: Any) -> None:
+    """It says where; nothing is guessed."""
+    content = _stored(file)
+    content["keys"][0][field] = value
+    with pytest.raises(DataError, match=f"keys\\.0\\.{field}"):
+        file.parsed(json.dumps(content).encode())
+
+
+@pytest.mark.parametrize(
+    "field", ["filter", "collections", "scopes", "revoked", "per_minute", "at_once", "sha256", "id"]
+)
+def test_a_missing_or_misspelt_field_refuses_the_file(file: KeyFile, field: str) -> None:
+    """A forgotten filter would let a tenant read everything, a forgotten `revoked` would let it in again."""
+    content = _stored(file)
+    content["keys"][0][f"{field}s"] = content["keys"][0].pop(field)
+    with pytest.raises(DataError, match="not a file of keys"):
+        file.parsed(json.dumps(content).encode())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 2, "keys": []}', b'{"keys": []}', b"null"]
+)
+def test_what_is_no_file_of_keys(file: KeyFile, content: bytes) -> None:
+    """Half a file, another version, another file."""
+    with pytest.raises(DataError, match="not a file of keys"):
+        file.parsed(content)
+
+
+def test_an_id_that_comes_twice_refuses_the_file(file: KeyFile) -> None:
+    """Nobody could say which of the two should hold."""
+    content = _stored(file)
+    content["keys"] *= 2
+    with pytest.raises(DataError, match="twice"):
+        file.parsed(json.dumps(content).encode())
+
+
+def test_a_damaged_file_is_not_overwritten(file: KeyFile) -> None:
+    """Who makes a key then would throw the others away."""
+    file.path.parent.mkdir()
+    file.path.write_bytes(b"{ half")
+    with pytest.raises(DataError):
+        make_key(file.path)
+    assert file.path.read_bytes() == b"{ half"
+
+
+def test_no_file_is_no_key(file: KeyFile) -> None:
+    """Nothing is made by looking."""
+    assert file.read() == []
+    assert file.content() is None
+    assert not file.path.parent.exists()
+
+
+def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    """A sentence, no trace."""
+    (tmp_path / "keys.json").mkdir()
+    with pytest.raises(DataError, match="cannot be read"):
+        KeyFile(tmp_path / "keys.json").read()
+    (tmp_path / "plain").write_text("")
+    with pytest.raises(DataError, match="cannot be"):
+        make_key(tmp_path / "plain" / "keys.json")
+
+
+def _make_ten(path: Path) -> None:
+    for _ in range(10):
+        make_key(path)
+
+
+def test_changes_at_once_are_all_kept(file: KeyFile) -> None:
+    """Several processes make keys: none is lost."""
+    context = multiprocessing.get_context("fork")
+    makers = [context.Process(target=_make_ten, args=(file.path,)) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert [maker.exitcode for maker in makers] == [0] * 4
+    assert len(file.read()) == 40

@@ -1,0 +1,143 @@
+"""Limits of a key over all workers: one bucket, one count, and no trace of a worker that crashed."""
+
+import math
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.adapters import key_limits
+from app.adapters.key_limits import KeyMeter, KeyMeters, key_meters
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 5000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def meters(tmp_path: Path, clock: Clock) -> Iterator[KeyMeters]:
+    opened = KeyMeters(tmp_path, clock=clock)
+    yield opened
+    opened.close()
+
+
+def test_a_minutes_worth_and_then_a_wait(meters: KeyMeters, clock: Clock) -> None:
+    """The wait that is told is the right one: a moment before it nothing, then one."""
+    meter = meters.of("aaaaaaaaaaaa")
+    assert [meter.take(6) for _ in range(6)] == [0.0] * 6
+    wait = meter.take(6)
+    assert wait == pytest.approx(10.0)
+    clock.now += wait - 0.01
+    assert meter.take(6) == pytest.approx(0.01)
+    clock.now += 0.01
+    assert meter.take(6) == 0.0
+    assert math.ceil(meter.take(6)) == 10
+
+
+def test_keys_do_not_share_limits(meters: KeyMeters) -> None:
+    """What one has used up is the other's to use."""
+    one, other = meters.of("aaaaaaaaaaaa"), meters.of("bbbbbbbbbbbb")
+    assert one.take(1) == 0.0
+    assert one.take(1) > 0.0
+    assert other.take(1) == 0.0
+    assert one.begin(1)
+    assert other.begin(1)
+    assert not one.begin(1)
+
+
+def test_questions_under_way(meters: KeyMeters) -> None:
+    """As many as allowed; one that ends makes room."""
+    meter = meters.of("aaaaaaaaaaaa")
+    assert [meter.begin(2) for _ in range(3)] == [True, True, False]
+    meter.end()
+    assert meter.begin(2)
+    assert meters.of("aaaaaaaaaaaa") is meter
+
+
+def _take_fifty(directory: Path, taken: "multiprocessing.SimpleQueue[int]") -> None:
+    meter = KeyMeters(directory, clock=lambda: 5000.0).of("aaaaaaaaaaaa")
+    taken.put(sum(meter.take(60) == 0.0 for _ in range(50)))
+
+
+def test_workers_take_from_one_bucket(tmp_path: Path) -> None:
+    """One after the other, so that none of them can take the same one twice."""
+    taken: multiprocessing.SimpleQueue[int] = FORK.SimpleQueue()
+    for _ in range(3):
+        worker = FORK.Process(target=_take_fifty, args=(tmp_path, taken))
+        worker.start()
+        worker.join()
+    assert [taken.get() for _ in range(3)] == [50, 10, 0]
+
+
+def _hold_two(directory: Path, ready: "multiprocessing.SimpleQueue[int]") -> None:
+    meter = KeyMeters(directory).of("aaaaaaaaaaaa")
+    assert meter.begin(9)
+    assert meter.begin(9)
+    ready.put(1)
+    signal.pause()
+
+
+def test_questions_of_other_workers_count_until_those_are_gone(tmp_path: Path, meters: KeyMeters) -> None:
+    """A worker that was killed has nothing under way, and its place is given to the next."""
+    meter = meters.of("aaaaaaaaaaaa")
+    for _ in range(3):
+        ready: multiprocessing.SimpleQueue[int] = FORK.SimpleQueue()
+        worker = FORK.Process(target=_hold_two, args=(tmp_path, ready))
+        worker.start()
+        ready.get()
+        assert meter.begin(3)
+        assert not meter.begin(3)
+        worker.kill()
+        worker.join()
+        assert [meter.begin(3) for _ in range(3)] == [True, True, False]
+        for _ in range(3):
+            meter.end()
+    assert sum(pid != 0 for pid in meter._pids) == 2
+
+
+def test_a_worker_with_the_number_of_a_dead_one_starts_at_zero(tmp_path: Path) -> None:
+    """Process numbers come again."""
+    crashed = KeyMeter(tmp_path / "aaaaaaaaaaaa")
+    assert crashed.begin(1)
+    later = KeyMeter(tmp_path / "aaaaaaaaaaaa")
+    assert later.begin(1)
+    later.close()
+
+
+def test_places_run_out_later_than_workers() -> None:
+    """There may be 64 workers, and as many that replace them."""
+    assert key_limits._SLOTS >= 2 * 64
+
+
+def test_a_single_process_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its directory goes with it; one that workers share stays."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with key_meters(None) as meters:
+        assert meters.of("aaaaaaaaaaaa").begin(1)
+        assert len(list(tmp_path.rglob("aaaaaaaaaaaa"))) == 1
+    assert list(tmp_path.iterdir()) == []
+    with key_meters(tmp_path / "shared") as meters:
+        meters.of("aaaaaaaaaaaa")
+    assert (tmp_path / "shared" / "aaaaaaaaaaaa").stat().st_mode & 0o777 == 0o600
+
+
+def test_closing_gives_everything_back(tmp_path: Path) -> None:
+    """A worker that stops in mid-question leaves no count."""
+    meter = KeyMeter(tmp_path / "aaaaaaaaaaaa")
+    meter.begin(5)
+    meter.close()
+    data = (tmp_path / "aaaaaaaaaaaa").read_bytes()
+    assert data == bytes(len(data))

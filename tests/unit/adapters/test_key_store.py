@@ -1,0 +1,173 @@
+"""The keys in force follow their file, and nothing that happens to the file lets anybody in."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.adapters.key_file import KeyFile
+from app.adapters.key_store import KeyStore, reachable_from_elsewhere
+from app.errors import ConfigurationError
+from tests.fakes.keys import make_key
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.adapters.key_store.POLL_S", 0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+@asynccontextmanager
+async def watching(path: Path, *, required: bool = False) -> AsyncIterator[KeyStore]:
+    keys = KeyStore(KeyFile(path), required=required)
+    await keys.start()
+    try:
+        yield keys
+    finally:
+        await keys.close()
+
+
+def overwrite(path: Path, content: bytes) -> bytes:
+    """Put other bytes into the file; returns those of before."""
+    before = path.read_bytes() if path.exists() else b""
+    path.write_bytes(content)
+    return before
+
+
+def remove(path: Path) -> bytes:
+    """Delete the file; returns its bytes."""
+    before = path.read_bytes()
+    path.unlink()
+    return before
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Wait for the next polls to notice."""
+    async with asyncio.timeout(30):
+        while not what():  # noqa: ASYNC110 noticed by polling, as in production
+            await asyncio.sleep(0.005)
+
+
+async def test_off_without_a_file_and_on_with_the_first_key(path: Path) -> None:
+    """Without a restart."""
+    async with watching(path) as keys:
+        assert not keys.on
+        made, presented = make_key(path)
+        await until(lambda: keys.on)
+        found = keys.find(presented)
+        assert found is not None
+        assert found.id == made.id
+        assert keys.find(presented[:-1]) is None
+
+
+async def test_a_revoked_key_stops_at_the_next_look(path: Path) -> None:
+    """The others stay; with the last one gone keys are still on."""
+    (one, first), (other, second) = make_key(path), make_key(path)
+    async with watching(path) as keys:
+        assert keys.find(first)
+        KeyFile(path).revoke(one.id)
+        await until(lambda: keys.find(first) is None)
+        assert keys.find(second)
+        KeyFile(path).revoke(other.id)
+        await until(lambda: keys.find(second) is None)
+        assert keys.on
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 1, "keys": [{}]}'])
+async def test_a_damaged_file_keeps_the_old_keys(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, and the mended file is taken up."""
+    _, presented = make_key(path)
+    async with watching(path) as keys:
+        good = overwrite(path, content)
+        await until(lambda: "stay in force" in caplog.text)
+        await asyncio.sleep(0.1)
+        assert keys.find(presented)
+        assert caplog.text.count("stay in force") == 1
+        overwrite(path, good)
+        _, later = make_key(path)
+        await until(lambda: keys.find(later) is not None)
+        assert keys.find(presented)
+
+
+async def test_a_file_that_is_gone_keeps_the_old_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Deleting the file opens nothing; the same file again is no news."""
+    caplog.set_level(logging.INFO)
+    _, presented = make_key(path)
+    async with watching(path) as keys:
+        content = remove(path)
+        await until(lambda: "is gone" in caplog.text)
+        assert keys.on
+        assert keys.find(presented)
+        overwrite(path, content)
+        await until(lambda: "as it was read before" in caplog.text)
+
+
+async def test_a_damaged_file_turns_keys_on(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody wants keys: nobody is let in until they can be read."""
+    async with watching(path) as keys:
+        overwrite(path, b"{")
+        await until(lambda: keys.on)
+        assert keys.find("fw_000000000000_x") is None
+
+
+async def test_an_empty_list_refuses_everyone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And says so."""
+    overwrite(path, b'{"version": 1, "keys": []}')
+    async with watching(path) as keys:
+        assert keys.on
+        assert "everyone is refused" in caplog.text
+
+
+async def test_a_damaged_file_at_the_start_is_refused(path: Path) -> None:
+    """Before anybody is served."""
+    overwrite(path, b"{")
+    with pytest.raises(ConfigurationError, match="not a file of keys"):
+        await KeyStore(KeyFile(path)).start()
+
+
+async def test_required_keys_are_on_without_a_file(path: Path) -> None:
+    """A worker that starts after the file was lost lets nobody in."""
+    async with watching(path, required=True) as keys:
+        assert keys.on
+
+
+async def test_an_unforeseen_error_does_not_end_the_watch(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next look works again."""
+    async with watching(path) as keys:
+        with monkeypatch.context() as patched:
+            patched.setattr(KeyFile, "content", lambda _: 1 / 0)
+            await until(lambda: "trying again" in caplog.text)
+        make_key(path)
+        await until(lambda: keys.on)
+
+
+async def test_no_secret_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a secret nor its hash, at any level."""
+    caplog.set_level(logging.DEBUG)
+    made, presented = make_key(path)
+    async with watching(path) as keys:
+        keys.find(presented)
+        overwrite(path, f'{{"version": 1, "keys": [{{"sha256": "{made.sha256}", "id": "{presented}"}}]}}'.encode())
+        await until(lambda: "stay in force" in caplog.text)
+    assert presented.rpartition("_")[2] not in caplog.text
+    assert made.sha256 not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "reachable"),
+    [("127.0.0.1", False), ("127.8.9.10", False), ("localhost", False), ("::1", False), ("0.0.0.0", True),
+     ("::", True), ("192.0.2.7", True), ("2001:db8::1", True), ("::ffff:127.0.0.1", False),
+     ("::ffff:192.0.2.7", True), ("no-such-host.invalid", True), ("", True)],
+)  # fmt: skip
+def test_which_addresses_others_can_reach(host: str, reachable: bool) -> None:
+    """In doubt they can."""
+    assert reachable_from_elsewhere(host) is reachable

@@ -1,0 +1,272 @@
+"""Break-even from rows: the paper's two readers, intervals that hold the truth, and samples too small to speak."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.decision.breakeven import BreakEven, CostView, Estimate, Verdict
+from app.decision.cost import Tariff
+from app.observers.breakeven import estimate
+from app.observers.traffic import ROW, Rows, Traffic
+
+# Milliseconds of the paper's two readers (cb, ret, ob1, ob5), and how often each skips.
+SMALL, SMALL_SKIP = {"cb": 64.6, "ret": 27.5, "ob1": 61.4, "ob5": 80.0}, 0.335
+LARGE, LARGE_SKIP = {"cb": 161.1, "ret": 27.5, "ob1": 257.0, "ob5": 319.0}, 0.542
+TARIFF = Tariff(prompt_token=1.0, completion_token=4.0, call=100.0, passage=10.0)
+
+
+class World:
+    """A gate with known mean costs and shares; latencies are log-normal about them, so skewed to the right."""
+
+    def __init__(self, means: dict[str, float], *, k0: float, k1: float = 0.0, skew: float = 0.4) -> None:
+        self.means, self.k0, self.k1, self.skew = means, k0, k1, skew
+
+    def rows(self, n: int, rng: np.random.Generator, *, exact: bool = False) -> Rows:
+        """N gated questions; `exact` gives each share its very count."""
+        rows = np.zeros(n, ROW)
+        k5 = 1.0 - self.k0 - self.k1
+        shares = (self.k0, self.k1, k5)
+        k = (
+            np.repeat((0, 1, 5), np.round(np.multiply(shares, n)).astype(int))
+            if exact
+            else rng.choice((0, 1, 5), n, p=shares)
+        )
+        rows["k"] = k
+        rows["action"] = np.searchsorted((0, 1, 5), k)
+        rows["gated"], rows["calls"], rows["passages"] = True, k > 0, k
+        rows["probe_ms"] = self._skewed("cb", n, rng)
+        rows["embed_ms"] = np.where(k > 0, 7.5, np.nan)
+        rows["search_ms"] = np.where(k > 0, self._skewed("ret", n, rng) - 7.5, np.nan)
+        rows["read_ms"] = np.where(
+            k == 1, self._skewed("ob1", n, rng), np.where(k == 5, self._skewed("ob5", n, rng), np.nan)
+        )
+        rows["probe_prompt"], rows["probe_completion"] = 40, 8
+        rows["read_prompt"] = np.choose(np.searchsorted((0, 1, 5), k), (0, 120, 500))
+        rows["read_completion"] = np.where(k > 0, 9, 0)
+        return rows
+
+    def _skewed(self, part: str, n: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self.means[part] * np.exp(rng.normal(-(self.skew**2) / 2, self.skew, n))
+
+    def always(self, k: int) -> float:
+        return self.means["ret"] + self.means[f"ob{k}"]
+
+    @property
+    def retrieving(self) -> float:
+        k5 = 1.0 - self.k0 - self.k1
+        return (self.k1 * self.always(1) + k5 * self.always(5)) / (self.k1 + k5)
+
+    @property
+    def gate(self) -> float:
+        return self.means["cb"] + (1.0 - self.k0) * self.retrieving
+
+    def even(self, k: int) -> float:
+        return max(0.0, 1.0 - (self.always(k) - self.means["cb"]) / self.retrieving)
+
+
+def judged(rows: Rows, *, reference: int = 5, tariff: Tariff | None = None) -> BreakEven:
+    return estimate(Traffic(rows, 60.0, 1), seconds=900, reference=reference, tariff=tariff or Tariff())
+
+
+def view(found: BreakEven, cost: str = "latency") -> CostView:
+    seen = found.costs[cost]
+    assert seen is not None
+    return seen
+
+
+def holds(found: Estimate, truth: float) -> bool:
+    assert found.low is not None
+    assert found.high is not None
+    return found.low <= truth <= found.high
+
+
+@pytest.mark.parametrize(
+    ("means", "skip", "even", "change", "expected"),
+    [
+        pytest.param(SMALL, SMALL_SKIP, 0.601, 26.6, Verdict.COSTS, id="8B"),
+        pytest.param(LARGE, LARGE_SKIP, 0.465, -7.7, Verdict.SAVES, id="32B"),
+    ],
+)
+def test_the_published_readers(
+    means: dict[str, float], skip: float, even: float, change: float, expected: Verdict
+) -> None:
+    """Constant costs as in the paper give the paper's break-even, ratio and sign."""
+    rows = World(means, k0=skip, skew=0.0).rows(10_000, np.random.default_rng(0), exact=True)
+    found = view(judged(rows)).against["k5"]
+    assert found.break_even_skip.value == pytest.approx(even, abs=0.0005)
+    assert found.gate_cost_ratio.value is not None
+    assert 100 * (found.gate_cost_ratio.value - 1) == pytest.approx(change, abs=0.1)
+    assert found.verdict is expected
+
+
+def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
+    """On skewed costs, over 300 windows, every figure that a verdict or a gauge goes by is covered as promised."""
+    world = World(SMALL, k0=0.3, k1=0.4)
+    rng = np.random.default_rng(7)
+    truths = {f"ratio{k}": world.gate / world.always(k) for k in (1, 5)} | {f"even{k}": world.even(k) for k in (1, 5)}
+    truths |= {"skip": world.k0, "gate": world.gate}
+    covered = dict.fromkeys(truths, 0)
+    windows = 300
+    for _ in range(windows):
+        found = judged(world.rows(300, rng))
+        against = view(found).against
+        figures = {f"ratio{k}": against[f"k{k}"].gate_cost_ratio for k in (1, 5)}
+        figures |= {f"even{k}": against[f"k{k}"].break_even_skip for k in (1, 5)}
+        figures |= {"skip": found.skip_rate, "gate": view(found).gate}
+        for name, truth in truths.items():
+            covered[name] += holds(figures[name], truth)
+    # Three standard errors of a coverage from 300 windows are .038; the gate's mean is a little low, being winsorised.
+    assert all(0.90 <= count / windows <= 0.99 for count in covered.values()), covered
+
+
+def test_a_wrong_verdict_is_rare_where_gating_changes_nothing() -> None:
+    """At the exact break-even, `saves` or `costs` is said about one time in twenty."""
+    means = {"cb": 50.0, "ret": 20.0, "ob1": 60.0, "ob5": 80.0}
+    world = World(means, k0=0.5)
+    assert world.gate == pytest.approx(world.always(5))
+    rng = np.random.default_rng(3)
+    said = [view(judged(world.rows(200, rng))).against["k5"].verdict for _ in range(300)]
+    assert sum(verdict is not Verdict.UNCLEAR for verdict in said) / 300 <= 0.09
+
+
+def test_one_timeout_does_not_rule() -> None:
+    """A single question that hung for 30 s moves no mean by more than it would by being slow."""
+    rows = World(SMALL, k0=0.335).rows(400, np.random.default_rng(1))
+    before = view(judged(rows)).parts["ob5"].value
+    read = np.flatnonzero(rows["k"] == 5)[0]
+    rows["read_ms"][read] = 30_000.0
+    after = view(judged(rows)).parts["ob5"].value
+    assert before is not None
+    assert after == pytest.approx(before, rel=0.02)
+
+
+def test_too_small_a_sample_says_what_it_lacks() -> None:
+    """With 29 gated questions nothing is known; the sentence names what is missing, and no figure is made up."""
+    found = judged(World(SMALL, k0=0.3).rows(29, np.random.default_rng(1)))
+    assert found.skip_rate == Estimate(None, None, None, 29, "30 questions that the gate decided, 29 so far")
+    assert view(found).gate.value is None
+    for comparison in view(found).against.values():
+        assert comparison.verdict is Verdict.UNKNOWN
+        assert comparison.gate_cost_ratio.value is comparison.break_even_skip.value is None
+    assert "29 so far" in found.sentence
+
+
+def test_no_traffic_is_no_error() -> None:
+    """An empty window has every key, no figure, and says so."""
+    found = judged(np.empty(0, ROW), tariff=TARIFF)
+    assert found.sentence.startswith("The gate decided no question in the last 900 s")
+    assert found.caveats == ()
+    for cost in ("latency", "tokens", "money"):
+        assert all(part.value is None and part.n == 0 and part.needs for part in view(found, cost).parts.values())
+
+
+def test_a_reference_that_nobody_read_is_unknown_and_the_other_is_not() -> None:
+    """A gate between none and one passage can be judged against one, not against five."""
+    found = view(judged(World(SMALL, k0=0.3, k1=0.7).rows(500, np.random.default_rng(1)), reference=1))
+    assert found.against["k1"].verdict is Verdict.COSTS
+    assert found.against["k5"].verdict is Verdict.UNKNOWN
+    assert found.against["k5"].gate_cost_ratio.needs == "30 questions that read five passages, 0 so far"
+    assert found.gate.value is not None
+
+
+def test_a_rare_way_of_reading_does_not_silence_the_rest() -> None:
+    """Two in a hundred read five passages: too few for a figure of their own, yet counted in the gate's."""
+    rows = World(SMALL, k0=0.3, k1=0.68).rows(1000, np.random.default_rng(1), exact=True)
+    found = view(judged(rows, reference=1))
+    assert found.parts["ob5"].needs is not None
+    assert found.gate.value == pytest.approx(64.6 + 0.68 * 88.9 + 0.02 * 107.5, rel=0.03)
+    assert found.against["k1"].verdict is Verdict.COSTS
+
+
+def test_a_frequent_but_unknown_way_of_reading_does() -> None:
+    """Where one in five reads five passages and only 20 have, the gate's cost is not known yet."""
+    rows = World(SMALL, k0=0.3, k1=0.5).rows(100, np.random.default_rng(1), exact=True)
+    assert view(judged(rows)).gate.needs == "30 questions that read five passages, 20 so far"
+
+
+def test_a_gate_that_skips_all_costs_a_probe() -> None:
+    """Nothing is read, so there is no break-even; against a reference that others read, the ratio is known."""
+    rng = np.random.default_rng(1)
+    ungated = World(SMALL, k0=0.0).rows(100, rng)
+    ungated["gated"] = False
+    rows = np.concatenate([World(SMALL, k0=1.0).rows(200, rng), ungated])
+    found = view(judged(rows)).against["k5"]
+    assert found.gate_cost_ratio.value == pytest.approx(64.6 / 107.5, rel=0.05)
+    assert found.break_even_skip.needs == "gated questions that read passages"
+    assert found.sentence.endswith("of always reading five passages.")
+
+
+def test_a_second_search_is_paid_for_by_the_gate_and_not_by_the_reference() -> None:
+    """Questions that read one passage and then five cost both; always reading five does not."""
+    rng = np.random.default_rng(1)
+    world = World(SMALL, k0=0.3, k1=0.3, skew=0.0)
+    rows = world.rows(1000, rng, exact=True)
+    twice = np.flatnonzero(rows["k"] == 5)[:100]
+    for column, ms in (("search_ms", 20.0 + 27.5), ("read_ms", 80.0 + 61.4)):
+        rows[column][twice] = ms
+    rows["calls"][twice] = 2
+    found = view(judged(rows))
+    assert found.against["k5"].always.value == pytest.approx(107.5)
+    assert found.gate.value == pytest.approx(world.gate + 0.1 * (27.5 + 61.4), rel=1e-3)
+
+
+def test_tokens_and_money_by_hand() -> None:
+    """Retrieval costs no token; money prices tokens, calls and passages; without prices there is no money."""
+    rows = World(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
+    found = judged(rows, tariff=TARIFF)
+    tokens, money = view(found, "tokens"), view(found, "money")
+    assert {name: part.value for name, part in tokens.parts.items()} == pytest.approx(
+        {"cb": 48.0, "ret1": 0.0, "ob1": 129.0, "ret5": 0.0, "ob5": 509.0}
+    )
+    assert tokens.gate.value == pytest.approx(48 + 0.25 * 129 + 0.25 * 509)
+    assert {name: part.value for name, part in money.parts.items()} == pytest.approx(
+        {"cb": 72.0, "ret1": 110.0, "ob1": 156.0, "ret5": 150.0, "ob5": 536.0}
+    )
+    assert money.gate.value == pytest.approx(72 + 0.25 * 266 + 0.25 * 686)
+    assert judged(rows).costs["money"] is None
+
+
+def test_what_costs_nothing_is_no_reference() -> None:
+    """Only passages are paid for and none has a price above zero: no ratio to nothing."""
+    rows = World(SMALL, k0=0.5).rows(400, np.random.default_rng(1))
+    rows["read_prompt"] = 0
+    found = view(judged(rows, tariff=Tariff(prompt_token=1.0)), "money")
+    assert found.against["k5"].gate_cost_ratio.needs == "a reading that costs anything"
+    assert found.against["k5"].break_even_skip.needs == "a reading that costs anything"
+
+
+def test_the_same_rows_give_the_same_figures() -> None:
+    """Nothing is left to chance: two workers that read the same rows say the same."""
+    rows = World(SMALL, k0=0.3, k1=0.3).rows(500, np.random.default_rng(1))
+    assert judged(rows, tariff=TARIFF) == judged(rows, tariff=TARIFF)
+
+
+def test_a_reference_measured_on_hard_questions_only_is_called_so() -> None:
+    """The caveat names the share that the gate sent there, and goes where others read it."""
+    rng = np.random.default_rng(1)
+    gated = World(SMALL, k0=0.3).rows(500, rng)
+    assert any("100 % of the questions behind the cost of k5" in said for said in judged(gated).caveats)
+    gated["gated"] = False
+    assert judged(gated).caveats == ()
+
+
+def test_an_overrun_window_says_how_far_it_reaches() -> None:
+    """More traffic than the rings hold: the caveat tells the seconds really covered."""
+    traffic = Traffic(World(SMALL, k0=1.0).rows(100, np.random.default_rng(1)), 25.0, 1, overrun=True)
+    found = estimate(traffic, seconds=900, reference=5, tariff=Tariff())
+    assert "the last 25 of 900 s" in found.caveats[0]
+    assert found.window.covered_seconds == 25.0
+    assert estimate(replace(traffic, overrun=False), seconds=900, reference=5, tariff=Tariff()).caveats == ()
+
+
+def test_shares_are_by_action_and_add_up() -> None:
+    """What was done in the end, abstentions apart."""
+    rows = World(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
+    rows["action"][:40] = 3
+    found = judged(rows)
+    values = {name: part.value for name, part in found.shares.items()}
+    assert values == pytest.approx({"k0": 0.4, "k1": 0.25, "k5": 0.25, "abstain": 0.1})
+    assert found.skip_rate.value == 0.5
+    assert math.isclose(sum(value or 0.0 for value in values.values()), 1.0)

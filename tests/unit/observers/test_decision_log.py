@@ -1,0 +1,338 @@
+"""The decision log: answers never wait for it, feedback is acknowledged only once it is on disk."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from app.adapters.decision_store import SqlDecisionStore
+from app.decision.feedback import Feedback, Judged, Source
+from app.decision.policy import Action
+from app.decision.record import Shadow, ShadowOutcome
+from app.errors import LogUnavailable, NothingToJudge, UnknownDecision
+from app.observers.decision_log import DecisionLog, Pace
+from app.observers.log_metrics import LogMetrics
+from tests.fakes.artifacts import an_identity
+from tests.fakes.decision_store import FaultyStore
+from tests.fakes.records import a_record
+
+QUICK = Pace(turn_s=0.01, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
+# Nothing is written unless feedback or the end wants it.
+IDLE = Pace(turn_s=60.0, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
+DAY = 86_400.0
+DOWN = LogUnavailable("the decision log cannot be written: disk full")
+
+
+@dataclass
+class Running:
+    """A log at work, the store behind it, and what it reported."""
+
+    log: DecisionLog
+    store: FaultyStore
+    dropped: list[int] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+
+    async def written(self, count: int) -> None:
+        """Wait until that many decisions are on disk."""
+        async with asyncio.timeout(20):
+            while len(self.store.rows()) < count:  # noqa: ASYNC110 another thread writes
+                await asyncio.sleep(0.01)
+
+    async def tried(self, times: int) -> None:
+        """Wait until the store was called that often."""
+        async with asyncio.timeout(20):
+            while self.store.writes < times:  # noqa: ASYNC110 another thread counts
+                await asyncio.sleep(0.005)
+
+
+Open = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> Open:
+    """Run a log on a file, the same for every log of a test."""
+
+    @asynccontextmanager
+    async def opened(
+        pace: Pace = QUICK, *, capacity: int = 100, keep_days: int = 0, now: float = 100 * DAY
+    ) -> AsyncIterator[Running]:
+        store = FaultyStore(SqlDecisionStore.open(str(tmp_path / "decisions.sqlite3"), busy_timeout_s=20))
+        dropped: list[int] = []
+        judged: list[Judged] = []
+        log = DecisionLog(
+            store,
+            capacity=capacity,
+            keep_days=keep_days,
+            on_dropped=dropped.append,
+            on_feedback=judged.append,
+            pace=pace,
+            clock=lambda: now,
+        )
+        log.start()
+        try:
+            yield Running(log, store, dropped, judged)
+        finally:
+            store.gate.set()
+            await log.close()
+
+    return opened
+
+
+async def test_decisions_are_written_in_order_without_being_asked(open_log: Open) -> None:
+    """What was observed is on disk a turn later, each with the time it was observed at."""
+    async with open_log() as running:
+        for number in range(20):
+            running.log.observe(a_record(id=str(number)))
+        await running.written(20)
+        assert [row["id"] for row in running.store.rows()] == [str(number) for number in range(20)]
+        assert {row["created_at"] for row in running.store.rows()} == {100 * DAY}
+    assert running.dropped == []
+
+
+async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) -> None:
+    """They take the same way to the disk, and count where the queue is full."""
+    run = Shadow("a", an_identity(), {k: ShadowOutcome("Paris", {}, 40, 5, 20.0) for k in (0, 1, 5)})
+    async with open_log(IDLE, capacity=2) as running:
+        running.log.observe(a_record(id="a"))
+        running.log.shadow(run)
+        running.log.shadow(run)
+    assert running.dropped == [1]
+    assert running.store.runs() == ["a"]
+
+
+async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None:
+    """A verdict on a decision that still waits is acknowledged when both are on disk, in one transaction."""
+    async with open_log(IDLE) as running:
+        running.log.observe(a_record(id="a"))
+        running.log.observe(a_record(id="b"))
+        judged = await running.log.give(Feedback("a", correct=True))
+        assert judged == Judged("a", True, Source.GIVEN, False, Action.K1)
+        assert [(row["id"], bool(row["feedback"])) for row in running.store.rows()] == [("a", True), ("b", False)]
+        assert running.store.writes == 1
+        assert running.judged == [judged]
+
+
+async def test_a_repeated_verdict_is_reported_once(open_log: Open) -> None:
+    """What changes nothing is not counted; what replaces a verdict is."""
+    async with open_log() as running:
+        running.log.observe(a_record(id="a"))
+        for correct in (True, True, False, False):
+            await running.log.give(Feedback("a", correct=correct))
+        assert [judged.correct for judged in running.judged] == [True, False]
+
+
+async def test_what_cannot_be_judged_is_said(open_log: Open) -> None:
+    """An unknown id and an abstention come back as the error they are, and are not counted."""
+    async with open_log() as running:
+        running.log.observe(a_record(id="silent", action=Action.ABSTAIN, answer=None))
+        with pytest.raises(UnknownDecision, match="nobody"):
+            await running.log.give(Feedback("nobody", correct=True))
+        with pytest.raises(NothingToJudge, match="abstention"):
+            await running.log.give(Feedback("silent", correct=True))
+        assert running.judged == []
+
+
+async def test_a_decision_that_another_worker_is_about_to_write_is_found(open_log: Open) -> None:
+    """The id is looked for again after the time in which the other worker writes."""
+    async with open_log(Pace(turn_s=0.7)) as here, open_log() as there:
+        giving = asyncio.create_task(here.log.give(Feedback("a", correct=True)))
+        await here.tried(1)
+        there.log.observe(a_record(id="a"))
+        assert (await giving).correct
+
+
+async def test_a_full_queue_drops_and_counts(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """While the database hangs, observing goes on; beyond the capacity records are dropped, counted, and told once."""
+    async with open_log(capacity=10) as running:
+        running.store.gate.clear()
+        running.log.observe(a_record(id="taken"))
+        await running.tried(1)
+        for number in range(30):
+            running.log.observe(a_record(id=str(number)))
+        # One is held by the writer, nine wait.
+        assert sum(running.dropped) == 21
+        running.store.gate.set()
+        await running.written(10)
+        running.log.observe(a_record(id="after"))
+        await running.written(11)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("fallen behind" in line for line in said) == 1
+    assert sum("written again" in line for line in said) == 1
+
+
+async def test_a_store_in_trouble_refuses_feedback_and_loses_nothing(
+    open_log: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decisions wait, verdicts are refused, one line says so; afterwards all is written and the retry succeeds."""
+    async with open_log() as running:
+        running.log.observe(a_record(id="a"))
+        await running.written(1)
+        running.store.fail_with = DOWN
+        for number in range(5):
+            running.log.observe(a_record(id=str(number)))
+            with pytest.raises(LogUnavailable, match="disk full"):
+                await running.log.give(Feedback("a", correct=True))
+        assert len(running.store.rows()) == 1
+        assert running.judged == []
+        running.store.fail_with = None
+        assert not (await running.log.give(Feedback("a", correct=True))).repeated
+        assert [row["id"] for row in running.store.rows()] == ["a", "0", "1", "2", "3", "4"]
+    assert running.dropped == []
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == 2
+    assert "feedback is refused" in said[0]
+    assert "written again" in said[1]
+
+
+async def test_a_database_in_trouble_is_not_tried_more_often_for_feedback(open_log: Open) -> None:
+    """Verdicts that come in meanwhile wait for the next attempt together."""
+    async with open_log(Pace(turn_s=0.01, retry_s=0.3, close_timeout_s=0.1)) as running:
+        running.store.fail_with = DOWN
+        running.log.observe(a_record())
+        await running.tried(1)
+        giving = [running.log.give(Feedback("0123", correct=True)) for _ in range(50)]
+        outcomes = await asyncio.gather(*giving, return_exceptions=True)
+        assert all(isinstance(outcome, LogUnavailable) for outcome in outcomes)
+        assert running.store.writes == 2
+
+
+async def test_an_unforeseen_error_costs_its_batch_and_no_more(
+    open_log: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug does not end the writer: the batch is dropped and counted, its trace is logged, the next is written."""
+    async with open_log() as running:
+        running.store.fail_with = ZeroDivisionError("oops")
+        running.log.observe(a_record(id="a"))
+        with pytest.raises(LogUnavailable, match="unforeseen"):
+            await running.log.give(Feedback("a", correct=True))
+        running.store.fail_with = None
+        running.log.observe(a_record(id="b"))
+        await running.written(1)
+        assert [row["id"] for row in running.store.rows()] == ["b"]
+    assert running.dropped == [1]
+    assert any(record.exc_info for record in caplog.records)
+
+
+async def test_feedback_that_takes_too_long_is_refused_and_not_kept(open_log: Open) -> None:
+    """Who is told no while the verdict still waited finds nothing kept."""
+    pace = Pace(turn_s=0.01, retry_s=0.02, feedback_timeout_s=0.1)
+    async with open_log(pace) as running:
+        running.store.gate.clear()
+        running.log.observe(a_record(id="a"))
+        await running.tried(1)
+        with pytest.raises(LogUnavailable, match="in time"):
+            await running.log.give(Feedback("a", correct=True))
+        running.store.gate.set()
+        await running.written(1)
+    assert [row["feedback"] for row in running.store.rows()] == [None]
+
+
+async def test_too_much_feedback_at_once_is_refused(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting verdicts are bounded too."""
+    monkeypatch.setattr("app.observers.decision_log._MOST_ASKED", 2)
+    async with open_log() as running:
+        running.store.gate.clear()
+        running.log.observe(a_record(id="a"))
+        await running.tried(1)
+        waiting = [asyncio.create_task(running.log.give(Feedback("a", correct=True))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(LogUnavailable, match="no more"):
+            await running.log.give(Feedback("a", correct=True))
+        running.store.gate.set()
+        assert [judged.correct for judged in await asyncio.gather(*waiting)] == [True, True]
+
+
+async def test_closing_writes_what_waits(open_log: Open) -> None:
+    """A stop in good order loses nothing, and takes no more feedback."""
+    async with open_log(IDLE) as running:
+        for number in range(50):
+            running.log.observe(a_record(id=str(number)))
+        assert running.store.rows() == []
+    assert len(running.store.rows()) == 50
+    assert running.store.closed
+    assert running.dropped == []
+    with pytest.raises(LogUnavailable):
+        await running.log.give(Feedback("1", correct=True))
+
+
+async def test_closing_on_a_store_in_trouble_says_what_is_lost(
+    open_log: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried until it must end; then the loss is counted and told."""
+    async with open_log() as running:
+        running.store.fail_with = DOWN
+        for number in range(3):
+            running.log.observe(a_record(id=str(number)))
+    assert sum(running.dropped) == 3
+    assert "3 decisions could not be written" in caplog.text
+
+
+async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
+    """Trouble that ends in time costs nothing."""
+    async with open_log(Pace(turn_s=0.01, retry_s=0.02, close_timeout_s=30.0)) as running:
+        running.store.fail_with = DOWN
+        running.log.observe(a_record())
+        await running.tried(1)
+        asyncio.get_running_loop().call_later(0.1, setattr, running.store, "fail_with", None)
+    assert len(running.store.rows()) == 1
+
+
+async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is older than it may be goes at the start, a little at a time, and what is younger stays."""
+    monkeypatch.setattr("app.observers.decision_log._PRUNED_AT_ONCE", 2)
+    async with open_log(now=1.0) as running:
+        for number in range(5):
+            running.log.observe(a_record(id=f"old{number}"))
+    async with open_log(now=100 * DAY, keep_days=90) as running:
+        running.log.observe(a_record(id="new"))
+        await running.written(1)
+        async with asyncio.timeout(20):
+            while len(running.store.rows()) > 1 or len(running.store.prunings) < 3:  # noqa: ASYNC110 the same
+                await asyncio.sleep(0.01)
+        running.log.observe(a_record(id="newer"))
+        await running.written(2)
+        # Two, two and one; the last was less than it might have been, so the next is tomorrow's.
+        assert running.store.prunings == [10 * DAY] * 3
+        assert [row["id"] for row in running.store.rows()] == ["new", "newer"]
+
+
+async def test_pruning_that_fails_is_told_and_does_no_harm(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """The log goes on, and tries again tomorrow."""
+    async with open_log(keep_days=90) as running:
+        running.store.fail_with = DOWN
+        async with asyncio.timeout(20):
+            while not running.store.prunings:  # noqa: ASYNC110 the same
+                await asyncio.sleep(0.01)
+        running.store.fail_with = None
+        running.log.observe(a_record())
+        await running.written(1)
+    assert "not deleted today" in caplog.text
+    assert len(running.store.prunings) == 1
+
+
+async def test_nothing_is_deleted_where_everything_is_kept(open_log: Open) -> None:
+    """Zero days means for ever."""
+    async with open_log(keep_days=0) as running:
+        running.log.observe(a_record())
+        await running.written(1)
+    assert running.store.prunings == []
+
+
+def test_every_verdict_label_is_there_from_the_start() -> None:
+    """Dashboards can divide by what has not happened yet."""
+    registry = CollectorRegistry()
+    metrics = LogMetrics(registry)
+    for correct in ("true", "false"):
+        for action in ("k0", "k1", "k5"):
+            assert registry.get_sample_value("fetchwise_feedback_total", {"correct": correct, "action": action}) == 0
+    assert registry.get_sample_value("fetchwise_log_dropped_total") == 0
+    metrics.dropped(3)
+    metrics.feedback(Judged("a", True, Source.GIVEN, False, Action.K5))
+    metrics.feedback(Judged("a", None, Source.REFERENCES, False, Action.ABSTAIN))
+    assert registry.get_sample_value("fetchwise_log_dropped_total") == 3
+    assert registry.get_sample_value("fetchwise_feedback_total", {"correct": "true", "action": "k5"}) == 1

@@ -1,0 +1,282 @@
+"""Watching drift: signals as answers pass, and confidences as judgements come in."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from app.decision.artifact import Artifact, Calibrators
+from app.decision.calibrator import Fused
+from app.decision.drift import DriftTest, Solicited
+from app.errors import LogUnavailable
+from app.observers import drift as module
+from app.observers.drift import DriftMetrics, DriftWatch
+from app.observers.signal_drift import Outlook, SignalDrift, Stability
+from tests.fakes.artifacts import a_line, an_artifact
+from tests.fakes.records import a_record
+
+
+class Holder:
+    """Holds a calibrator, and remembers what was revoked."""
+
+    def __init__(self, artifact: Artifact | None) -> None:
+        self.serving = artifact
+        self.why: dict[str, str] = {}
+
+    def revoked(self, version: str) -> str | None:
+        return self.why.get(version)
+
+    async def revoke(self, version: str, why: str) -> None:
+        self.why[version] = why
+
+
+class Log:
+    """Judgements in the order in which they were given; fails while told to."""
+
+    def __init__(self) -> None:
+        self.rows: list[Solicited] = []
+        self.fail_with: Exception | None = None
+        self.reads = 0
+        self.read = asyncio.Event()
+
+    def judged(self, *, correct: bool, times: int = 1, version: str = "one", key: str | None = None) -> None:
+        for _ in range(times):
+            self.rows.append(Solicited(len(self.rows) + 1, 0.9, correct, key, version))
+
+    async def solicited(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
+        await asyncio.sleep(0)
+        self.reads += 1
+        self.read.set()
+        if self.fail_with is not None:
+            raise self.fail_with
+        return [row for row in self.rows if row.position > after and row.version == version][:limit]
+
+
+class World:
+    """A watch, what it watches, and what it may revoke."""
+
+    def __init__(self, *, revoke: bool = True) -> None:
+        self.log = Log()
+        self.holder = Holder(an_artifact(version="one"))
+        self.watch = DriftWatch(self.log, self.holder, tolerance=0.05, delta=0.05, revoke=revoke)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# Judgements
+
+
+async def test_wrong_answers_revoke(world: World) -> None:
+    """Judgements that contradict their confidences revoke the version, with the reason in words."""
+    world.log.judged(correct=False, times=40)
+    await world.watch.refresh()
+    assert world.holder.why["one"].startswith("of late, confidences exceed the share of right answers by 0.")
+    assert "(tolerated: 0.05; 40 judged answers, false alarm at most 0.05)" in world.holder.why["one"]
+
+
+async def test_right_answers_do_not(world: World) -> None:
+    """Confidences that come true change nothing, however many there are; each is learned once."""
+    for turn in range(1, 4):
+        world.log.judged(correct=True, times=150)
+        await world.watch.refresh()
+        assert world.watch.test.seen == 150 * turn
+    assert world.holder.why == {}
+
+
+async def test_a_restart_comes_to_the_same_verdict(world: World) -> None:
+    """Another worker, or the next start, reads the same log and is in the same state."""
+    chance = random.Random(50)
+    for _ in range(333):
+        world.log.judged(correct=chance.random() < 0.6, key=chance.choice(["a", "b"]))
+        if chance.random() < 0.1:
+            await world.watch.refresh()
+    await world.watch.refresh()
+    again = DriftWatch(world.log, world.holder, tolerance=0.05, delta=0.05, revoke=True)
+    await again.refresh()
+    assert again.test.state() == world.watch.test.state()
+    assert world.watch.test.alarm
+
+
+async def test_a_new_version_starts_anew(world: World) -> None:
+    """What one version did is not held against the next; the old one's judgements count if it comes back."""
+    world.log.judged(correct=False, times=40)
+    world.log.judged(correct=True, times=40, version="two")
+    await world.watch.refresh()
+    world.holder.serving = an_artifact(version="two")
+    await world.watch.refresh()
+    assert (world.watch.test.seen, world.watch.test.alarm) == (40, False)
+    assert list(world.holder.why) == ["one"]
+    world.holder.serving = an_artifact(version="one")
+    await world.watch.refresh()
+    assert world.watch.test.alarm
+
+
+async def test_without_a_calibrator_there_is_nothing_to_judge(world: World) -> None:
+    """The log is not even read."""
+    world.holder.serving = None
+    await world.watch.refresh()
+    assert world.log.reads == 0
+
+
+async def test_one_key_is_said_and_not_acted_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A single key can make itself heard in the log, once, and no more."""
+    world.log.judged(correct=False, times=200, key="liar")
+    for _ in range(3):
+        await world.watch.refresh()
+    assert world.holder.why == {}
+    assert caplog.text.count("by the feedback of one key alone, which is not acted on") == 1
+
+
+async def test_alert_only_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the operator wants to decide, the finding is one line in the log and a metric."""
+    world = World(revoke=False)
+    world.log.judged(correct=False, times=40)
+    for _ in range(3):
+        await world.watch.refresh()
+    assert world.holder.why == {}
+    assert caplog.text.count("serves on as FETCHWISE_DRIFT_ACTION=alert says") == 1
+    assert world.watch.test.evidence >= 1.0
+
+
+async def test_what_was_revoked_never_serves_after_a_start(world: World) -> None:
+    """Starting waits until the log has been read."""
+    world.log.judged(correct=False, times=250)
+    await world.watch.start()
+    assert "one" in world.holder.why
+    await world.watch.close()
+    await world.watch.close()
+
+
+@pytest.mark.parametrize("error", [LogUnavailable("locked"), RuntimeError("a bug")])
+async def test_a_log_that_fails_is_tried_again(
+    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a locked log nor a mistake of ours stops the watch, or the gateway from starting."""
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
+    world.log.fail_with = error
+    world.log.judged(correct=False, times=40)
+    await world.watch.start()
+    assert "trying again" in caplog.text
+    world.log.fail_with = None
+    while "one" not in world.holder.why:
+        world.log.read.clear()
+        await world.log.read.wait()
+        await asyncio.sleep(0)
+    await world.watch.close()
+
+
+# Signals
+
+
+def fed(drift: SignalDrift, *, shift: float, times: int, version: str = "one", **changes: Any) -> None:
+    """Let answers pass whose log-probability is uniform on [-1, 0], shifted."""
+    chance = random.Random(51)
+    for _ in range(times):
+        signals = {"seq_logprob": chance.random() - 1.0 + shift}
+        drift.observe(a_record(calibrator=version, signals=signals, **changes))
+
+
+def uniform(**changes: Any) -> Artifact:
+    """An artifact that was fitted on such answers."""
+    quantiles = {"seq_logprob": tuple(number / 10 - 1.0 for number in range(1, 10)), "margin": (1.0, 2.0)}
+    return an_artifact(**({"version": "one", "quantiles": quantiles} | changes))
+
+
+def test_the_same_traffic_is_stable() -> None:
+    """Signals like those fitted on stay far below the limit, and the mean confidence is the estimated accuracy."""
+    drift = SignalDrift(uniform)
+    assert drift.look() == Outlook()
+    fed(drift, shift=0.0, times=1000, confidence=0.75)
+    seen = drift.look()
+    assert list(seen.signals) == ["seq_logprob"]
+    assert seen.signals["seq_logprob"].index < 0.05 < seen.signals["seq_logprob"].limit
+    assert seen.accuracy == pytest.approx(0.75)
+
+
+def test_other_traffic_is_not() -> None:
+    """Signals that moved exceed the limit, and do so no more once the window has left them behind."""
+    drift = SignalDrift(uniform, window=400)
+    fed(drift, shift=0.4, times=400)
+    moved = drift.look().signals["seq_logprob"]
+    assert moved.index > moved.limit
+    fed(drift, shift=0.0, times=400)
+    back = drift.look().signals["seq_logprob"]
+    assert back.index < back.limit
+
+
+def test_few_questions_say_nothing() -> None:
+    """Below 200 there is no index."""
+    drift = SignalDrift(uniform)
+    fed(drift, shift=0.4, times=199)
+    assert drift.look().signals == {}
+    fed(drift, shift=0.4, times=1)
+    assert "seq_logprob" in drift.look().signals
+
+
+def test_a_new_calibrator_begins_anew() -> None:
+    """Counts belong to one version; answers begun under another, or under none, are passed over."""
+    serving = [uniform()]
+    drift = SignalDrift(lambda: serving[-1])
+    fed(drift, shift=0.4, times=300)
+    serving.append(uniform(version="two"))
+    fed(drift, shift=0.0, times=300, version="two")
+    fed(drift, shift=0.4, times=300, version="one")
+    drift.observe(a_record(calibrator=None, signals={"seq_logprob": -0.5}))
+    seen = drift.look().signals["seq_logprob"]
+    assert seen.index < 0.1
+    empty = SignalDrift(lambda: None)
+    fed(empty, shift=0.0, times=300)
+    assert empty.look() == Outlook()
+
+
+def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
+    """A fused calibrator's signals are watched, one without quantiles or with a single value is not."""
+    fused = Fused(("seq_logprob", "margin", "neg_entropy"), (0.0,) * 3, (1.0,) * 3, (1.0,) * 3, 0.0)
+    quantiles = {"seq_logprob": (-0.5,), "margin": (1.0, 1.0), "seq_logprob@4": (-0.5,)}
+    artifact = uniform(calibrators=Calibrators(p0=fused, p1=a_line()), quantiles=quantiles)
+    drift = SignalDrift(lambda: artifact)
+    signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@4": -0.5}
+    for _ in range(200):
+        drift.observe(a_record(calibrator="one", signals=signals))
+    assert list(drift.look().signals) == ["seq_logprob"]
+
+
+def test_withheld_answers_have_no_part_in_the_accuracy() -> None:
+    """The estimate is about answers that were given, with a confidence."""
+    drift = SignalDrift(uniform)
+    drift.observe(a_record(calibrator="one", confidence=0.9))
+    drift.observe(a_record(calibrator="one", confidence=0.1, answer=None))
+    drift.observe(a_record(calibrator="one", confidence=None))
+    assert drift.look().accuracy == pytest.approx(0.9)
+
+
+# Metrics
+
+
+def test_metrics_tell_what_is_known() -> None:
+    """Each figure has its sample, and what is unknown has none."""
+    registry, holder = CollectorRegistry(), Holder(an_artifact(version="one"))
+    test, outlook = DriftTest(), [Outlook()]
+    tests: list[DriftTest | None] = [None]
+    registry.register(DriftMetrics(lambda: outlook[-1], holder, lambda: tests[-1]))
+    names = ("drift_evidence", "estimated_accuracy")
+    assert [registry.get_sample_value(f"fetchwise_{name}") for name in names] == [None, None]
+    assert registry.get_sample_value("fetchwise_drift_revoked") == 0
+    for _ in range(40):
+        test.update(0.9, correct=False)
+    tests.append(test)
+    outlook.append(Outlook({"margin": Stability(0.5, 0.25)}, 0.75))
+    holder.why["one"] = "why"
+    assert registry.get_sample_value("fetchwise_drift_evidence") == test.evidence
+    assert registry.get_sample_value("fetchwise_estimated_accuracy") == 0.75
+    assert registry.get_sample_value("fetchwise_drift_psi", {"signal": "margin"}) == 0.5
+    assert registry.get_sample_value("fetchwise_drift_psi_limit", {"signal": "margin"}) == 0.25
+    assert registry.get_sample_value("fetchwise_drift_revoked") == 1
+    holder.serving = None
+    assert registry.get_sample_value("fetchwise_drift_revoked") == 0

@@ -1,0 +1,240 @@
+"""The traffic ring: what a row holds, wrapping, torn slots, and several processes on one directory."""
+
+import math
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.decision.policy import Action, Policy
+from app.decision.record import Timings
+from app.observers import traffic
+from app.observers.traffic import ACTIONS, ROW, TrafficWindow, traffic_window
+from tests.fakes.records import a_record, a_skip
+
+
+class Time:
+    """A clock that stands still until it is set."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_window(directory: Path, *, capacity: int = 100, clock: Time | None = None) -> TrafficWindow:
+    return TrafficWindow(directory, capacity=capacity, clock=clock or Time())
+
+
+def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
+    """Every column comes from its own field; what did not run is NaN, and tokens that were not spent are 0."""
+    with closing(a_window(tmp_path)) as window:
+        window.observe(a_record())
+        window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
+        read, skipped = window.rows(60)
+    assert [ACTIONS[row["action"]] for row in (read, skipped)] == ["k1", "k0"]
+    assert {name: read[name].item() for name in ROW.names or () if name != "action"} == {
+        "at": 1000.0,
+        "k": 1,
+        "gated": True,
+        "p": 0.625,
+        "probe_ms": 200.0,
+        "embed_ms": 15.0,
+        "search_ms": 5.0,
+        "read_ms": 400.0,
+        "total_ms": 620.0,
+        "probe_prompt": 40,
+        "probe_completion": 8,
+        "read_prompt": 120,
+        "read_completion": 9,
+        "passages": 1,
+        "calls": 1,
+    }
+    assert not skipped["gated"]
+    assert all(math.isnan(skipped[name]) for name in ("p", "embed_ms", "search_ms", "read_ms"))
+    assert (skipped["read_prompt"], skipped["passages"], skipped["calls"]) == (0, 0, 0)
+
+
+def test_only_the_window_is_seen_oldest_first(tmp_path: Path) -> None:
+    """Rows older than asked for are left out, and the covered time is that of the oldest one kept."""
+    time = Time()
+    with closing(a_window(tmp_path, clock=time)) as window:
+        for at in (1000.0, 1050.0, 1090.0):
+            time.now = at
+            window.observe(a_record())
+        time.now = 1100.0
+        seen = window.read(60)
+        assert seen.rows["at"].tolist() == [1050.0, 1090.0]
+        assert (seen.covered_seconds, seen.workers, seen.overrun) == (50.0, 1, False)
+        time.now = 5000.0
+        nothing = window.read(60)
+        assert (len(nothing.rows), nothing.covered_seconds, nothing.workers) == (0, 0.0, 0)
+
+
+def test_a_full_ring_forgets_the_oldest_and_says_so(tmp_path: Path) -> None:
+    """After capacity rows the first are overwritten; the window then covers less than was asked for."""
+    time = Time()
+    with closing(a_window(tmp_path, capacity=10, clock=time)) as window:
+        for number in range(25):
+            time.now = 1000.0 + number
+            window.observe(a_record(timings=Timings(total=float(number))))
+        seen = window.read(900)
+    assert seen.rows["total_ms"].tolist() == [float(number) for number in range(15, 25)]
+    assert (seen.overrun, seen.covered_seconds) == (True, 9.0)
+
+
+def test_a_ring_exactly_full_has_forgotten_nothing(tmp_path: Path) -> None:
+    """The last slot is used before the first is overwritten."""
+    with closing(a_window(tmp_path, capacity=10)) as window:
+        for _ in range(10):
+            window.observe(a_record())
+        seen = window.read(900)
+    assert (len(seen.rows), seen.overrun) == (10, False)
+
+
+def test_what_one_worker_forgot_is_left_out_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy worker whose ring wrapped cuts the window for all, so that none counts for more than its traffic."""
+    time = Time()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with closing(a_window(tmp_path, capacity=10, clock=time)) as quiet:
+        quiet.observe(a_skip())
+        monkeypatch.setattr(os, "getpid", lambda: 2)
+        with closing(a_window(tmp_path, capacity=10, clock=time)) as busy:
+            for number in range(20):
+                time.now = 1001.0 + number
+                busy.observe(a_record())
+            time.now += 1.0
+            quiet.observe(a_skip())
+            seen = quiet.read(900)
+    assert seen.rows["k"].tolist() == [1] * 10 + [0]
+    assert (seen.workers, seen.overrun) == (2, True)
+
+
+@pytest.mark.parametrize("offset", [0, traffic._PACKED.size - 8], ids=["head", "tail"])
+def test_a_torn_slot_is_dropped(tmp_path: Path, offset: int) -> None:
+    """A slot whose two sequence numbers differ was being written: it is left out, and the others stand."""
+    with closing(a_window(tmp_path)) as window:
+        for number in range(3):
+            window.observe(a_record(timings=Timings(total=float(number))))
+        start = traffic._HEADER.size + traffic._PACKED.size + offset
+        window._map[start : start + 8] = (99).to_bytes(8, "little")
+        assert window.rows(60)["total_ms"].tolist() == [0.0, 2.0]
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from app.observers.traffic import TrafficWindow
+from tests.fakes.records import a_record, a_skip
+window = TrafficWindow(Path(sys.argv[1]))
+for _ in range(int(sys.argv[2])):
+    window.observe(a_skip())
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_every_worker_sees_all_and_the_dead_keep_counting(tmp_path: Path) -> None:
+    """Rows of another process are read while it lives, and still after it was killed."""
+    command = [sys.executable, "-c", _WRITER, str(tmp_path), "40"]
+    with closing(TrafficWindow(tmp_path)) as window:
+        window.observe(a_record())
+        writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"written\n"
+            alive = window.read(900)
+        finally:
+            writer.kill()
+            writer.communicate()
+        dead = window.read(900)
+    for seen in (alive, dead):
+        assert seen.workers == 2
+        assert [int((seen.rows["action"] == index).sum()) for index in range(2)] == [40, 1]
+
+
+def test_a_reader_beside_a_writer_sees_whole_rows_only(tmp_path: Path) -> None:
+    """While another process overwrites its ring, no row mixes two questions: all its columns tell the same number."""
+    script = """
+import sys
+from pathlib import Path
+from app.decision.record import Timings, Usage
+from app.observers.traffic import TrafficWindow
+from tests.fakes.records import a_record
+window = TrafficWindow(Path(sys.argv[1]), capacity=64)
+records = [a_record(timings=Timings(n, n, n, n, n), probe_usage=Usage(n, n), read_usage=Usage(n, n)) for n in range(9)]
+print("ready", flush=True)
+while True:
+    for record in records:
+        window.observe(record)
+"""
+    with closing(TrafficWindow(tmp_path, capacity=64)) as window:
+        writer = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+            seen = 0
+            for _ in range(2000):
+                rows = window.rows(900)
+                seen += len(rows)
+                for column in ("probe_ms", "read_ms", "total_ms", "probe_prompt", "read_completion"):
+                    assert (rows[column] == rows["embed_ms"]).all()
+        finally:
+            writer.kill()
+            writer.communicate()
+    assert seen > 0
+
+
+def test_a_new_worker_with_a_dead_ones_number_goes_on_in_its_ring(tmp_path: Path) -> None:
+    """Process numbers come round again: what the dead one wrote still counts."""
+    with closing(a_window(tmp_path)) as window:
+        window.observe(a_record(action=Action.K5))
+    with closing(a_window(tmp_path)) as again:
+        again.observe(a_skip())
+        assert [ACTIONS[index] for index in again.rows(60)["action"]] == ["k5", "k0"]
+
+
+def test_a_broken_or_foreign_ring_is_replaced_or_skipped(tmp_path: Path) -> None:
+    """Bytes that are not a ring of this kind are never read as rows."""
+    (tmp_path / f"{os.getpid()}.ring").write_bytes(b"rubbish")
+    (tmp_path / "1.ring").write_bytes(b"\0" * 10_000)
+    with closing(a_window(tmp_path)) as window:
+        window.observe(a_record())
+        seen = window.read(60)
+    assert (len(seen.rows), seen.workers) == (1, 1)
+
+
+def test_rings_of_the_long_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring goes once its process is gone and its last row has left every window; not before."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    monkeypatch.setattr(os, "getpid", lambda: gone.pid)
+    with closing(a_window(tmp_path, clock=Time(1000.0))) as old:
+        old.observe(a_record())
+    monkeypatch.undo()
+    ring = tmp_path / f"{gone.pid}.ring"
+    a_window(tmp_path, clock=Time(2000.0)).close()
+    assert ring.exists()
+    a_window(tmp_path, clock=Time(200_000.0)).close()
+    assert not ring.exists()
+    assert (tmp_path / f"{os.getpid()}.ring").exists()
+
+
+def test_a_gateway_of_one_process_leaves_nothing_behind() -> None:
+    """Without a shared directory the window makes its own, and removes it."""
+    with traffic_window(None) as window:
+        window.observe(a_record())
+        directory = window._directory
+        assert len(window.rows(60)) == 1
+    assert not directory.exists()
+
+
+def test_a_shared_directory_stays(tmp_path: Path) -> None:
+    """It belongs to whoever started the workers."""
+    with traffic_window(tmp_path / "shared") as window:
+        window.observe(a_record())
+    assert list((tmp_path / "shared").iterdir())

@@ -1,0 +1,102 @@
+"""The dashboard's figures, on rows whose truth is plain."""
+
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from app.decision.breakeven import MIN_SAMPLE
+from app.observers.traffic import ACTIONS, ROW, Rows
+from app.observers.traffic_view import BUCKETS, P_BINS, STAGES, latency, p_histogram, saved, summary, timeline
+
+NOW = 1_000_000.0
+STEP = 900 / BUCKETS
+
+
+def rows(*given: dict[str, Any]) -> Rows:
+    """Rows with these fields; the rest is as if nothing had run."""
+    made = np.zeros(len(given), ROW)
+    for name in ("p", *(f"{stage}_ms" for stage in STAGES)):
+        made[name] = math.nan
+    for place, fields in enumerate(given):
+        for name, value in fields.items():
+            made[place][name] = ACTIONS.index(value) if name == "action" else value
+    return made
+
+
+def test_without_traffic_everything_is_there_and_empty() -> None:
+    """No row: the whole shape, no division by nothing, and no NaN that JSON could not carry."""
+    found = summary(rows(), now=NOW, seconds=900, reference=1)
+    assert found["answers"] == 0
+    assert found["actions"] == dict.fromkeys(ACTIONS, 0)
+    assert found["latency"]["all"]["total"] == {"n": 0, "p50": None, "p95": None}
+    assert found["p"] == {"n": 0} | dict.fromkeys(ACTIONS, [0] * P_BINS)
+    assert found["saved"] == {"gated": 0, "passages": 0, "passages_always": 0, "tokens": 0, "tokens_always": None}
+    assert b"NaN" not in orjson.dumps(found)
+
+
+def test_a_moment_keeps_its_bucket_as_time_goes_on() -> None:
+    """Edges lie at multiples of the width, so that looking a little later moves nothing between columns."""
+    given = rows({"at": NOW - 20.0, "action": "k1"}, {"at": NOW - 400.0, "action": "abstain"})
+    first = timeline(given, now=NOW, seconds=900)
+    later = timeline(given, now=NOW + STEP, seconds=900)
+    assert first["bucket_seconds"] == STEP
+    assert sum(first["k1"]) == sum(first["abstain"]) == 1
+    assert later["k1"].index(1) == first["k1"].index(1) - 1
+    assert later["start"] == first["start"] + STEP
+    place = first["k1"].index(1)
+    assert first["start"] + place * STEP <= NOW - 20.0 < first["start"] + (place + 1) * STEP
+
+
+def test_now_is_in_the_last_bucket_and_what_is_too_old_in_none() -> None:
+    """The running bucket counts; a row before the first edge does not slip into it."""
+    found = timeline(rows({"at": NOW, "action": "k0"}, {"at": NOW - 900.1, "action": "k0"}), now=NOW, seconds=900)
+    assert found["k0"][-1] == 1
+    assert sum(found["k0"]) == 1
+
+
+def test_percentiles_are_of_the_stages_that_ran() -> None:
+    """A stage that did not run is not a stage of no time."""
+    given = rows(
+        *({"action": "k0", "probe_ms": ms, "total_ms": ms} for ms in (1.0, 2.0, 3.0)),
+        {"action": "k5", "embed_ms": 4.0, "search_ms": 5.0, "read_ms": 100.0, "total_ms": 110.0},
+    )
+    found = latency(given)
+    assert found["k0"]["probe"] == {"n": 3, "p50": 2.0, "p95": pytest.approx(2.9)}
+    assert found["k0"]["read"]["n"] == found["k5"]["probe"]["n"] == found["k1"]["total"]["n"] == 0
+    assert found["all"]["probe"]["n"] == 3
+    assert found["all"]["total"]["n"] == 4
+    assert found["k5"]["read"]["p50"] == 100.0
+
+
+@pytest.mark.parametrize(("p", "place"), [(0.0, 0), (0.049, 0), (0.051, 1), (0.5, P_BINS // 2), (1.0, P_BINS - 1)])
+def test_each_probability_has_its_bin(p: float, place: int) -> None:
+    """Bins are closed below and open above, but for the last, which holds certainty."""
+    found = p_histogram(rows({"p": p, "action": "k1"}, {"action": "k5"}))
+    assert found["n"] == 1
+    assert found["k1"].index(1) == place
+    assert sum(found["k5"]) == 0
+
+
+def test_savings_are_of_the_gated_against_readings_that_happened() -> None:
+    """Passages are counted; the tokens of always reading are the mean reading times the gated questions."""
+    skipped = {"action": "k0", "gated": True, "probe_prompt": 40, "probe_completion": 10}
+    read = {"action": "k1", "k": 1, "gated": True, "passages": 1, "calls": 1, "read_prompt": 90, "read_completion": 10}
+    asked_for = {**read, "gated": False, "read_prompt": 290}
+    half = MIN_SAMPLE // 2
+    found = saved(rows(*[skipped] * 10, *[read] * half, *[asked_for] * half), reference=1)
+    gated = 10 + half
+    assert found["gated"] == gated
+    assert (found["passages"], found["passages_always"]) == (half, gated)
+    assert found["tokens"] == 10 * 50 + half * 100
+    assert found["tokens_always"] == 200.0 * gated
+
+
+def test_too_few_readings_say_nothing_about_tokens() -> None:
+    """Nor does an answer that was read twice, or one that found nothing to read."""
+    read = {"action": "k5", "k": 5, "gated": True, "passages": 5, "calls": 1, "read_prompt": 400}
+    others = ({**read, "calls": 2}, {**read, "passages": 0})
+    assert saved(rows(*[read] * (MIN_SAMPLE - 1), *others), reference=5)["tokens_always"] is None
+    assert saved(rows(*[read] * MIN_SAMPLE, *others), reference=5)["tokens_always"] is not None
