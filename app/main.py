@@ -1,75 +1,143 @@
 """Wires the gateway: parts, calibrator, routes and metrics, opened and closed by one lifespan."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.gatekeeper import ArtifactGatekeeper, Standing
+from app.adapters.gatekeeper import ArtifactGatekeeper
+from app.adapters.key_limits import key_meters
+from app.adapters.revocations import Revocations
 from app.answer import Answerer
+from app.api.audit import router as audit_router
+from app.api.auth import OPERATOR, Guard
+from app.api.breakeven import router as breakeven_router
+from app.api.calibrator_survey import CalibratorsOut, survey
+from app.api.calibrators import router as calibrators_router
+from app.api.dashboard import Dashboard, State
 from app.api.errors import install
+from app.api.feedback import router as feedback_router
+from app.api.headers import SafeHeaders, let_in
 from app.api.limits import BodyLimit, Permits
+from app.api.pages import pages
+from app.api.readiness import states, watch
+from app.api.request_log import READING, log_requests
 from app.api.routes import Gateway, router
 from app.api.schemas import CalibratorState
+from app.decision.policy import FULL
 from app.errors import UnknownCollection, UpstreamUnavailable
+from app.learning import Learning, open_learning
+from app.observers.decision_log import DecisionLog
+from app.observers.drift import DriftMetrics, DriftWatch
+from app.observers.exposition import registries
+from app.observers.gate_metrics import GateMetrics, InForce
+from app.observers.gate_watch import GateWatch
+from app.observers.log_metrics import LogMetrics
+from app.observers.operators_view import OperatorsView
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
-from app.parts import KS, Parts, open_parts
+from app.observers.request_note import RequestNote
+from app.observers.signal_drift import SignalDrift
+from app.observers.traffic import TrafficWindow, traffic_window
+from app.parts import KS, Parts, open_decision_log, open_keys, open_parts
 from app.settings import Settings
+from app.shadow import ShadowRunner
 
+if TYPE_CHECKING:
+    from app.adapters.otel import Tracing
+
+VERSION = "0.1.0"
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
 
-def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts) -> FastAPI:
-    """Build the gateway; nothing is opened before the lifespan begins."""
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Where the workers of one gateway put what they count, so that each can tell for all."""
+
+    metrics: Path
+    traffic: Path
+    limits: Path
+
+
+def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, shared: Shared | None = None) -> FastAPI:
+    """Build the gateway, or one of its workers; nothing is opened before the lifespan begins."""
+    registry, scraped = registries(shared.metrics if shared else None)
     traffic = TrafficMetrics(registry)
     observer = PrometheusObserver(registry, traffic)
+    log_metrics = LogMetrics(registry)
+    tracing = _tracing(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with parts_opener(settings) as parts:
-            gatekeeper = ArtifactGatekeeper(
-                ArtifactStore(settings.calibrators),
-                parts.reader,
-                parts.embedder,
-                collection=settings.collection,
-                max_tokens=settings.max_tokens,
-                ks=KS,
-                allow_uncertified=settings.allow_uncertified,
-                prices=settings.prices,
-                on_change=lambda standing: _export(traffic, standing),
-            )
-            await gatekeeper.start()
-            try:
-                app.state.gateway = _gateway(settings, parts, gatekeeper, observer, traffic)
-                yield
-            finally:
-                await gatekeeper.close()
+        async with (
+            parts_opener(settings) as parts,
+            open_decision_log(settings, log_metrics) as log,
+            open_keys(settings) as keys,
+            tracing or nullcontext(),
+            _gatekeeper(settings, parts) as gatekeeper,
+            _drift_watch(settings, gatekeeper, log, scraped) as signals,
+            open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
+        ):
+            with (
+                key_meters(shared.limits if shared else None) as meters,
+                traffic_window(shared.traffic if shared else None) as window,
+                _gate_watch(settings, gatekeeper, window, scraped) as gate_watch,
+            ):
+                app.state.gateway = gateway = _gateway(
+                    settings,
+                    parts,
+                    gatekeeper,
+                    observer,
+                    traffic,
+                    log=log,
+                    tracing=tracing,
+                    window=window,
+                    gate_watch=gate_watch,
+                    signals=signals,
+                    learning=learning,
+                )
+                app.state.guard = Guard(keys, meters)
+                view = OperatorsView(window, gate_watch, scraped)
+                app.state.dashboard = Dashboard(view.look, _state(settings, gateway, gatekeeper)).data
+                async with _watched(gateway, traffic):
+                    yield
 
     app = FastAPI(
         title="Fetchwise",
         description="An online RAG gateway that knows before it fetches.",
-        version="0.1.0",
+        version=VERSION,
+        # Our own page shows it: the built-in ones load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
         lifespan=lifespan,
+        telemetry=_telemetry(tracing),
     )
-    install(app, on_upstream_error=traffic.upstream_error)
+    log_requests(app, log_questions=settings.log_questions, on_begin=tracing.began if tracing else None)
+    install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    let_in(app, settings.cors)
+    app.add_middleware(SafeHeaders)
     app.include_router(router)
+    app.include_router(breakeven_router)
+    app.include_router(feedback_router)
+    app.include_router(calibrators_router)
+    app.include_router(audit_router)
+    app.include_router(pages(collection=settings.collection))
 
-    @app.get("/metrics", include_in_schema=False)
-    @app.get("/metrics/", include_in_schema=False)
+    @app.get("/metrics", include_in_schema=False, dependencies=[OPERATOR])
+    @app.get("/metrics/", include_in_schema=False, dependencies=[OPERATOR])
     async def metrics(request: Request) -> Response:
         """Everything counted, in the format that the scraper asks for."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), media_type=content_type)
+        # In a thread: workers' counts are read from files, and the gauges of the window are computed.
+        return Response(await asyncio.to_thread(encode, scraped), media_type=content_type)
 
     return app
 
@@ -80,10 +148,26 @@ def _gateway(
     gatekeeper: ArtifactGatekeeper,
     observer: PrometheusObserver,
     traffic: TrafficMetrics,
+    *,
+    log: DecisionLog | None,
+    tracing: "Tracing | None",
+    window: TrafficWindow,
+    gate_watch: GateWatch,
+    signals: SignalDrift,
+    learning: Learning,
 ) -> Gateway:
     def calibrator() -> CalibratorState:
-        standing = gatekeeper.standing()
-        return CalibratorState(version=standing.version, certified=standing.certified, problem=standing.problem)
+        return CalibratorState.model_validate(gatekeeper.standing(), from_attributes=True)
+
+    def calibrators(most: int) -> CalibratorsOut:
+        serving, standing = gatekeeper.serving, gatekeeper.standing()
+        return survey(
+            ArtifactStore(settings.calibrators),
+            most,
+            serving=serving.version if serving else None,
+            standing=standing.problem,
+            problem_of=gatekeeper.problem,
+        )
 
     async def vectors() -> None:
         await parts.vectors.ping()
@@ -98,11 +182,23 @@ def _gateway(
             embedder=parts.embedder,
             retriever=parts.vectors,
             gatekeeper=gatekeeper,
-            observers=(observer,),
+            observers=[
+                one
+                for one in (observer, window, log, signals, learning.budget, RequestNote(), tracing)
+                if one is not None
+            ],
+            explorer=learning.explorer,
+            shadows=learning.shadows,
+            stages=tracing.stage if tracing else nullcontext,
+            solicit_share=settings.solicit_share if log else 0.0,
         ),
-        permits=Permits(settings.permits, on_began=traffic.began, on_ended=traffic.ended, on_shed=traffic.shed),
+        permits=_permits(settings, traffic, learning.shadows),
         pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
         calibrator=calibrator,
+        calibrators=calibrators,
+        feedback=log,
+        audit=log.audit if log else None,
+        break_even=gate_watch.look,
         default_policy=settings.policy,
         default_collection=settings.collection,
         default_max_tokens=settings.max_tokens,
@@ -111,6 +207,135 @@ def _gateway(
     )
 
 
-def _export(traffic: TrafficMetrics, standing: Standing) -> None:
-    """A calibrator that decides nothing is exported as `none`, whatever lies in the folder."""
-    traffic.calibrator(standing.version if standing.matches else None, certified=standing.certified)
+def _permits(settings: Settings, traffic: TrafficMetrics, shadows: ShadowRunner | None) -> Permits:
+    """Shadow runs make way for every question that takes a permit."""
+
+    def began() -> None:
+        traffic.began()
+        if shadows is not None:
+            shadows.began()
+
+    def ended() -> None:
+        traffic.ended()
+        if shadows is not None:
+            shadows.ended()
+
+    return Permits(settings.permits, on_began=began, on_ended=ended, on_shed=traffic.shed)
+
+
+def _state(settings: Settings, gateway: Gateway, gatekeeper: ArtifactGatekeeper) -> State:
+    """What runs, for the dashboard: the parts, the calibrator, and the thresholds of a request that names no policy."""
+
+    async def state() -> dict[str, Any]:
+        gate = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens)
+        fit = gate.fit_in_force(settings.policy)
+        return {
+            "parts": await states(gateway.pings),
+            "calibrator": gateway.calibrator().model_dump(),
+            "thresholds": {**asdict(fit.thresholds), "tau_abstain": gate.tau_abstain()} if fit else None,
+        }
+
+    return state
+
+
+def _tracing(settings: Settings) -> "Tracing | None":
+    if settings.traces == "off":
+        return None
+    # Imported here: an optional dependency, and slow to import.
+    from app.adapters.otel import Tracing  # noqa: PLC0415
+
+    return Tracing(VERSION)
+
+
+def _telemetry(tracing: "Tracing | None") -> TelemetryConfig:
+    """Of what FastAPI can report by itself, the span of each question, if anything: the rest is ours to say."""
+    telemetry = TelemetryConfig(tracing=False, metrics=False, logs=False, operation_spans=False, auto_configure=False)
+    if tracing is not None:
+        telemetry |= TelemetryConfig(
+            tracing=True, tracer_provider=tracing.provider, exclude=lambda scope: scope.get("method") in READING
+        )
+    return telemetry
+
+
+@asynccontextmanager
+async def _gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[ArtifactGatekeeper]:
+    gatekeeper = ArtifactGatekeeper(
+        ArtifactStore(settings.calibrators),
+        parts.reader,
+        parts.embedder,
+        collection=settings.collection,
+        max_tokens=settings.max_tokens,
+        ks=KS,
+        allow_uncertified=settings.allow_uncertified,
+        prices=settings.prices,
+        # Where drift is only to be told of, what was revoked before is in force again.
+        revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
+    )
+    await gatekeeper.start()
+    try:
+        yield gatekeeper
+    finally:
+        await gatekeeper.close()
+
+
+@asynccontextmanager
+async def _drift_watch(
+    settings: Settings, gatekeeper: ArtifactGatekeeper, log: DecisionLog | None, scraped: CollectorRegistry
+) -> AsyncIterator[SignalDrift]:
+    """Hold traffic and feedback against what the calibrator was fitted on, and show it at every scrape."""
+    signals = SignalDrift(lambda: gatekeeper.serving)
+    watch = None
+    if log is not None:
+        watch = DriftWatch(
+            log,
+            gatekeeper,
+            tolerance=settings.drift_tolerance,
+            delta=settings.drift_delta,
+            revoke=settings.drift_action == "revoke",
+        )
+    metrics = DriftMetrics(signals.look, gatekeeper, lambda: watch.test if watch else None)
+    scraped.register(metrics)
+    try:
+        if watch is not None:
+            await watch.start()
+        yield signals
+    finally:
+        if watch is not None:
+            await watch.close()
+        scraped.unregister(metrics)
+
+
+@contextmanager
+def _gate_watch(
+    settings: Settings, gatekeeper: ArtifactGatekeeper, window: TrafficWindow, scraped: CollectorRegistry
+) -> Iterator[GateWatch]:
+    """Judge whether gating pays, and show it at every scrape."""
+
+    def reference() -> int:
+        artifact = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens).artifact
+        return artifact.fallback_action if artifact else FULL
+
+    def in_force() -> InForce:
+        standing = gatekeeper.standing()
+        # A calibrator that decides nothing is shown as none, whatever lies in the folder.
+        version = standing.version if standing.matches else None
+        return InForce(version, standing.certified, reference(), revoked=standing.revoked)
+
+    gate_watch = GateWatch(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
+    metrics = GateMetrics(in_force, gate_watch.look)
+    scraped.register(metrics)
+    try:
+        yield gate_watch
+    finally:
+        scraped.unregister(metrics)
+
+
+@asynccontextmanager
+async def _watched(gateway: Gateway, traffic: TrafficMetrics) -> AsyncIterator[None]:
+    """Keep pinging the parts meanwhile, so that the metrics tell which of them answer."""
+    watching = asyncio.create_task(watch(gateway.pings, traffic.parts), name="ping the parts")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from app.adapters.child_server import ChildServer
+from app.adapters.decision_store import SqlDecisionStore
+from app.adapters.key_file import KeyFile
+from app.adapters.key_store import KeyStore, reachable_from_elsewhere
 from app.adapters.llama_server import MODEL, embedded_model, llama_server
 from app.adapters.openai_embedder import OpenAIEmbedder
 from app.adapters.openai_reader import OpenAIReader
@@ -17,6 +20,8 @@ from app.adapters.qdrant_edge import QdrantEdge
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.adapters.vllm_server import vllm_server
 from app.errors import ConfigurationError, FetchwiseError
+from app.observers.decision_log import DecisionLog
+from app.observers.log_metrics import LogMetrics
 from app.ports import Corpus, Embedder, Reader, Retriever
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
@@ -123,6 +128,53 @@ async def _reader_server(settings: Settings) -> ChildServer | None:
             raise ConfigurationError("FETCHWISE_READER=vllm needs FETCHWISE_READER_MODEL: which model to serve")
         return vllm_server(settings.reader_model, log_path=log, extra_args=shlex.split(settings.vllm_args))
     return None
+
+
+def open_decision_store(settings: Settings) -> SqlDecisionStore | None:
+    """The decision log's database, made or migrated; None where none is kept. Blocks."""
+    if settings.decision_log_at is None:
+        return None
+    return SqlDecisionStore.open(settings.decision_log_at, texts=settings.log_texts)
+
+
+@asynccontextmanager
+async def open_decision_log(settings: Settings, metrics: LogMetrics) -> AsyncIterator[DecisionLog | None]:
+    """Keep decisions and feedback while this is open; what waits is written at the end."""
+    store = await asyncio.to_thread(open_decision_store, settings)
+    if store is None:
+        yield None
+        return
+    log = DecisionLog(
+        store,
+        capacity=settings.log_buffer,
+        keep_days=settings.log_retention_days,
+        on_dropped=metrics.dropped,
+        on_feedback=metrics.feedback,
+    )
+    log.start()
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+def keys_required(settings: Settings) -> bool:
+    """Whether nobody may be served without a key: the operator names a file, or others can reach the address."""
+    if settings.keys is not None:
+        return True
+    return not settings.open_to_anyone and reachable_from_elsewhere(settings.host)
+
+
+@asynccontextmanager
+async def open_keys(settings: Settings) -> AsyncIterator[KeyStore]:
+    """Hold the keys, and follow their file while this is open."""
+    required = await asyncio.to_thread(keys_required, settings)
+    keys = KeyStore(KeyFile(settings.keys_at), required=required)
+    await keys.start()
+    try:
+        yield keys
+    finally:
+        await keys.close()
 
 
 def load_prompts(path: Path | None) -> Prompts:

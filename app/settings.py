@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.decision.cost import Tariff
 from app.decision.policy import Policy, Prices
 
 
@@ -17,8 +18,33 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    workers: int = Field(
+        default=1, ge=1, le=64, description="Processes that answer; more than one needs a remote reader and vectors."
+    )
+    keys: Path | None = Field(
+        default=None,
+        description="File with the keys, made by `fetchwise keys create`. "
+        "By default `keys.json` in the data directory, if it is there.",
+    )
+    open_to_anyone: Literal["", "anyone may ask and see everything"] = Field(
+        default="",
+        description="Lets a gateway without keys listen where others can reach it, if set to the words "
+        "`anyone may ask and see everything`.",
+    )
+    api_key: SecretStr | None = Field(default=None, description="Key that `fetchwise ask` presents to the gateway.")
+    cors_origins: str = Field(
+        default="",
+        description="Origins, such as `https://app.example.com`, whose pages may call the gateway from a browser, "
+        "with commas between them.",
+    )
     data_dir: Path = Field(default=Path("data"), description="Where the embedded vectors, model cache and logs live.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="How much to log.")
+    log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people, or JSON objects.")
+    log_questions: bool = Field(default=False, description="Let the log hold the text of questions.")
+    traces: Literal["off", "otlp"] = Field(
+        default="off",
+        description="`otlp` sends traces; where to and how is said by OpenTelemetry's own `OTEL_*` variables.",
+    )
 
     reader: str = Field(
         default="embedded",
@@ -84,10 +110,63 @@ class Settings(BaseSettings):
     price_ms: float = Field(default=0.0, ge=0, description="Utility policy: price of a millisecond.")
     price_abstain: float = Field(default=0.0, description="Utility policy: cost of not answering.")
 
+    decision_log: str | None = Field(
+        default=None,
+        description="Where decisions and feedback are kept: a path, a SQLAlchemy URL, or `off`. "
+        "By default `decisions.sqlite3` in the data directory.",
+    )
+    log_texts: Literal["full", "hash"] = Field(
+        default="full", description="Whether the decision log keeps questions and answers, or only their SHA-256."
+    )
+    log_retention_days: int = Field(
+        default=90, ge=0, description="Days after which a decision and its feedback are deleted; 0 keeps them."
+    )
+    log_buffer: int = Field(
+        default=10_000, ge=1, description="Decisions that may wait to be written; more are dropped, and counted."
+    )
+
+    solicit_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Share of answers whose receipt says `feedback_wanted`; only feedback on these can show drift.",
+    )
+    drift_action: Literal["revoke", "alert"] = Field(
+        default="revoke",
+        description="What follows where feedback shows that confidences are too high: `revoke` serves the calibrator's "
+        "fallback until another version is in force, `alert` only says so.",
+    )
+    drift_tolerance: float = Field(
+        default=0.05, ge=0, lt=1, description="How much mean confidence may exceed the share of right answers."
+    )
+    drift_delta: float = Field(
+        default=0.05, gt=0, lt=1, description="How likely a sound calibrator is ever revoked, at most."
+    )
+    explore_share: float = Field(
+        default=0.0, ge=0, le=1, description="Share of questions answered by a random action, to learn; 0.01 to 0.05."
+    )
+    shadow_share: float = Field(
+        default=0.0, ge=0, le=1, description="Share of questions asked again at every k in idle moments, to learn."
+    )
+    learning_budget: float = Field(
+        default=0.1, ge=0, description="Most that random actions and shadow runs may cost, as a share of all tokens."
+    )
+
+    break_even_window_s: int = Field(
+        default=900,
+        ge=10,
+        le=86_400,
+        description="Seconds of traffic by which gating is judged, on `/breakeven` and in the gauges.",
+    )
+    tariff_prompt_token: float = Field(default=0.0, ge=0, description="What a prompt token costs, in your currency.")
+    tariff_completion_token: float = Field(default=0.0, ge=0, description="What a generated token costs.")
+    tariff_call: float = Field(default=0.0, ge=0, description="What a retrieval call costs.")
+    tariff_passage: float = Field(default=0.0, ge=0, description="What a retrieved passage costs.")
+
     max_in_flight: int = Field(
         default=64,
         ge=1,
-        description="Questions worked on at once, at most 8 a slot of an embedded reader; more are answered 429.",
+        description="Questions worked on at once by a worker, at most 8 a slot of an embedded reader; more get 429.",
     )
     request_timeout_s: float = Field(
         default=60.0, gt=0, description="Longest time for one question, all stages together."
@@ -95,7 +174,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=65536, ge=1024, description="Largest request body.")
     max_question_chars: int = Field(default=2000, ge=1, description="Longest question.")
 
-    @field_validator("calibrators", "data_dir", "seed", "prompts")
+    @field_validator("calibrators", "data_dir", "keys", "seed", "prompts")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None
@@ -104,6 +183,33 @@ class Settings(BaseSettings):
     def permits(self) -> int:
         """How many questions to work on at once: an embedded reader with a longer queue would only time out."""
         return min(self.max_in_flight, 8 * self.reader_slots) if self.reader == "embedded" else self.max_in_flight
+
+    @property
+    def keys_at(self) -> Path:
+        """Where the keys are, if there are any."""
+        return self.keys or self.data_dir / "keys.json"
+
+    @property
+    def cors(self) -> tuple[str, ...]:
+        """The origins that browsers may call from."""
+        return tuple(origin.strip().rstrip("/") for origin in self.cors_origins.split(",") if origin.strip())
+
+    @property
+    def decision_log_at(self) -> str | None:
+        """The path or URL of the decision log; None where none is kept."""
+        if self.decision_log == "off":
+            return None
+        return self.decision_log or str(self.data_dir / "decisions.sqlite3")
+
+    @property
+    def tariff(self) -> Tariff:
+        """What the operator pays, as one value."""
+        return Tariff(
+            prompt_token=self.tariff_prompt_token,
+            completion_token=self.tariff_completion_token,
+            call=self.tariff_call,
+            passage=self.tariff_passage,
+        )
 
     @property
     def prices(self) -> Prices:

@@ -12,12 +12,18 @@ from starlette.responses import JSONResponse
 from app.errors import (
     BadRequest,
     ContradictoryRequest,
+    Denial,
+    Denied,
     FetchwiseError,
+    LogUnavailable,
     NoPassages,
+    NothingToJudge,
+    OverLimit,
     Overloaded,
     PromptTooLong,
     Unauthorised,
     UnknownCollection,
+    UnknownDecision,
     UpstreamBadReply,
     UpstreamError,
     UpstreamTimeout,
@@ -29,15 +35,20 @@ logger = logging.getLogger(__name__)
 # Most specific first: the first that matches wins.
 STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (UnknownCollection, 404, "unknown_collection"),
+    (UnknownDecision, 404, "unknown_decision"),
+    (NothingToJudge, 409, "nothing_to_judge"),
     (ContradictoryRequest, 422, "contradictory_request"),
     (PromptTooLong, 422, "prompt_too_long"),
     (BadRequest, 422, "invalid_request"),
     (Unauthorised, 401, "unauthorised"),
+    (OverLimit, 429, "over_limit"),
+    (Denied, 403, "denied"),
     (Overloaded, 429, "overloaded"),
     (UpstreamTimeout, 503, "upstream_timeout"),
     (UpstreamUnavailable, 503, "upstream_unavailable"),
     (UpstreamBadReply, 503, "upstream_bad_reply"),
     (UpstreamError, 503, "upstream_error"),
+    (LogUnavailable, 503, "log_unavailable"),
     (NoPassages, 503, "no_passages"),
 )
 RETRY_AFTER_S = 1
@@ -57,7 +68,9 @@ def problem(
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-def install(app: FastAPI, *, on_upstream_error: Callable[[str, str], None]) -> None:
+def install(
+    app: FastAPI, *, on_upstream_error: Callable[[str, str], None], on_denied: Callable[[Denial], None]
+) -> None:
     """Teach the application to answer every exception in the one shape."""
 
     async def known(_: Request, error: Exception) -> JSONResponse:
@@ -65,11 +78,15 @@ def install(app: FastAPI, *, on_upstream_error: Callable[[str, str], None]) -> N
         if isinstance(error, UpstreamError):
             on_upstream_error(error.upstream, error.kind)
             logger.warning("%s failed (%s): %s", error.upstream, error.kind, error)
+        if isinstance(error, Denied):
+            on_denied(error.why)
         status, kind = next(
             ((status, kind) for known, status, kind in STATUSES if isinstance(error, known)), (500, "internal_error")
         )
-        retry_after = error.retry_after_s if isinstance(error, Overloaded) else RETRY_AFTER_S
-        headers = {"retry-after": str(retry_after)} if status in {429, 503} else None
+        retry_after = error.retry_after_s if isinstance(error, Overloaded | OverLimit) else RETRY_AFTER_S
+        headers = {"retry-after": str(retry_after)} if status in {429, 503} else {}
+        if isinstance(error, Unauthorised):
+            headers["www-authenticate"] = error.challenge
         return problem(status, kind, str(error), headers=headers)
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:

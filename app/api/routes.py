@@ -1,16 +1,19 @@
 """The gateway's routes: each parses, calls one thing, and renders."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import os
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import RedirectResponse
 
 from app.answer import Answerer, Question
+from app.api.auth import DENIALS, Asker, MayOperate
+from app.api.calibrator_survey import CalibratorsOut
 from app.api.limits import Permits
+from app.api.readiness import OK, Pings, states
 from app.api.schemas import (
     AnswerRequest,
     CalibratorState,
@@ -20,19 +23,21 @@ from app.api.schemas import (
     Receipt,
     receipt,
 )
+from app.correlation import asked
+from app.decision.audit import Audit
+from app.decision.breakeven import BreakEven
 from app.decision.policy import Ask, Policy
 from app.decision.record import DecisionRecord
-from app.errors import BadRequest, FetchwiseError, UpstreamTimeout
+from app.errors import BadRequest, UpstreamTimeout
+from app.ports import FeedbackDesk
 
-PING_TIMEOUT_S = 2.0
 # Nobody reads it; what other gateways log for a client that closed the connection.
 _CLIENT_LEFT = 499
-_ERRORS: dict[int | str, dict[str, Any]] = {
+_ERRORS: dict[int | str, dict[str, Any]] = DENIALS | {
     400: {"model": ErrorOut, "description": "The body is not JSON in UTF-8."},
     404: {"model": ErrorOut, "description": "No such collection."},
     413: {"model": ErrorOut, "description": "The body is too large."},
     422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
-    429: {"model": ErrorOut, "description": "Too much at once; `Retry-After` says when to try again."},
     500: {"model": ErrorOut, "description": "An unforeseen error."},
     503: {"model": ErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
 }
@@ -44,8 +49,16 @@ class Gateway:
 
     answerer: Answerer
     permits: Permits
-    pings: Mapping[str, Callable[[], Awaitable[object]]]
+    pings: Pings
     calibrator: Callable[[], CalibratorState]
+    # Blocks: the newest versions in the folder, at most so many.
+    calibrators: Callable[[int], CalibratorsOut]
+    # None where no decisions are kept.
+    feedback: FeedbackDesk | None
+    # Rates by tag from a time on, over at most so many decisions; None where no decisions are kept.
+    audit: Callable[[float, int], Awaitable[Audit]] | None
+    # Blocks: what gating cost in the last so many seconds, by default as many as the gauges look back.
+    break_even: Callable[[int | None], BreakEven]
     default_policy: Policy
     default_collection: str
     default_max_tokens: int
@@ -63,24 +76,27 @@ router = APIRouter()
 
 
 @router.post("/answer", response_model=Receipt, responses=_ERRORS, summary="Answer a question, or abstain")
-async def answer(body: AnswerRequest, gateway: TheGateway, request: Request) -> Response:
+async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
     """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
     if len(body.question) > gateway.max_question_chars:
         raise BadRequest(f"question: longer than {gateway.max_question_chars} characters: shorten it")
+    asked(body.question)
+    collection, where = caller.reach(body.collection, body.filter, default=gateway.default_collection)
     question = Question(
         text=body.question,
-        collection=body.collection or gateway.default_collection,
+        collection=collection,
         max_tokens=body.max_tokens or gateway.default_max_tokens,
         ask=Ask(
             policy=body.policy or gateway.default_policy,
             retrieval=body.retrieval,
             abstain=body.abstain,
-            filtered=bool(body.filter),
+            filtered=bool(where),
         ),
-        where=body.filter,
+        where=where,
         tags=body.tags,
+        key=caller.id,
     )
-    with gateway.permits.one():
+    with caller.under_way(), gateway.permits.one():
         try:
             async with asyncio.timeout(gateway.request_timeout_s):
                 record = await _while_wanted(request, gateway.answerer.answer(question))
@@ -114,7 +130,7 @@ async def _left(request: Request) -> None:
 @router.get("/healthz", summary="Is the process up?")
 async def healthz() -> Health:
     """Answer while the event loop turns; says nothing about the parts behind."""
-    return Health()
+    return Health(worker=os.getpid())
 
 
 @router.get(
@@ -122,28 +138,13 @@ async def healthz() -> Health:
     summary="Can questions be answered?",
     responses={503: {"model": Readiness, "description": "A part is not ready; `parts` names it."}},
 )
-async def readyz(gateway: TheGateway, response: Response) -> Readiness:
-    """Ping every part and name those that fail; says too which calibrator decides, or why none does."""
-    states = dict(
-        zip(gateway.pings, await asyncio.gather(*(_state(ping) for ping in gateway.pings.values())), strict=True)
-    )
-    ready = all(state == "ok" for state in states.values())
+async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Response) -> Readiness:
+    """Ping every part and name those that fail; says too which calibrator decides, or why none does.
+
+    With keys, why something fails is told to those that may operate.
+    """
+    parts = await states(gateway.pings)
+    ready = all(state == OK for state in parts.values())
     response.status_code = 200 if ready else 503
-    return Readiness(ready=ready, parts=states, calibrator=gateway.calibrator())
-
-
-async def _state(ping: Callable[[], Awaitable[object]]) -> str:
-    try:
-        async with asyncio.timeout(PING_TIMEOUT_S):
-            await ping()
-    except TimeoutError:
-        return f"no reply within {PING_TIMEOUT_S:g} s"
-    except FetchwiseError as error:
-        return str(error)
-    return "ok"
-
-
-@router.get("/", include_in_schema=False)
-async def root() -> RedirectResponse:
-    """Lead a person who opens the address in a browser to the documentation."""
-    return RedirectResponse("/docs")
+    told = Readiness(ready=ready, parts=parts, calibrator=gateway.calibrator())
+    return told if may_operate else told.without_details()

@@ -152,6 +152,7 @@ class Receipt(BaseModel):
                         "passages": 1,
                     },
                     "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
+                    "feedback_wanted": False,
                 }
             ]
         }
@@ -166,6 +167,9 @@ class Receipt(BaseModel):
     decision: DecisionOut
     usage: UsageOut
     timings_ms: TimingsOut
+    feedback_wanted: bool = Field(
+        description="Drawn at random: please say at `/feedback` whether the answer is right, best by reference answers."
+    )
 
 
 def receipt(record: DecisionRecord) -> dict[str, Any]:
@@ -205,6 +209,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "read": _ms(timings.read),
             "total": _ms(timings.total),
         },
+        "feedback_wanted": record.solicited or record.shadowed,
     }
 
 
@@ -243,6 +248,7 @@ class Health(BaseModel):
     """The process is up."""
 
     status: Literal["ok"] = "ok"
+    worker: int = Field(description="The process that answered: one of several where there are workers.")
 
 
 class CalibratorState(BaseModel):
@@ -251,6 +257,7 @@ class CalibratorState(BaseModel):
     version: str | None
     certified: bool
     problem: str
+    revoked: bool = Field(default=False, description="Whether feedback showed that its confidences are too high.")
 
 
 class Readiness(BaseModel):
@@ -259,3 +266,12 @@ class Readiness(BaseModel):
     ready: bool
     parts: dict[str, str]
     calibrator: CalibratorState
+
+    def without_details(self) -> "Readiness":
+        """Which part, but not why: that may name addresses, models and folders."""
+        problem = "told to a key that may operate" if self.calibrator.problem else ""
+        return Readiness(
+            ready=self.ready,
+            parts={part: state if state == "ok" else "not ready" for part, state in self.parts.items()},
+            calibrator=self.calibrator.model_copy(update={"problem": problem}),
+        )

@@ -1,4 +1,4 @@
-"""The command line: `fetchwise serve`, `ask`, `ingest`, `collect`, `refit`, `evaluate`, `report`, `doctor`."""
+"""The command line: one module a command, or a few that belong together."""
 
 import sys
 
@@ -8,7 +8,7 @@ from app.cli.console import app, complain
 from app.errors import FetchwiseError
 
 # Each module registers its commands on `app` when it is imported.
-from app.cli import ask, corpus, doctor, refit, serve  # noqa: F401  isort: skip
+from app.cli import ask, calibrators, corpus, doctor, keys, log, refit, serve  # noqa: F401  isort: skip
 
 
 def main() -> None:

@@ -37,14 +37,15 @@ def ask(
     url: Annotated[str | None, typer.Option(help="The gateway; by default where FETCHWISE_PORT listens.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole receipt.")] = False,  # noqa: FBT002
 ) -> None:
-    """Ask a running gateway one question."""
+    """Ask a running gateway one question; where it has keys, with the one in FETCHWISE_API_KEY."""
     settings = Settings()
     base = url or f"http://{settings.host}:{settings.port}"
     body: dict[str, Any] = {"question": question, "retrieval": retrieval.value, "abstain": abstain}
     if policy is not None:
         body["policy"] = policy.value
+    headers = {"authorization": f"Bearer {settings.api_key.get_secret_value()}"} if settings.api_key else {}
     try:
-        reply = httpx.post(f"{base}/answer", json=body, timeout=settings.request_timeout_s + 5)
+        reply = httpx.post(f"{base}/answer", json=body, headers=headers, timeout=settings.request_timeout_s + 5)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UpstreamUnavailable("gateway", f"no gateway answers on {base} ({error}): `fetchwise serve`") from error
     if reply.status_code != httpx.codes.OK:

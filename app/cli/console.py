@@ -1,12 +1,15 @@
 """What every command shares: the application, the two consoles, and a progress bar with time left."""
 
 import logging
+import sys
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from app.cli.log_lines import GatheredLines, JsonLines, TextLines
 
 app = typer.Typer(
     name="fetchwise",
@@ -21,14 +24,28 @@ err = Console(stderr=True)
 
 
 def complain(message: str) -> None:
-    """Say on stderr what went wrong."""
+    """Say on stderr what went wrong, below what the log says about it."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
-def log_to_stderr(level: str) -> None:
-    """Send the log to stderr, one line an event."""
-    handler = RichHandler(console=err, show_path=False, markup=False, log_time_format="%H:%M:%S")
-    logging.basicConfig(level=level.upper(), format="%(message)s", handlers=[handler], force=True)
+def log_to_stderr(level: str, log_format: str = "text", *, log_questions: bool = False) -> None:
+    """Send the log to stderr, one line an event: in colour to a person, plain to a file, or as JSON."""
+    handler: logging.Handler
+    if log_format == "json":
+        handler = GatheredLines(sys.stderr.buffer)
+        handler.setFormatter(JsonLines(log_questions=log_questions))
+    elif err.is_terminal:
+        handler = RichHandler(console=err, show_path=False, markup=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(TextLines(log_questions=log_questions))
+    else:
+        handler = GatheredLines(sys.stderr.buffer)
+        pattern = "%(asctime)s %(levelname)-8s %(message)s"
+        handler.setFormatter(TextLines(pattern, log_questions=log_questions))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Looked up anew for every line, and shown on none.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Chatty about every request they make.
     for noisy in ("httpx", "httpcore", "sentence_transformers", "transformers", "gguf"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -11,11 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore
+from app.adapters.decision_reading import count
 from app.cli.console import app, err, out
 from app.decision.artifact import mismatches
 from app.decision.signals import NAMES, extract
 from app.errors import ArtifactError, DataError, FetchwiseError, StoreInUse, UpstreamBadReply
-from app.parts import KS, open_embedder, open_reader, open_vectors
+from app.parts import KS, open_decision_store, open_embedder, open_reader, open_vectors
 from app.ports import Embedder, Prompt, Reader
 from app.settings import Settings
 
@@ -42,6 +43,7 @@ async def _examine(settings: Settings) -> bool:
     checks: dict[str, Callable[[_Patient], Awaitable[str]]] = {
         "python": _python,
         "data directory": _data_dir,
+        "decision log": _decision_log,
         "reader": _reader,
         "embedder": _embedder,
         "vectors": _vectors,
@@ -76,6 +78,17 @@ async def _data_dir(patient: _Patient) -> str:
     except OSError as error:
         raise DataError(f"{folder} cannot be written to ({error.strerror}): set FETCHWISE_DATA_DIR") from error
     return str(folder.resolve())
+
+
+async def _decision_log(patient: _Patient) -> str:
+    store = await asyncio.to_thread(open_decision_store, patient.settings)
+    if store is None:
+        return "off: no decisions are kept, and feedback is refused"
+    try:
+        name = store.engine.url.render_as_string(hide_password=True)
+        return f"{name}: {await asyncio.to_thread(count, store.engine, 0.0)} decisions"
+    finally:
+        store.close()
 
 
 async def _reader(patient: _Patient) -> str:

@@ -11,7 +11,11 @@ from rich.table import Table
 
 from app.adapters.artifact_store import parse
 from app.cli.console import app, err, log_to_stderr, out, progress
+from app.cli.log import seconds
 from app.cli.opening import opened_parts
+from app.cli.sources import from_log as read_log
+from app.cli.sources import from_table as read_table
+from app.decision.cost import Tariff
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import KS
 from app.settings import Settings
@@ -101,8 +105,23 @@ async def _collect(
 
 @app.command()
 def refit(
-    outcomes: Outcomes,
     out_dir: Annotated[Path, typer.Option("--out", help="Folder to publish to, e.g. calibrators/NAME.")],
+    outcomes: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Outcome table, .jsonl or .jsonl.gz; or else --from-log."),
+    ] = None,
+    from_log: Annotated[  # noqa: FBT002
+        bool, typer.Option("--from-log", help="Learn from the decision log instead.")
+    ] = False,
+    log: Annotated[
+        str | None, typer.Option(help="Path or SQLAlchemy URL of the log; by default what the settings name.")
+    ] = None,
+    since: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="SPAN", help="Only the log's last 30d, 12h or 15m.")
+    ] = None,
+    clip: Annotated[
+        float, typer.Option(help="Most that one logged answer may weigh, as 1 / the chance of its action.")
+    ] = 20.0,
     objective: Annotated[
         Literal["call", "full", "passage", "latency", "tokens", "money"], typer.Option(help="What to spend less of.")
     ] = "passage",
@@ -128,24 +147,38 @@ def refit(
 
     The certificate: accuracy at least the reference's minus epsilon, with probability at least 1 - delta. Where
     nothing certifies, the artifact says why and how many labels are missing, and the gateway serves its fallback.
+
+    With --from-log the rows are questions that a running gateway was asked about FETCHWISE_COLLECTION.
+    FETCHWISE_SHADOW_SHARE lets it ask some of them at every k when it is idle; those with reference answers (POST
+    /feedback with `references`) choose, certify and test. FETCHWISE_EXPLORE_SHARE lets chance answer some; those with a
+    verdict join the fits, by their chance. Verdicts on what the gate chose by itself teach nothing about what it did
+    not choose, and are left out.
     """
+    if from_log == (outcomes is not None):
+        raise ConfigurationError("say where the rows are: --outcomes TABLE, or --from-log")
+    if not from_log and (log is not None or since is not None):
+        raise ConfigurationError("--log and --since are about the decision log: add --from-log")
     try:
-        from app.refit.labels import apply_corrections  # noqa: PLC0415
-        from app.refit.ledger import Tariff  # noqa: PLC0415
+        from app.refit.corrections import apply_corrections  # noqa: PLC0415
         from app.refit.options import Options  # noqa: PLC0415
         from app.refit.publish import publish  # noqa: PLC0415
         from app.refit.refit import refit as run  # noqa: PLC0415
-        from app.refit.table import load  # noqa: PLC0415
     except ImportError as error:
         raise _missing(error) from error
-    with err.status("reading the table…") as status:
-        table = load(outcomes, columns="fit")
+    aside = None
+    if outcomes is not None:
+        table, source = read_table(outcomes), outcomes.name
+    else:
+        settings = Settings()
+        logged = read_log(settings, log, since=since, clip=clip, folders=[out_dir, settings.calibrators])
+        table, aside, source = logged.outcomes, logged.aside, "decision log"
+    with err.status("fitting…") as status:
         if labels is not None:
             table = apply_corrections(table, labels)
         options = Options(
             name=out_dir.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            source=outcomes.name,
+            source=source,
             objective=objective,
             reference=reference,
             epsilon=epsilon,
@@ -160,7 +193,7 @@ def refit(
                 completion_token=price_completion_token,
             ),
         )
-        artifact, summary = run(table, options, on_step=lambda step: status.update(f"{step}…"))
+        artifact, summary = run(table, options, aside=aside, on_step=lambda step: status.update(f"{step}…"))
         published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
     for note in summary.notes:
         out.print(f"- {note}", markup=False, highlight=False)

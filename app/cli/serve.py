@@ -11,12 +11,14 @@ from typing import Annotated
 import typer
 import uvicorn
 
+from app.adapters.key_file import KeyFile
 from app.cli.console import app, err, log_to_stderr
 from app.cli.corpus import fill
 from app.cli.opening import opened_parts
-from app.errors import ConfigurationError, UnknownCollection
+from app.cli.workers import check_workers, run_workers
+from app.errors import ConfigurationError, DataError, UnknownCollection
 from app.main import create_app
-from app.parts import Parts
+from app.parts import Parts, keys_required, open_decision_store
 from app.settings import Settings
 
 
@@ -25,34 +27,73 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; FETCHWISE_HOST.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; FETCHWISE_PORT.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data live; FETCHWISE_DATA_DIR.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer; FETCHWISE_WORKERS.")] = None,
 ) -> None:
     """Run the gateway until Ctrl-C. Every setting is a FETCHWISE_* variable; the README has the table."""
-    given = {"host": host, "port": port, "data_dir": data_dir}
+    given = {"host": host, "port": port, "data_dir": data_dir, "workers": workers}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format, log_questions=settings.log_questions)
+    check_workers(settings)
+    check_keys(settings)
     # Bound before anything slow is loaded: a taken port is known at once.
     with contextlib.closing(_listen(settings.host, settings.port)) as listener:
-        asyncio.run(_serve(settings, listener))
+        _try_decision_log(settings)
+        # uvicorn would choose the faster loop by itself, were it to make the loop.
+        with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+            runner.run(_serve(settings, listener))
+        if settings.workers > 1:
+            run_workers(settings, listener)
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with opened_parts(settings) as parts:
-        await _answer_until_told_to_stop(settings, parts, listener)
+        if settings.seed is not None:
+            await _seed(settings, settings.seed, parts)
+        host, port = listener.getsockname()[:2]
+        several = f" with {settings.workers} workers" if settings.workers > 1 else ""
+        err.print(
+            f"[bold]Fetchwise[/] answers on http://{host}:{port}{several}  (/dashboard, /docs; Ctrl-C stops)",
+            soft_wrap=True,
+        )
+        # Workers open their own parts; these were opened to say in a sentence what is wrong, and to seed once.
+        if settings.workers == 1:
+            await _answer_until_told_to_stop(settings, parts, listener)
 
 
 async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener: socket.socket) -> None:
-    if settings.seed is not None:
-        await _seed(settings, settings.seed, parts)
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
     config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=10)
-    host, port = listener.getsockname()[:2]
-    err.print(
-        f"[bold]Fetchwise[/] answers on http://{host}:{port}  (documentation: /docs, Ctrl-C stops)", soft_wrap=True
-    )
     server = _Server(config)
     await server.serve(sockets=[listener])
     if not server.started:
         raise ConfigurationError("the gateway did not start: the lines above say why")
+
+
+def check_keys(settings: Settings) -> None:
+    """Refuse to be open to others without keys, unless the operator says in words that this is meant."""
+    file = KeyFile(settings.keys_at)
+    try:
+        content = file.content()
+        if content is not None:
+            file.parsed(content)
+            return
+    except DataError as error:
+        raise ConfigurationError(f"{error}: mend it, or make a new one with `fetchwise keys create`") from error
+    if not keys_required(settings):
+        return
+    if settings.keys is not None:
+        raise ConfigurationError(f"FETCHWISE_KEYS={settings.keys} is not there: `fetchwise keys create NAME` makes it")
+    raise ConfigurationError(
+        f"others can reach {settings.host}, and there are no keys: make one with `fetchwise keys create NAME`, or "
+        "listen on 127.0.0.1, or say that it is meant: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"
+    )
+
+
+def _try_decision_log(settings: Settings) -> None:
+    """Make or migrate it before anything slow is loaded; what is wrong with it is one sentence."""
+    store = open_decision_store(settings)
+    if store is not None:
+        store.close()
 
 
 async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:

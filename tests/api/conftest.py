@@ -1,14 +1,20 @@
 """A running gateway over fakes, for every test of the HTTP edge."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.decision.access import Scope
 from tests.fakes.gateway import FakeGateway, fake_gateway
+from tests.fakes.keys import make_key
+
+from .keyed import Keyed
 
 Open = Callable[..., AbstractAsyncContextManager[FakeGateway]]
+OpenKeyed = Callable[..., AbstractAsyncContextManager[Keyed]]
 
 
 @pytest.fixture
@@ -21,4 +27,26 @@ def open_gateway(tmp_path: Path) -> Open:
 async def gateway(open_gateway: Open) -> AsyncIterator[FakeGateway]:
     """A gateway with a certified calibrator that matches, small limits, and nothing wrong."""
     async with open_gateway(artifact={}, max_body_bytes=4096, max_question_chars=200) as running:
+        yield running
+
+
+@pytest.fixture
+def open_keyed(open_gateway: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenKeyed:
+    """Open a gateway that has an operator's key from the start, and looks for others all the time."""
+    monkeypatch.setattr("app.adapters.key_store.POLL_S", 0.01)
+
+    @asynccontextmanager
+    async def opened(**chosen: Any) -> AsyncIterator[Keyed]:
+        path = tmp_path / "data" / "keys.json"
+        _, operator = make_key(path, "operator", scopes=[Scope.OPERATE])
+        async with open_gateway(**({"artifact": {}} | chosen)) as gateway:
+            yield Keyed(gateway, path, operator)
+
+    return opened
+
+
+@pytest.fixture
+async def keyed(open_keyed: OpenKeyed) -> AsyncIterator[Keyed]:
+    """A gateway with keys, a certified calibrator that matches, and nothing wrong."""
+    async with open_keyed() as running:
         yield running

@@ -1,6 +1,7 @@
 """What operators look at: health, readiness, metrics, and the documentation of the interface."""
 
 import asyncio
+import os
 from collections import Counter
 from typing import Any
 
@@ -45,7 +46,7 @@ async def test_healthz_needs_no_part(gateway: FakeGateway) -> None:
     """The process is up, whatever is down behind it."""
     gateway.reader.fail_with = UpstreamUnavailable("reader", "down")
     response = await gateway.client.get("/healthz")
-    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    assert (response.status_code, response.json()) == (200, {"status": "ok", "worker": os.getpid()})
 
 
 async def test_ready(gateway: FakeGateway) -> None:
@@ -74,7 +75,7 @@ async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None
 
 async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping that hangs is cut off, so that readiness itself always replies."""
-    monkeypatch.setattr("app.api.routes.PING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("app.api.readiness.PING_TIMEOUT_S", 0.05)
     monkeypatch.setattr(gateway.reader, "_turn", asyncio.Event().wait)
     state = await ready(gateway, 503)
     assert state.parts["reader"] == "no reply within 0.05 s"
@@ -225,18 +226,12 @@ async def test_the_lifespan_closes_every_part(open_gateway: Open) -> None:
     assert all(part.closed for part in (gateway.reader, gateway.embedder, gateway.vectors))
 
 
-async def test_a_person_is_led_to_the_documentation(gateway: FakeGateway) -> None:
-    """The bare address leads somewhere."""
-    response = await gateway.client.get("/")
-    assert (response.status_code, response.headers["location"]) == (307, "/docs")
-    assert (await gateway.client.get("/docs")).status_code == 200
-
-
 async def test_openapi_documents_every_status(gateway: FakeGateway) -> None:
     """Each status that the table of errors can give is in the description of /answer, in the one shape."""
     schema = (await gateway.client.get("/openapi.json")).json()
     responses = schema["paths"]["/answer"]["post"]["responses"]
-    can_happen = {status for _, status, _ in STATUSES} - {401}
+    # A conflict is feedback's.
+    can_happen = {status for _, status, _ in STATUSES} - {409}
     assert set(responses) == {"200", "400", "413", "500"} | {str(status) for status in can_happen}
     for status, response in responses.items():
         wanted = "Receipt" if status == "200" else "ErrorOut"

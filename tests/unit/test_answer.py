@@ -1,6 +1,7 @@
 """The life of a question, over fakes and a clock that only moves when something works."""
 
 import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,7 +142,7 @@ class World:
         assert self.notebook.records[seen:] == [record]
         return record
 
-    def answerer(self) -> Answerer:
+    def answerer(self, **more: Any) -> Answerer:
         return Answerer(
             reader=self.reader,
             embedder=self.embedder,
@@ -149,6 +150,7 @@ class World:
             gatekeeper=FixedGate(self.gate),
             observers=(self.notebook,),
             clock=self.clock,
+            **more,
         )
 
 
@@ -383,6 +385,23 @@ async def test_the_gate_is_asked_about_this_question() -> None:
     record = await answerer.answer(Question(ASKED, "other", 7))
     assert gatekeeper.asked == [("other", 7)]
     assert record.collection == "other"
+
+
+async def test_a_share_of_answers_is_drawn_for_feedback() -> None:
+    """As many as the share says, by dice that know nothing of the answer; none by default."""
+    world = await a_world(CONFIDENT)
+    answerer = world.answerer(solicit_share=0.25, dice=random.Random(7))
+    drawn = [(await answerer.answer(Question(ASKED, "demo", 24))).solicited for _ in range(400)]
+    expected = random.Random(7)
+    assert drawn == [expected.random() < 0.25 for _ in range(400)]
+    assert not (await world.answer()).solicited
+
+
+async def test_a_withheld_answer_is_not_drawn_for_feedback() -> None:
+    """There is nothing to judge where nothing was said."""
+    world = await a_world(HOPELESS, k5=HOPELESS)
+    record = await world.answerer(solicit_share=1.0).answer(Question(ASKED, "demo", 24))
+    assert (record.action, record.solicited) == (Action.ABSTAIN, False)
 
 
 async def test_timings_of_a_closed_book_answer() -> None:

@@ -1,0 +1,204 @@
+"""Who asks: finds the key that a request presents, and holds the request to what the key allows.
+
+    no key, or an unknown one: 401 ─► without the scope: 403 ─► too often: 429 ─► collection, filter: 403
+
+Without keys, whoever comes may do everything.
+"""
+
+import base64
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+
+from app.api.schemas import ErrorOut
+from app.decision.access import Key, Scope, Where, collection_for, narrowed
+from app.errors import Denial, Denied, OverLimit, Unauthorised
+
+_BEARER = "Bearer"
+# A browser then asks for a password, and presents it again by itself for what the page loads.
+_BASIC = 'Basic realm="Fetchwise: a key that may operate, as the password", charset="UTF-8"'
+
+# For the documentation of every route that wants a key.
+DENIALS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorOut, "description": "Keys are asked for, and none that is known was presented."},
+    403: {"model": ErrorOut, "description": "The key does not allow this: `message` says what."},
+    429: {"model": ErrorOut, "description": "Too much at once; `Retry-After` says when to try again."},
+}
+
+
+class Keys(Protocol):
+    """The keys in force."""
+
+    @property
+    def on(self) -> bool:
+        """Whether a key is asked for."""
+        ...
+
+    def find(self, presented: str) -> Key | None:
+        """The key that was presented, if it is in force."""
+        ...
+
+
+class Meter(Protocol):
+    """The limits of one key."""
+
+    def take(self, per_minute: int) -> float:
+        """Take one request; says how many seconds to wait where there is none, else 0."""
+        ...
+
+    def begin(self, at_once: int) -> bool:
+        """Take one more question on, unless as many are under way."""
+        ...
+
+    def end(self) -> None:
+        """One is done."""
+        ...
+
+
+class Meters(Protocol):
+    """The limits of every key."""
+
+    def of(self, identifier: str) -> Meter:
+        """The meter of the key with this public id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What the routes ask about keys; opened and closed by the application's lifespan."""
+
+    keys: Keys
+    meters: Meters
+
+    def may_operate(self, request: Request) -> bool:
+        """Whether more may be told on a route that is open; never refuses."""
+        if not self.keys.on:
+            return True
+        presented = _presented(request)
+        key = self.keys.find(presented) if presented is not None else None
+        return key is not None and Scope.OPERATE in key.scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose request it is; `key` is None where keys are off."""
+
+    key: Key | None
+    meter: Meter | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The public id of the key, for the log."""
+        return None if self.key is None else self.key.id
+
+    def reach(self, collection: str | None, where: Where | None, *, default: str) -> tuple[str, Where | None]:
+        """Which collection to search and by which filter: what was asked for, within what the key allows."""
+        if self.key is None:
+            return collection or default, where
+        return collection_for(self.key, collection, default), narrowed(self.key.where, where)
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count a question among those that the key has under way, or refuse it."""
+        if self.key is None or self.meter is None or self.key.at_once is None:
+            yield
+            return
+        if not self.meter.begin(self.key.at_once):
+            raise OverLimit(
+                f"this key may have {self.key.at_once} questions under way at once, and has: wait for an answer",
+                why=Denial.CONCURRENCY,
+            )
+        try:
+            yield
+        finally:
+            self.meter.end()
+
+
+_ANYONE = Caller(None)
+
+
+class Needs(SecurityBase):
+    """A dependency: the caller, with a key that has the scope; `browser` takes it as a password too."""
+
+    scheme_name = "key"
+
+    def __init__(self, scope: Scope, *, browser: bool = False, challenge: str = _BEARER) -> None:
+        self.model = HTTPBearer(
+            description="A key made by `fetchwise keys create`, here or in the header `X-API-Key`. "
+            "Not needed where the gateway has no keys."
+        )
+        self.scope = scope
+        self._browser = browser
+        self._challenge = challenge
+
+    async def __call__(self, request: Request) -> Caller:
+        """Let the request pass, or raise what it lacks."""
+        guard: Guard = request.app.state.guard
+        if not guard.keys.on:
+            return _ANYONE
+        presented = _presented(request, browser=self._browser)
+        if presented is None:
+            raise Unauthorised(
+                "a key is needed: send it as `Authorization: Bearer fw_…` or `X-API-Key: fw_…`",
+                why=Denial.NO_KEY,
+                challenge=self._challenge,
+            )
+        key = guard.keys.find(presented)
+        if key is None:
+            raise Unauthorised(
+                "this key is not known, or has been revoked", why=Denial.BAD_KEY, challenge=self._challenge
+            )
+        if self.scope not in key.scopes:
+            raise Denied(f"this key may not do that: it has no scope `{self.scope.value}`", why=Denial.SCOPE)
+        if key.per_minute is None and key.at_once is None:
+            return Caller(key)
+        meter = guard.meters.of(key.id)
+        if key.per_minute is not None and (wait := meter.take(key.per_minute)):
+            raise OverLimit(
+                f"this key may send {key.per_minute} requests a minute: try again in {wait:.1f} s",
+                why=Denial.RATE,
+                retry_after_s=math.ceil(wait),
+            )
+        return Caller(key, meter)
+
+
+Asker = Annotated[Caller, Depends(Needs(Scope.ANSWER))]
+Judge = Annotated[Caller, Depends(Needs(Scope.FEEDBACK))]
+OPERATOR = Depends(Needs(Scope.OPERATE))
+# A page, for which a browser can only be asked in its own words, and what that page loads.
+OPERATOR_PAGE = Depends(Needs(Scope.OPERATE, browser=True, challenge=_BASIC))
+OPERATOR_PAGE_DATA = Depends(Needs(Scope.OPERATE, browser=True))
+
+
+async def _may_operate(request: Request) -> bool:
+    guard: Guard = request.app.state.guard
+    return guard.may_operate(request)
+
+
+MayOperate = Annotated[bool, Depends(_may_operate)]
+
+
+def _presented(request: Request, *, browser: bool = False) -> str | None:
+    """What a request presents as its key; None where it presents nothing."""
+    headers: Mapping[str, str] = request.headers
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return given.strip()
+        case "basic" if browser:
+            return _password(given)
+    return headers.get("x-api-key")
+
+
+def _password(given: str) -> str:
+    """The password of HTTP Basic; empty where there is none that could be read."""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""

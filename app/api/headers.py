@@ -1,0 +1,45 @@
+"""Headers of every reply: nothing is sniffed, nothing that was answered is kept on the way, and who may call."""
+
+from collections.abc import Sequence
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_NO_STORE = (b"cache-control", b"no-store")
+_NO_SNIFF = (b"x-content-type-options", b"nosniff")
+
+
+class SafeHeaders:
+    """Adds what a reply does not say itself: pages and their files have headers of their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def safe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.get("headers", ())
+                said = {name.lower() for name, _ in headers}
+                added = [one for one in (_NO_STORE, _NO_SNIFF) if one[0] not in said]
+                message["headers"] = [*headers, *added]
+            await send(message)
+
+        await self._app(scope, receive, safe)
+
+
+def let_in(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let pages of these origins call the gateway; without any, browsers keep all others out."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            expose_headers=["retry-after", "x-request-id"],
+        )

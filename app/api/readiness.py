@@ -1,0 +1,43 @@
+"""Whether the parts behind the gateway answer: asked for `/readyz`, and again and again for the metrics."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from app.errors import FetchwiseError
+
+logger = logging.getLogger(__name__)
+
+PING_TIMEOUT_S = 2.0
+WATCH_EVERY_S = 10.0
+OK = "ok"
+Pings = Mapping[str, Callable[[], Awaitable[object]]]
+
+
+async def states(pings: Pings) -> dict[str, str]:
+    """Ping every part at once; a part's text is `ok` or what is wrong with it."""
+    return dict(zip(pings, await asyncio.gather(*(_state(ping) for ping in pings.values())), strict=True))
+
+
+async def watch(
+    pings: Pings, on_states: Callable[[Mapping[str, bool]], None], *, every_s: float = WATCH_EVERY_S
+) -> None:
+    """Say again and again which parts answer, until cancelled."""
+    while True:
+        try:
+            on_states({part: state == OK for part, state in (await states(pings)).items()})
+        except Exception:
+            # What a ping was not made to raise must not end the watch; the gauges keep what they last said.
+            logger.exception("pinging the parts failed; trying again")
+        await asyncio.sleep(every_s)
+
+
+async def _state(ping: Callable[[], Awaitable[object]]) -> str:
+    try:
+        async with asyncio.timeout(PING_TIMEOUT_S):
+            await ping()
+    except TimeoutError:
+        return f"no reply within {PING_TIMEOUT_S:g} s"
+    except FetchwiseError as error:
+        return str(error)
+    return OK

@@ -1,0 +1,109 @@
+"""Gives every request an id, echoes it, and writes one line about each request that asks for work."""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.correlation import Note, current
+from app.decision.record import DecisionRecord
+
+logger = logging.getLogger(__name__)
+
+HEADER = b"x-request-id"
+# What a proxy or a client may choose: nothing that could forge a line, and no novel.
+_SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+# Scrapers, probes and pages that refresh themselves: a line each would bury the rest.
+READING = frozenset({"GET", "HEAD"})
+_LONGEST_PATH = 200
+_STAGES = ("probe", "embed", "search", "read", "total")
+_NOT_ANSWERED = 500
+
+
+def log_requests(app: FastAPI, *, log_questions: bool, on_begin: Callable[[Note], None] | None = None) -> None:
+    """Put the log around everything: middleware would not see the answer to an unforeseen error."""
+    inner = app.build_middleware_stack
+    app.build_middleware_stack = lambda: RequestLog(  # type: ignore[method-assign]
+        inner(), log_questions=log_questions, on_begin=on_begin
+    )
+
+
+class RequestLog:
+    """The outermost layer: whatever is logged or answered further in carries the request's id."""
+
+    def __init__(self, app: ASGIApp, *, log_questions: bool, on_begin: Callable[[Note], None] | None = None) -> None:
+        self._app = app
+        self._log_questions = log_questions
+        self._on_begin = on_begin
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its note."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        note = Note(_request_id(scope))
+        # Never reset: the server gives each request a context of its own, and may log a crash after we have returned.
+        current.set(note)
+        if self._on_begin is not None:
+            self._on_begin(note)
+        status = _NOT_ANSWERED
+
+        async def echoing(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (HEADER, note.request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, echoing)
+        finally:
+            level = logging.DEBUG if scope["method"] in READING else logging.INFO
+            if logger.isEnabledFor(level):
+                self._log(level, scope, note, status, (time.perf_counter() - began) * 1000)
+
+    def _log(self, level: int, scope: Scope, note: Note, status: int, ms: float) -> None:
+        # As it came, percent signs and all: decoded, it could hold line breaks.
+        path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_LONGEST_PATH]
+        fields: dict[str, Any] = {"method": scope["method"], "path": path, "status": status, "ms": round(ms, 3)}
+        done = ""
+        if note.record is not None:
+            fields |= _decided(note.record)
+            done = f"{fields['action']} {fields['reason']} "
+        if self._log_questions and note.question:
+            fields["question"] = note.question
+        message = f"{scope['method']} {path} {status} {done}{ms:.1f} ms"
+        # Not by logger.info, which would search the stack for our own name.
+        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, message, (), None, extra={"fields": fields}))
+
+
+def _request_id(scope: Scope) -> str:
+    given: bytes = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return given.decode() if _SANE.fullmatch(given) else secrets.token_hex(12)
+
+
+def _decided(record: DecisionRecord) -> dict[str, Any]:
+    """What a line says about a decision: never the question, the answer or a passage."""
+    timings = record.timings
+    spent = (timings.probe, timings.embed, timings.search, timings.read, timings.total)
+    return {
+        "receipt": record.id,
+        "action": record.action.value,
+        "k": record.k,
+        "reason": record.reason.value,
+        "policy": record.policy.value,
+        "key": record.key,
+        "p_closed_book": record.p_closed_book,
+        "confidence": record.confidence,
+        "calibrator": record.calibrator,
+        "certified": record.certified,
+        "passages": len(record.citations),
+        "timings_ms": {stage: round(ms, 3) for stage, ms in zip(_STAGES, spent, strict=True) if ms is not None},
+        "failure": " ".join(record.failure) if record.failure else None,
+    }

@@ -1,0 +1,96 @@
+// What an answer cost, beside what always reading would have cost by what /breakeven says.
+import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number } from "./draw.js";
+import { compareBars, passageDots } from "./gauges.js";
+
+/** Show what it would have cost otherwise, once that is known. */
+export function renderCosts(place, receipt, costs) {
+  place.querySelector("#cost").replaceWith(costCard(receipt, costs));
+  drawAll(place.querySelector("#cost"));
+}
+
+/** One card; `costs` is null while they are being looked up. */
+export function costCard(receipt, costs) {
+  const tokens = (usage) => (usage ? usage.prompt_tokens + usage.completion_tokens : 0);
+  const spent = { ms: receipt.timings_ms.total, tokens: tokens(receipt.usage.probe) + tokens(receipt.usage.read) };
+  const stages = STAGES.filter((stage) => receipt.timings_ms[stage] !== null);
+  const always = alwaysCost(costs);
+  const time = [
+    {
+      label: "This answer",
+      parts: stages.map((stage) => ({ kind: stage, value: receipt.timings_ms[stage] })),
+      total: duration(spent.ms),
+    },
+  ];
+  const used = [
+    {
+      label: "This answer",
+      parts: [
+        { kind: "probe", value: tokens(receipt.usage.probe) },
+        { kind: "read", value: tokens(receipt.usage.read) },
+      ],
+      total: number(spent.tokens),
+    },
+  ];
+  if (always?.ms)
+    time.push({
+      label: always.label,
+      parts: [
+        { kind: "search", value: always.ret },
+        { kind: "read", value: always.ob },
+      ],
+      total: `about ${duration(always.ms)}`,
+    });
+  if (always?.tokens)
+    used.push({
+      label: always.label,
+      parts: [{ kind: "read", value: always.tokens }],
+      total: `about ${number(always.tokens)}`,
+    });
+  return el(
+    "section",
+    { class: "card", id: "cost", "aria-label": "What it cost" },
+    el("h2", {}, "What it cost"),
+    el("h3", {}, "Time"),
+    figure((width) => compareBars(width, time, "Time")),
+    el(
+      "ul",
+      { class: "legend" },
+      stages.map((stage) =>
+        el("li", { class: stage }, STAGE_NAMES[stage], " ", el("b", {}, duration(receipt.timings_ms[stage]))),
+      ),
+    ),
+    el("h3", {}, "Tokens"),
+    figure((width) => compareBars(width, used, "Tokens")),
+    el("h3", {}, "Passages"),
+    figure((width) => passageDots(width, receipt.usage.passages)),
+    el("p", { class: "verdict small", id: "otherwise" }, otherwise(receipt, spent, costs, always)),
+  );
+}
+
+function alwaysCost(costs) {
+  if (!costs) return null;
+  const k = costs.reference === "k5" ? 5 : 1;
+  const { latency, tokens } = costs.costs;
+  return {
+    label: k === 5 ? "Always reading five" : "Always reading one",
+    ms: latency.against[costs.reference].always.value,
+    ret: latency.parts[`ret${k}`].value,
+    ob: latency.parts[`ob${k}`].value,
+    tokens: tokens.against[costs.reference].always.value,
+    needs: latency.against[costs.reference].always.needs,
+  };
+}
+
+function otherwise(receipt, spent, costs, always) {
+  if (!costs) return "What it would have cost otherwise is being looked up…";
+  if (!always.ms) return `What it would have cost without a gate is not known yet: that takes ${always.needs}.`;
+  const price =
+    receipt.usage.probe !== null && receipt.k > 0 && always.ms < spent.ms
+      ? " The probe is the price of finding out."
+      : "";
+  const said = [difference(always.ms - spent.ms, duration, "")];
+  if (always.tokens) said.push(difference(always.tokens - spent.tokens, number, " tokens"));
+  return `Against ${always.label.toLowerCase()} (the mean of recent answers), this took ${said.join(" and ")}.${price}`;
+}
+
+const difference = (saved, write, unit) => `${write(Math.abs(saved))}${unit} ${saved >= 0 ? "less" : "more"}`;

@@ -1,0 +1,12 @@
+// Swagger UI on this gateway's own description; nothing is fetched from elsewhere.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
+SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#swagger",
+  deepLinking: true,
+  validatorUrl: null,
+  defaultModelsExpandDepth: 0,
+});

@@ -1,0 +1,91 @@
+// Small hands for both pages: elements, numbers as people read them, and how wide a picture may be.
+
+export const ACTIONS = ["k0", "k1", "k5", "abstain"];
+export const STAGES = ["probe", "embed", "search", "read"];
+export const ACTION_NAMES = { k0: "No passage", k1: "One passage", k5: "Five passages", abstain: "Withheld" };
+export const STAGE_NAMES = { probe: "Probe", embed: "Embed", search: "Search", read: "Read" };
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** An HTML element; text children stay text, so nothing from an answer or a passage is ever markup. */
+export function el(tag, attributes, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element. */
+export function svg(tag, attributes, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** A picture as wide as its place, with words for those who do not see it. */
+export function picture(width, height, label, ...children) {
+  return svg(
+    "svg",
+    { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    ...children,
+  );
+}
+
+/** Draw into a place, and again whenever its width changes. */
+export function drawInto(place, draw) {
+  place.redraw = () => {
+    place.drawnAt = Math.floor(place.clientWidth);
+    if (place.drawnAt > 0) place.replaceChildren(draw(place.drawnAt));
+  };
+  place.redraw();
+  widths.observe(place);
+}
+
+const widths = new ResizeObserver((entries) =>
+  entries.forEach((entry) => {
+    if (entry.target.drawnAt !== Math.floor(entry.target.clientWidth)) entry.target.redraw();
+  }),
+);
+
+/** A place for a picture that is drawn once the place has a width. */
+export function figure(draw) {
+  const node = el("div", { class: "picture" });
+  node.draw = draw;
+  return node;
+}
+
+/** Draw every picture below here. */
+export function drawAll(place) {
+  place.querySelectorAll(".picture").forEach((one) => drawInto(one, one.draw));
+}
+
+// Numbers keep their unit on the same line, and negative ones a true minus.
+const written = (text) => text.replace(/ /g, "\u00a0").replace(/^-/, "\u2212");
+
+/** A share as per cent, by default to a tenth where it is small, as the gateway's own sentences are. */
+export const percent = (share, digits = share !== 0 && Math.abs(share) < 0.0995 ? 1 : 0) =>
+  share === null || share === undefined ? "–" : written(`${(share * 100).toFixed(digits)} %`);
+
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 10) return written(`${ms.toFixed(1)} ms`);
+  if (ms < 1000) return written(`${Math.round(ms)} ms`);
+  return written(`${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`);
+}
+
+export const number = (value) =>
+  value === null || value === undefined ? "–" : written(Math.round(value).toLocaleString("en-GB"));
+
+export const plural = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
+
+/** A known figure with its interval. */
+export const withInterval = ({ value, low, high }, write) => `${write(value)} (${write(low)} to ${write(high)})`;
+
+/** Set text only where it changes, so that a live region speaks only then. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}

@@ -1,0 +1,140 @@
+// Pictures of one receipt: where a probability fell, and what an answer cost beside what it would have cost.
+import { percent, picture, svg } from "./draw.js";
+
+const TOP = 30;
+const BAR = 18;
+
+/** Coloured zones from 0 to 1 with a pin at `value`; marks name the thresholds between the zones. */
+function gauge(width, value, zones, marks, label) {
+  const x = (share) => Math.min(Math.max(share, 0), 1) * width;
+  const clip = `zones-${(gauge.count = (gauge.count ?? 0) + 1)}`;
+  const pin = x(value);
+  const drawn = [
+    svg("clipPath", { id: clip }, svg("rect", { x: 0, y: TOP, width, height: BAR, rx: 5 })),
+    svg(
+      "g",
+      { "clip-path": `url(#${clip})` },
+      zones.map(({ from, to, kind }) =>
+        svg("rect", { x: x(from), y: TOP, width: Math.max(x(to) - x(from), 0), height: BAR, class: kind }),
+      ),
+    ),
+    ...zones.map(({ from, to, name }) => zoneName(x(from), x(to), pin, name)),
+    ...marks.flatMap(({ at, name }) => [
+      svg("line", { x1: x(at), x2: x(at), y1: TOP - 3, y2: TOP + BAR + 5, class: "tick" }),
+      svg("text", { x: x(at), y: TOP + BAR + 19, "text-anchor": anchor(x(at), width, 40) }, name),
+    ]),
+    svg("path", { d: `M${pin - 6},${TOP - 9} h12 l-6,9 z`, class: "pin" }),
+    svg("line", { x1: pin, x2: pin, y1: TOP - 2, y2: TOP + BAR, class: "tick" }),
+    svg("text", { x: pin, y: TOP - 14, "text-anchor": anchor(pin, width, 24), class: "strong" }, percent(value, 1)),
+  ];
+  if (!marks.some(({ at }) => x(at) < 60)) drawn.push(svg("text", { x: 0, y: TOP + BAR + 19 }, "0"));
+  if (!marks.some(({ at }) => x(at) > width - 90))
+    drawn.push(svg("text", { x: width, y: TOP + BAR + 19, "text-anchor": "end" }, "100 %"));
+  return picture(width, TOP + BAR + 24, label, ...drawn);
+}
+
+/** The name of a zone, beside the pin rather than under it, where there is room. */
+function zoneName(from, to, pin, name) {
+  if (!name) return null;
+  const room = name.length * 6.6 + 14;
+  const places =
+    from < pin && pin < to
+      ? [
+          [from, pin],
+          [pin, to],
+        ].sort((a, b) => b[1] - b[0] - a[1] + a[0])
+      : [[from, to]];
+  const middle = (from + to) / 2;
+  const clear = Math.abs(pin - middle) > room / 2 || places.length === 1;
+  const [left, right] = clear ? [from, to] : places[0];
+  return right - left < room
+    ? null
+    : svg("text", { x: (left + right) / 2, y: TOP + 13, "text-anchor": "middle", class: "ink" }, name);
+}
+
+const anchor = (at, width, room) => (at < room ? "start" : at > width - room ? "end" : "middle");
+
+/** Where p fell among the thresholds; without thresholds only where it fell. */
+export function thresholdGauge(width, p, { tau0, tau1 }) {
+  if (tau0 === null)
+    return gauge(
+      width,
+      p,
+      [{ from: 0, to: 1, kind: "plain-soft" }],
+      [],
+      `The model alone: ${percent(p, 1)} likely to be right.`,
+    );
+  const zones = [
+    { from: 0, to: tau1, kind: "k5-soft", name: "five passages" },
+    { from: tau1, to: tau0, kind: "k1-soft", name: "one passage" },
+    { from: tau0, to: 1, kind: "k0-soft", name: "no passage" },
+  ];
+  const marks = [];
+  if (tau1 > 0 && tau1 <= 1 && tau1 < tau0) marks.push({ at: tau1, name: `τ1 ${percent(tau1)}` });
+  if (tau0 > 0 && tau0 <= 1) marks.push({ at: tau0, name: `${tau1 === tau0 ? "τ" : "τ0"} ${percent(tau0)}` });
+  const said = marks.map(({ name }) => name).join(", ") || "none that a probability could reach";
+  return gauge(width, p, zones, marks, `The model alone: ${percent(p, 1)} likely to be right. Thresholds: ${said}.`);
+}
+
+/** How sure the answer given is, and below what it would have been withheld. */
+export function confidenceGauge(width, confidence, tau, action) {
+  const label = `Confidence ${percent(confidence, 1)}${tau === null ? "" : `; withheld below ${percent(tau, 1)}`}.`;
+  if (tau === null) return gauge(width, confidence, [{ from: 0, to: 1, kind: "plain-soft" }], [], label);
+  const given = action === "abstain" ? "plain-soft" : `${action}-soft`;
+  const zones = [
+    { from: 0, to: tau, kind: "abstain-soft", name: "I don’t know" },
+    { from: tau, to: 1, kind: given, name: "answers" },
+  ];
+  return gauge(width, confidence, zones, [{ at: tau, name: `τ abstain ${percent(tau)}` }], label);
+}
+
+/** Stacked bars on one scale, the total written above each. */
+export function compareBars(width, rows, what) {
+  const sum = (row) => row.parts.reduce((total, { value }) => total + value, 0);
+  const scale = width / Math.max(...rows.map(sum), 1e-9);
+  const drawn = rows.flatMap((row, place) => {
+    const y = place * 44;
+    let from = 0;
+    const parts = row.parts
+      .filter(({ value }) => value > 0)
+      .map(({ kind, value }) => {
+        const at = from;
+        from += value * scale;
+        // A stage of a few pixels stays visible; hairlines keep neighbours apart.
+        return svg("rect", {
+          x: at,
+          y: y + 18,
+          width: Math.max(value * scale - 1, 1),
+          height: 14,
+          rx: 2,
+          class: `${kind}${place > 0 ? " reference" : ""}`,
+        });
+      });
+    return [
+      svg("text", { x: 0, y: y + 12 }, row.label),
+      svg("text", { x: width, y: y + 12, "text-anchor": "end", class: "strong" }, row.total),
+      ...parts,
+    ];
+  });
+  return picture(
+    width,
+    rows.length * 44 - 10,
+    `${what}: ${rows.map((row) => `${row.label.toLowerCase()} ${row.total}`).join(", ")}.`,
+    ...drawn,
+  );
+}
+
+/** Five places, filled as far as passages were read. */
+export function passageDots(width, count) {
+  const dots = Array.from({ length: Math.max(5, count) }, (_, place) =>
+    svg("rect", { x: place * 26, y: 2, width: 20, height: 14, rx: 3, class: place < count ? "read" : "faint" }),
+  );
+  const said = `${count} of 5`;
+  return picture(
+    width,
+    18,
+    `${said} passages read.`,
+    ...dots,
+    svg("text", { x: width, y: 14, "text-anchor": "end", class: "strong" }, said),
+  );
+}

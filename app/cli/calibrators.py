@@ -1,0 +1,207 @@
+"""`fetchwise calibrators`: list them, look into one, compare two, serve another, and go back."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from app.adapters.artifact_store import ArtifactStore, serialise
+from app.api.calibrator_survey import PolicyOut, VersionOut, survey
+from app.cli.console import app, err, out
+from app.decision.artifact import Artifact, Certificate, mismatches
+from app.errors import ArtifactError
+from app.settings import Settings
+
+_EVERY = 10_000
+# Long, and a consequence of the rest.
+_DETAILS = ("quantiles", "report")
+
+calibrators = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="List, inspect and compare calibrators, serve another version, and go back to the one before.",
+    epilog="A running gateway follows within seconds: `fetchwise calibrators list`, then `promote VERSION`; if that "
+    "was a mistake, `rollback`. Versions are made by `fetchwise refit`, and never changed.",
+)
+app.add_typer(calibrators, name="calibrators")
+
+Folder = Annotated[Path | None, typer.Option("--folder", help="Where they are; FETCHWISE_CALIBRATORS.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list` prints it; CURRENT by default.")]
+
+
+def _store(folder: Path | None) -> ArtifactStore:
+    return ArtifactStore(folder or Settings().calibrators)
+
+
+def _named(store: ArtifactStore, version: str | None) -> Artifact:
+    chosen = version or store.current()
+    if chosen is None:
+        raise ArtifactError(f"{store.folder / 'CURRENT'} does not exist: name a version, or `fetchwise refit` first")
+    return store.load(chosen)
+
+
+@calibrators.command("list")
+def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Show every version: which is CURRENT, whether it is certified, its thresholds, or why it cannot be read.
+
+    `--json` has the same shape as `GET /calibrators` of a running gateway, which also knows which version it serves.
+    """
+    store = _store(folder)
+    found = survey(store, _EVERY)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=1))
+        return
+    table = Table("", "version", "created", "certified", "τ0", "τ1", "τ abstain", "since", title=str(store.folder))
+    since = {change.version: change.at for change in reversed(found.changes)}
+    for one in found.versions:
+        table.add_row("→" if one.current else "", *_row(one, since.get(one.version, "")))
+    out.print(table)
+    for one in found.versions:
+        if one.problem:
+            out.print(f"{one.version} cannot be served: {one.problem}", markup=False, highlight=False)
+    if found.current is None:
+        out.print(found.problem or "nothing is served: `fetchwise calibrators promote VERSION`", highlight=False)
+
+
+def _row(one: VersionOut, since: str) -> list[str]:
+    if one.policies is None or one.abstention is None:
+        return [one.version, "", "unreadable", "", "", "", since]
+    graded = one.policies.get("graded")
+    return [
+        one.version,
+        one.created or "",
+        "yes" if one.certified else "no",
+        *_thresholds(graded),
+        f"{one.abstention.tau:.3f}{'' if one.abstention.certificate else ' (not certified)'}",
+        since,
+    ]
+
+
+def _thresholds(fit: PolicyOut | None) -> tuple[str, str]:
+    return ("–", "–") if fit is None else (f"{fit.tau0:.3f}", f"{fit.tau1:.3f}")
+
+
+@calibrators.command()
+def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Say what a calibrator was fitted on, what it decides and what is guaranteed; `--json` prints its whole file."""
+    artifact = _named(_store(folder), version)
+    if as_json:
+        typer.echo(serialise(artifact).decode(), nl=False)
+        return
+    table = Table(show_header=False, title=f"calibrator {artifact.version}")
+    window = artifact.window
+    table.add_row("created", f"{artifact.created}, from {window.rows} rows ({window.groups} groups) of {window.source}")
+    for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
+        table.add_row(name, str(value))
+    for name, fit in sorted(artifact.policies.items()):
+        guarantee = _guarantee(fit.certificate, "accuracy is at least that of {reference} minus {epsilon:g}")
+        table.add_row(
+            name,
+            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, least {fit.objective}; "
+            f"{guarantee or f'not certified: {fit.why_not}'}",
+        )
+    abstention = artifact.abstention
+    guarantee = _guarantee(abstention.certificate, "at most {epsilon:g} of the given answers are wrong")
+    table.add_row("abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.why_not}'}")
+    table.add_row("fallback", f"{artifact.fallback_action} passages where these may not decide")
+    out.print(table)
+
+
+def _guarantee(certificate: Certificate | None, promise: str) -> str | None:
+    if certificate is None:
+        return None
+    promised = promise.format(reference=certificate.reference, epsilon=certificate.epsilon)
+    return f"with probability {1 - certificate.delta:g}, {promised} ({certificate.n} groups)"
+
+
+@calibrators.command()
+def diff(
+    before: Annotated[str, typer.Argument(help="A version.")],
+    after: VersionToShow = None,
+    folder: Folder = None,
+    details: Annotated[bool, typer.Option(help="Compare quantiles and the report too.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Show in what two calibrators differ, number by number; exit code 0 either way."""
+    store = _store(folder)
+    one, other = _named(store, before), _named(store, after)
+    left, right = _flat(asdict(one)), _flat(asdict(other))
+    changed = {
+        path: (left.get(path), right.get(path))
+        for path in sorted(left.keys() | right.keys())
+        if left.get(path) != right.get(path) and (details or not path.startswith(_DETAILS))
+    }
+    if as_json:
+        typer.echo(json.dumps({path: {"before": a, "after": b} for path, (a, b) in changed.items()}, indent=1))
+        return
+    table = Table("", one.version, other.version)
+    for path, (a, b) in changed.items():
+        table.add_row(path, _short(a), _short(b))
+    out.print(table)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:  # noqa: ANN401 what JSON holds
+    """Every leaf by its dotted path; lists are leaves."""
+    if not isinstance(value, dict):
+        return {path: list(value) if isinstance(value, tuple) else value}
+    return {
+        at: leaf
+        for key, each in value.items()
+        for at, leaf in _flat(each, f"{path}.{key}" if path else str(key)).items()
+    }
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "–" if value is None else str(value)
+
+
+@calibrators.command()
+def promote(
+    version: Annotated[str, typer.Argument(help="The version to serve, as `list` prints it.")], folder: Folder = None
+) -> None:
+    """Make a version CURRENT: every running gateway takes it up within seconds, without a restart.
+
+    A file that is damaged, of another schema or without an identity is refused here. One that was fitted on another
+    system than a gateway runs is refused there, and serves as soon as that system runs.
+    """
+    store = _store(folder)
+    artifact = store.load(version)
+    if artifact.identity is None:
+        raise ArtifactError(f"{version} was fitted on a table without an identity: nothing that runs can match it")
+    _warn_of_another_system(store, artifact)
+    store.promote(version)
+    out.print(f"CURRENT is {version}; `fetchwise calibrators rollback` goes back", highlight=False)
+
+
+def _warn_of_another_system(store: ArtifactStore, artifact: Artifact) -> None:
+    try:
+        before = _named(store, None)
+    except ArtifactError:
+        # Nothing to compare with: promoting is how that is mended.
+        return
+    if before.identity is not None and artifact.identity is not None:
+        differing = mismatches(artifact.identity, before.identity)
+        if differing:
+            err.print(
+                f"note: fitted on another system than {before.version} ({len(differing)} differences, see `fetchwise "
+                f"calibrators diff {before.version} {artifact.version}`): gateways take it up once that is what runs",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+@calibrators.command()
+def rollback(folder: Folder = None) -> None:
+    """Make CURRENT the version that was served before; run again, the one before that.
+
+    HISTORY, beside CURRENT, knows the way back. To go forward again, `promote` the version by name.
+    """
+    store = _store(folder)
+    out.print(f"CURRENT is {store.rollback()}", highlight=False)

@@ -1,0 +1,148 @@
+"""`fetchwise keys`: make, list, inspect and revoke the keys that callers present."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+from rich.table import Table
+
+from app.adapters.key_file import KeyFile, StoredKey
+from app.cli.console import app, err, out
+from app.decision.access import PREFIX, Scope
+from app.settings import Settings
+
+keys = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Make, list, inspect and revoke the keys that callers present.",
+    epilog="A running gateway follows within seconds. From the first key on nobody is served without one: callers send "
+    "`Authorization: Bearer fw_…` or `X-API-Key: fw_…`.",
+)
+app.add_typer(keys, name="keys")
+
+File = Annotated[Path | None, typer.Option("--file", help="Where they are; FETCHWISE_KEYS.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Identifier = Annotated[str, typer.Argument(help="The key's id, as `list` prints it.")]
+_LISTED = TypeAdapter(list[StoredKey])
+_UNSAID = {"sha256"}
+
+
+def _file(path: Path | None) -> KeyFile:
+    return KeyFile(path or Settings().keys_at)
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whom or what it is for; only for people.")],
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(
+            help="What it may do; repeatable. `answer` and `feedback` by default; `operate` sees all figures."
+        ),
+    ] = None,
+    collection: Annotated[
+        list[str] | None, typer.Option(help="A collection it may search; repeatable. All by default.")
+    ] = None,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="FIELD=VALUE",
+            help="It reads only passages whose payload has exactly this; repeatable. `7` and `true` are a number and a "
+            'truth value, `"7"` is text.',
+        ),
+    ] = None,
+    per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
+    at_once: Annotated[int | None, typer.Option(min=1, help="Most questions under way at once.")] = None,
+    path: File = None,
+) -> None:
+    """Make a key and print it, once: only a hash of it is kept.
+
+    A tenant's key, in a collection where every passage has a field `tenant`: `fetchwise keys create acme --filter
+    tenant=acme --per-minute 600`. For Prometheus and the dashboard: `fetchwise keys create monitoring --scope operate`.
+    """
+    file = _file(path)
+    made, presented = file.create(
+        name,
+        scopes=list(dict.fromkeys(scope or (Scope.ANSWER, Scope.FEEDBACK))),
+        collections=list(dict.fromkeys(collection or ())),
+        where=dict(_condition(one) for one in filters or ()),
+        per_minute=per_minute,
+        at_once=at_once,
+    )
+    err.print(
+        f"{made.name}: key {made.id} is in {file.path}. This is the only time that it is shown:",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    # Alone on stdout, so that it can be piped to where it is kept.
+    typer.echo(presented)
+
+
+def _condition(written: str) -> tuple[str, str | int | bool]:
+    name, equals, value = written.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{written!r}: write --filter FIELD=VALUE")
+    if re.fullmatch(r'-?\d+|true|false|".*"', value, re.DOTALL) is None:
+        return name, value
+    try:
+        parsed: str | int | bool = json.loads(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"{value}: neither a number nor text in quotes ({error})") from error
+    return name, parsed
+
+
+@keys.command("list")
+def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Show every key, revoked ones too; never a secret."""
+    file = _file(path)
+    found = file.read()
+    if as_json:
+        typer.echo(_LISTED.dump_json(found, indent=1, exclude={"__all__": _UNSAID}))
+        return
+    if not found:
+        out.print(f"no keys in {file.path}: `fetchwise keys create NAME` makes one", highlight=False, soft_wrap=True)
+        return
+    table = Table("id", "name", "scopes", "collections", "filter", "a minute", "at once", "created", "revoked")
+    for one in found:
+        table.add_row(*_cells(one).values(), style="dim" if one.revoked else None)
+    out.print(table, markup=False)
+
+
+@keys.command()
+def show(identifier: Identifier, path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Say what a key allows."""
+    file = _file(path)
+    one = file.named(identifier, file.read())
+    if as_json:
+        typer.echo(one.model_dump_json(indent=1, exclude=_UNSAID))
+        return
+    table = Table(show_header=False, title=f"key {one.id}")
+    for name, cell in _cells(one).items():
+        table.add_row(name, cell)
+    out.print(table, markup=False)
+
+
+@keys.command()
+def revoke(identifier: Identifier, path: File = None) -> None:
+    """Put a key out of force for good: every running gateway refuses it within seconds."""
+    one = _file(path).revoke(identifier)
+    out.print(f"{one.name}: key {one.id} is revoked since {one.revoked}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(one: StoredKey) -> dict[str, str]:
+    return {
+        "id": f"{PREFIX}_{one.id}_…",
+        "name": one.name,
+        "scopes": ", ".join(one.scopes),
+        "collections": ", ".join(one.collections) or "all",
+        "filter": " and ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in one.filter.items()),
+        "a minute": "–" if one.per_minute is None else str(one.per_minute),
+        "at once": "–" if one.at_once is None else str(one.at_once),
+        "created": f"{one.created:%Y-%m-%d %H:%M}",
+        "revoked": f"{one.revoked:%Y-%m-%d %H:%M}" if one.revoked else "",
+    }

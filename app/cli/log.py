@@ -1,0 +1,108 @@
+"""`fetchwise log export`, `prune` and `stats`: the decision log in the operator's hands."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.table import Table
+
+from app.adapters.decision_export import Format, export
+from app.adapters.decision_reading import count, pages, stats
+from app.adapters.decision_store import SqlDecisionStore
+from app.cli.console import app, out, progress
+from app.errors import ConfigurationError
+from app.parts import open_decision_store
+from app.settings import Settings
+
+_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PRUNED_AT_ONCE = 1_000
+
+log = typer.Typer(no_args_is_help=True, help="Look into the decision log: export it, prune it, count it.")
+app.add_typer(log, name="log")
+
+
+def seconds(span: str) -> float:
+    """A span of time as people write it: 30d, 12h, 15m."""
+    parsed = re.fullmatch(r"(\d+)([mhd])", span)
+    if parsed is None:
+        raise typer.BadParameter(f"{span!r} is no span of time: write 90d, 12h or 30m")
+    return int(parsed[1]) * _SECONDS[parsed[2]]
+
+
+@log.command("export")
+def export_log(
+    to: Annotated[Path, typer.Option("--out", help="File to write.")],
+    since: Annotated[float | None, typer.Option(parser=seconds, help="Only the last 30d, 12h or 15m.")] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="By default what the file's name says, or jsonl.")
+    ] = None,
+) -> None:
+    """Write every decision with its feedback to a file, oldest first; answers go on meanwhile."""
+    chosen = form or (Format.PARQUET if to.suffix == ".parquet" else Format.JSONL)
+    start = 0.0 if since is None else time.time() - since
+    with _opened() as store, progress() as bar:
+        task = bar.add_task("exporting", total=count(store.engine, start))
+        export(pages(store.engine, start), to, chosen, on_rows=lambda rows: bar.advance(task, rows))
+        written = int(bar.tasks[0].completed)
+    out.print(f"{written} decisions are in {to}", highlight=False, soft_wrap=True)
+
+
+@log.command()
+def prune(
+    older_than: Annotated[float, typer.Option(parser=seconds, help="Age from which decisions go: 90d, 12h, 15m.")],
+) -> None:
+    """Delete old decisions and their feedback, a few at a time; the space is used again by what comes."""
+    before = time.time() - older_than
+    with _opened() as store, progress() as bar:
+        task = bar.add_task("pruning", total=count(store.engine, 0.0) - count(store.engine, before))
+        while gone := store.prune(before, limit=_PRUNED_AT_ONCE):
+            bar.advance(task, gone)
+        deleted = int(bar.tasks[0].completed)
+    out.print(f"{deleted} decisions deleted", highlight=False)
+
+
+@log.command("stats")
+def show_stats(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,  # noqa: FBT002
+) -> None:
+    """Count decisions and verdicts by what was done."""
+    with _opened() as store:
+        found = stats(store.engine)
+        database = store.engine.url.render_as_string(hide_password=True)
+    if as_json:
+        typer.echo(orjson.dumps(asdict(found) | {"decisions": found.decisions, "database": database}))
+        return
+    table = Table("action", "decisions", "judged", "right", title=f"{found.decisions} decisions")
+    for one in found.actions:
+        right = f"{one.correct} ({one.correct / one.judged:.0%})" if one.judged else "–"
+        table.add_row(one.action, str(one.decisions), str(one.judged), right)
+    out.print(table)
+    out.print(f"{database}, schema version {found.schema_version}", highlight=False, soft_wrap=True)
+    if found.first_at is not None and found.last_at is not None:
+        out.print(f"from {_when(found.first_at)} to {_when(found.last_at)}; {found.feedback} verdicts in all")
+
+
+@contextmanager
+def _opened() -> Iterator[SqlDecisionStore]:
+    settings = Settings()
+    where = settings.decision_log_at
+    if where is not None and "://" not in where and not Path(where).exists():
+        raise ConfigurationError(f"there is no decision log at {where} yet: FETCHWISE_DATA_DIR says where to look")
+    store = open_decision_store(settings)
+    if store is None:
+        raise ConfigurationError("FETCHWISE_DECISION_LOG is off: no decisions are kept")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,151 @@
+"""How log lines look, and how they get out: as text or JSON, with the request's id, on a thread of their own."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import orjson
+
+from app.correlation import Note, current
+
+_WITHHELD = "[question]"
+# Lines are gathered for as long, so that a busy gateway wakes the writing thread seldom.
+_GATHER_S = 0.05
+_LONGEST_QUEUE = 10_000
+# The reader of the log has hung up, or the stream is closed; there is nowhere else to say so.
+_GONE = (OSError, ValueError)
+
+
+class TextLines(logging.Formatter):
+    """A message for people, with the id of its request behind it."""
+
+    def __init__(self, pattern: str = "%(message)s", *, log_questions: bool) -> None:
+        super().__init__(pattern, datefmt="%H:%M:%S")
+        self._log_questions = log_questions
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the trace of an exception below it."""
+        note = current.get()
+        line = super().format(record)
+        if note is None:
+            return line
+        first, newline, rest = _fit(line, note, record, log_questions=self._log_questions).partition("\n")
+        return f"{first} [{note.request_id}]{newline}{rest}"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, for machines; what a line adds in `fields` stands beside the rest."""
+
+    def __init__(self, *, log_questions: bool) -> None:
+        super().__init__()
+        self._log_questions = log_questions
+        self._second, self._written = -1, ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object as text."""
+        note = current.get()
+        line: dict[str, Any] = {
+            "time": self._time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._fit(record.getMessage(), note, record),
+        }
+        if note is not None:
+            line["request_id"] = note.request_id
+            if note.trace_id:
+                line["trace_id"] = note.trace_id
+        if record.exc_info:
+            line["exception"] = self._fit(self.formatException(record.exc_info), note, record)
+        return orjson.dumps(line | getattr(record, "fields", {})).decode()
+
+    def _time(self, at: float) -> str:
+        second = int(at)
+        if second != self._second:
+            # Once a second, because a busy gateway writes thousands of lines in it.
+            self._second, self._written = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._written}.{int((at - second) * 1000):03d}+00:00"
+
+    def _fit(self, text: str, note: Note | None, record: logging.LogRecord) -> str:
+        return text if note is None else _fit(text, note, record, log_questions=self._log_questions)
+
+
+def _fit(text: str, note: Note, record: logging.LogRecord, *, log_questions: bool) -> str:
+    """Leave the question out of what others say about it, as it is or as JSON or Python would quote it."""
+    # Lines with fields are our own, and hold the question only where they may.
+    if log_questions or not note.question or hasattr(record, "fields"):
+        return text
+    quotes = (json.dumps(note.question), json.dumps(note.question, ensure_ascii=False), repr(note.question))
+    for shown in (note.question, *(quoted[1:-1] for quoted in quotes)):
+        text = text.replace(shown, _WITHHELD)
+    return text
+
+
+class GatheredLines(logging.Handler):
+    """Formats at once, writes soon, on a thread: a reader that is slow to take the lines delays no question.
+
+    Where it takes none at all, lines beyond the longest queue are dropped, and counted in the next that gets through.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: deque[str] = deque()
+        self._dropped = 0
+        self._begin()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue one line."""
+        if os.getpid() != self._process:
+            self._begin()
+        if len(self._lines) >= _LONGEST_QUEUE:
+            self._dropped += 1
+            return
+        try:
+            self._lines.append(self.format(record))
+        except Exception:  # noqa: BLE001 - logging's own way: a line that cannot be made must not fail its request
+            self.handleError(record)
+        if not self._wanted.is_set():
+            self._wanted.set()
+
+    def flush(self) -> None:
+        """Write what is queued, before this returns."""
+        with self._writing:
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            if self._dropped:
+                lines.append(f"{self._dropped} log lines were dropped: nobody took them in time")
+                self._dropped = 0
+            if lines:
+                self._stream.write(("\n".join(lines) + "\n").encode(errors="backslashreplace"))
+                self._stream.flush()
+
+    def close(self) -> None:
+        """Write the rest and stop; idempotent."""
+        self._closing.set()
+        self._wanted.set()
+        with suppress(*_GONE):
+            self.flush()
+        super().close()
+
+    def _begin(self) -> None:
+        # Also after a fork, which leaves threads behind and takes along locks as they are, and lines that are not ours.
+        self._process = os.getpid()
+        self._lines.clear()
+        self._writing = threading.Lock()
+        self._wanted, self._closing = threading.Event(), threading.Event()
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def _write(self) -> None:
+        wanted, closing = self._wanted, self._closing
+        while not closing.is_set():
+            wanted.wait()
+            closing.wait(_GATHER_S)
+            wanted.clear()
+            try:
+                self.flush()
+            except _GONE:
+                return

@@ -1,0 +1,77 @@
+"""A gateway with keys, for the tests of what they allow."""
+
+import asyncio
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.adapters.key_file import StoredKey
+from app.decision.access import Scope
+from app.errors import Denial
+from tests.fakes.gateway import FakeGateway
+from tests.fakes.keys import bearer, make_key
+
+ASKED = {"question": "What is the capital of France?"}
+BODIES: dict[str, Any] = {"/answer": ASKED, "/feedback": {"id": "a" * 24, "correct": True}}
+# What each route wants; None: nothing.
+NEEDS: dict[tuple[str, str], Scope | None] = {
+    ("POST", "/answer"): Scope.ANSWER,
+    ("POST", "/feedback"): Scope.FEEDBACK,
+    ("GET", "/metrics"): Scope.OPERATE,
+    ("GET", "/metrics/"): Scope.OPERATE,
+    ("GET", "/breakeven"): Scope.OPERATE,
+    ("GET", "/calibrators"): Scope.OPERATE,
+    ("GET", "/audit"): Scope.OPERATE,
+    ("GET", "/dashboard"): Scope.OPERATE,
+    ("GET", "/dashboard/data"): Scope.OPERATE,
+    ("GET", "/healthz"): None,
+    ("GET", "/readyz"): None,
+    ("GET", "/"): None,
+    ("GET", "/docs"): None,
+    ("GET", "/static/ask.js"): None,
+    ("GET", "/openapi.json"): None,
+}
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A gateway, the file with its keys, and a key that may operate, if it had one from the start."""
+
+    gateway: FakeGateway
+    path: Path
+    operator: str = ""
+
+    def make(self, *scopes: Scope, **chosen: Any) -> tuple[StoredKey, str]:
+        """Another key; by default one that may answer and give feedback."""
+        return make_key(self.path, **(chosen | ({"scopes": list(scopes)} if scopes else {})))
+
+    async def known(self, *presented: str) -> None:
+        """Wait until the gateway has read the keys that were made."""
+        keys = self.gateway.app.state.guard.keys
+        async with asyncio.timeout(30):
+            while not all(keys.find(one) for one in presented):  # noqa: ASYNC110 noticed by polling, as in production
+                await asyncio.sleep(0.005)
+
+    async def send(self, method: str, path: str, presented: str | None = None, **more: Any) -> httpx.Response:
+        """One request; a POST has a body that is valid."""
+        headers = more.pop("headers", {}) | (bearer(presented) if presented else {})
+        body = {"json": BODIES[path] | more.pop("json", {})} if method == "POST" else {}
+        return await self.gateway.client.request(method, path, headers=headers, **body, **more)
+
+    async def ask(self, presented: str, **more: Any) -> httpx.Response:
+        """One question."""
+        return await self.send("POST", "/answer", presented, json=more)
+
+    async def denied(self) -> dict[str, float]:
+        """What the metric has counted, by why."""
+        lines = (await self.send("GET", "/metrics", self.operator)).text.splitlines()
+        counted = dict(line.rsplit(" ", 1) for line in lines if line.startswith("fetchwise_denied_total{"))
+        return {why.value: float(counted[f'fetchwise_denied_total{{why="{why.value}"}}']) for why in Denial}
+
+
+def basic(password: str, user: str = "me") -> dict[str, str]:
+    """The header by which a browser presents a password."""
+    return {"authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}

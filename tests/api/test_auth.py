@@ -1,0 +1,162 @@
+"""Keys over HTTP: which route wants which scope, how a key is presented, and what a refusal looks like."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.routing import APIRouter
+from starlette.routing import Route
+
+from app.decision.access import Scope
+from app.errors import Denial, UpstreamUnavailable
+
+from .conftest import OpenKeyed
+from .keyed import ASKED, NEEDS, Keyed, basic
+from .test_errors import check_shape
+
+
+def _routes(router: APIRouter) -> Iterator[Route]:
+    for route in router.routes:
+        if isinstance(route, Route):
+            yield route
+        else:
+            # What include_router leaves behind; a mounted application would fail here, and has to be decided on too.
+            yield from _routes(route.original_router)  # type: ignore[attr-defined]
+
+
+async def test_every_route_is_decided_on(keyed: Keyed) -> None:
+    """A new route fails here until somebody says what it wants."""
+    routes = {
+        (method, route.path.replace("{name}", "ask.js"))
+        for route in _routes(keyed.gateway.app.router)
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    assert routes == NEEDS.keys()
+
+
+@pytest.mark.parametrize(("method", "path"), NEEDS)
+async def test_routes_and_scopes(keyed: Keyed, method: str, path: str) -> None:
+    """Each route lets in exactly the keys with its scope; open ones let in everybody, with any key and with none."""
+    needed = NEEDS[method, path]
+    made = {scope: keyed.make(scope)[1] for scope in Scope}
+    await keyed.known(*made.values())
+    if needed is None:
+        for presented in (None, "fw_000000000000_x", *made.values()):
+            assert (await keyed.send(method, path, presented)).status_code == 200
+        return
+    without = check_shape(await keyed.send(method, path), 401, "unauthorised")
+    assert "Authorization" in without.error.message
+    check_shape(await keyed.send(method, path, "fw_000000000000_x"), 401, "unauthorised")
+    for scope, presented in made.items():
+        response = await keyed.send(method, path, presented)
+        if scope is needed:
+            # The feedback is on an answer that was never given.
+            assert response.status_code == (404 if path == "/feedback" else 200), response.text
+        else:
+            error = check_shape(response, 403, "denied")
+            assert f"`{needed}`" in error.error.message
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": "Bearer {}"}, 200),
+        ({"authorization": "bearer {}"}, 200),
+        ({"authorization": "BEARER   {}"}, 200),
+        ({"x-api-key": "{}"}, 200),
+        ({"x-api-key": "{}", "authorization": "Basic dTpw"}, 200),
+        ({"x-api-key": "wrong", "authorization": "Bearer {}"}, 200),
+        ({"x-api-key": "{}", "authorization": "Bearer wrong"}, 401),
+        ({"authorization": "{}"}, 401),
+        ({"authorization": "Bearer"}, 401),
+        ({"authorization": "Bearer {}x"}, 401),
+        ({"authorization": "Token {}"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"x-api-key": "\xff\xfe"}, 401),
+        ({"cookie": "key={}"}, 401),
+        ({}, 401),
+    ],
+)
+async def test_ways_to_present_a_key(keyed: Keyed, headers: dict[str, str], status: int) -> None:
+    """As a bearer token or in its own header, and in no other way."""
+    _, presented = keyed.make()
+    await keyed.known(presented)
+    filled = [(name.encode(), value.format(presented).encode("latin-1")) for name, value in headers.items()]
+    response = await keyed.gateway.client.post("/answer", json=ASKED, headers=filled)
+    assert response.status_code == status
+    if status == 401:
+        check_shape(response, 401, "unauthorised")
+        assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_key_in_the_address_is_no_key(keyed: Keyed) -> None:
+    """Addresses end up in logs."""
+    _, presented = keyed.make()
+    await keyed.known(presented)
+    response = await keyed.gateway.client.post("/answer", json=ASKED, params={"key": presented, "api_key": presented})
+    assert response.status_code == 401
+
+
+async def test_the_dashboard_asks_a_browser_for_the_key(keyed: Keyed) -> None:
+    """As a password; what the page loads takes the same, but never makes the browser ask again and again."""
+    operator, answerer = keyed.operator, keyed.make()[1]
+    await keyed.known(answerer)
+    refused = await keyed.send("GET", "/dashboard")
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Basic realm=")
+    for path in ("/dashboard", "/dashboard/data"):
+        assert (await keyed.send("GET", path, headers=basic(operator))).status_code == 200
+        assert (await keyed.send("GET", path, headers=basic(operator, user=""))).status_code == 200
+        assert (await keyed.send("GET", path, headers=basic(answerer))).status_code == 403
+        for wrong in (basic("wrong"), basic(""), {"authorization": "Basic !"}, {"authorization": "Basic /w=="}):
+            assert (await keyed.send("GET", path, headers=wrong)).status_code == 401
+    assert (await keyed.send("GET", "/dashboard/data")).headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_password_is_for_the_dashboard_alone(keyed: Keyed) -> None:
+    """A browser presents it by itself, also where another site makes it send something."""
+    _, presented = keyed.make(*Scope)
+    await keyed.known(presented)
+    for (method, path), needed in NEEDS.items():
+        if needed is not None and not path.startswith("/dashboard"):
+            assert (await keyed.send(method, path, headers=basic(presented))).status_code == 401, path
+
+
+async def test_readiness_tells_why_to_operators_alone(open_keyed: OpenKeyed) -> None:
+    """Which part is not ready is for the load balancer; addresses, models and folders are not."""
+    async with open_keyed(artifact=None) as keyed:
+        keyed.gateway.reader.fail_with = UpstreamUnavailable("reader", "http://10.0.0.7:8000 is not there")
+        _, answerer = keyed.make()
+        await keyed.known(answerer)
+        for presented in (None, answerer, "fw_000000000000_x"):
+            told = await keyed.send("GET", "/readyz", presented)
+            assert told.status_code == 503
+            assert told.json()["parts"] == {"reader": "not ready", "embedder": "ok", "vectors": "ok"}
+            assert "10.0.0.7" not in told.text
+            assert str(keyed.gateway.settings.calibrators) not in told.text
+            assert told.json()["calibrator"]["problem"]
+        told = await keyed.send("GET", "/readyz", keyed.operator)
+        assert "10.0.0.7" in told.json()["parts"]["reader"]
+        assert "no calibrator" in told.json()["calibrator"]["problem"]
+
+
+async def test_every_denial_is_counted_once(keyed: Keyed) -> None:
+    """By why, from zero on."""
+    assert await keyed.denied() == dict.fromkeys((why.value for why in Denial), 0)
+    _, presented = keyed.make()
+    await keyed.known(presented)
+    for sent, why in ((None, "no_key"), ("fw_000000000000_x", "bad_key"), (presented, "scope")):
+        before = await keyed.denied()
+        await keyed.send("GET", "/breakeven", sent)
+        assert await keyed.denied() == before | {why: before[why] + 1}
+
+
+async def test_the_description_knows_the_key(keyed: Keyed) -> None:
+    """So that /docs can be tried with one: the scheme, and on which operations it is wanted."""
+    described = (await keyed.gateway.client.get("/openapi.json")).json()
+    assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            wanted = NEEDS[method.upper(), path] is not None
+            assert (operation.get("security") == [{"key": []}]) is wanted, path
+            assert ({"401", "403", "429"} <= operation["responses"].keys()) is wanted, path

@@ -1,0 +1,202 @@
+"""`GET /breakeven` and the gauges beside it, over a gateway of fakes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.breakeven import BreakEvenOut
+from app.errors import UpstreamUnavailable
+from app.observers import gate_watch
+from tests.api.conftest import Open
+from tests.fakes.artifacts import an_abstention
+from tests.fakes.gateway import FakeGateway
+
+SURE, HALF_SURE, UNSURE = "capital of France?", "capital of Italy?", "capital of Elbonia?"
+
+
+@pytest.fixture(autouse=True)
+def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look anew at every request: a second is long in a test."""
+    monkeypatch.setattr(gate_watch, "FRESH_S", 0.0)
+
+
+async def ask(gateway: FakeGateway, question: str, times: int, **more: Any) -> None:
+    for _ in range(times):
+        response = await gateway.client.post("/answer", json={"question": question, **more})
+        assert response.status_code == 200, response.text
+
+
+async def mixed(gateway: FakeGateway, times: int = 40) -> None:
+    """Questions of every kind: half skip, a quarter read one passage, a quarter five."""
+    gateway.reader.says(SURE, "Paris", k=0, sure=0.9)
+    gateway.reader.says(HALF_SURE, "Rome", k=0, sure=0.6)
+    gateway.reader.says(UNSURE, "No idea", k=0, sure=0.3)
+    await ask(gateway, SURE, 2 * times)
+    await ask(gateway, HALF_SURE, times)
+    await ask(gateway, UNSURE, times)
+
+
+async def breakeven(gateway: FakeGateway, query: str = "") -> BreakEvenOut:
+    response = await gateway.client.get(f"/breakeven{query}")
+    assert response.status_code == 200, response.text
+    return BreakEvenOut.model_validate(response.json())
+
+
+async def metrics(gateway: FakeGateway) -> dict[str, dict[tuple[str, ...], float]]:
+    """Every sample of the gateway's own, by name and label values, the labels in the order of their names."""
+    text = (await gateway.client.get("/metrics")).text
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for sample in _samples(text):
+        found.setdefault(sample.name.removeprefix("fetchwise_"), {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def _samples(text: str) -> Iterator[Any]:
+    for family in text_string_to_metric_families(text):
+        yield from (sample for sample in family.samples if sample.name.startswith("fetchwise_"))
+
+
+async def test_before_the_first_question(gateway: FakeGateway) -> None:
+    """No traffic is no error: nothing is known, everything says what it needs, and no gauge makes a number up."""
+    found = await breakeven(gateway)
+    assert found.sentence.startswith("The gate decided no question")
+    assert found.reference == "k1"
+    assert found.skip_rate.needs == "30 questions that the gate decided, 0 so far"
+    assert found.costs["money"] is None
+    shown = await metrics(gateway)
+    assert shown["fallback_info"] == {("k1",): 1}
+    assert not shown.keys() & {"skip_ratio", "break_even_skip_ratio", "gate_cost_ratio"}
+
+
+async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
+    """Shares and tokens are those of the questions asked, and the gauges say the same as the page."""
+    await mixed(gateway)
+    found = await breakeven(gateway)
+    assert (found.window.answers, found.window.gated, found.window.workers) == (160, 160, 1)
+    assert {name: share.value for name, share in found.shares.items()} == {
+        "k0": 0.5,
+        "k1": 0.25,
+        "k5": 0.25,
+        "abstain": 0.0,
+    }
+    assert found.skip_rate.value == 0.5
+    tokens = found.costs["tokens"]
+    assert tokens is not None
+    assert all(part.n >= 40 and part.value is not None for part in tokens.parts.values())
+    spent = tokens.parts
+    expected = _value(spent["cb"]) + 0.25 * _value(spent["ob1"]) + 0.25 * _value(spent["ob5"])
+    assert tokens.gate.value == pytest.approx(expected)
+    assert any("sent there by the gate" in caveat for caveat in found.caveats)
+    shown = await metrics(gateway)
+    assert shown["skip_ratio"] == {(): 0.5}
+    assert shown["gated_total"] == {("0",): 80, ("1",): 40, ("5",): 40}
+    assert shown["break_even_skip_ratio"].keys() == {(c, k) for c in ("latency", "tokens") for k in ("k1", "k5")}
+    for (cost, reference), value in shown["gate_cost_ratio"].items():
+        view = found.costs[cost]  # type: ignore[index]
+        assert view is not None
+        assert view.against[reference].gate_cost_ratio.value == value  # type: ignore[index]
+
+
+def _value(estimate: Any) -> float:
+    assert estimate.value is not None
+    return float(estimate.value)
+
+
+async def test_withheld_answers_are_shares_of_their_own_and_cost_what_they_read(open_gateway: Open) -> None:
+    """Abstentions are no skips: k is what was read."""
+    async with open_gateway(artifact={"abstention": an_abstention(tau=0.5)}) as gateway:
+        gateway.reader.says(UNSURE, "No idea", sure=0.3)
+        await ask(gateway, UNSURE, 30)
+        found = await breakeven(gateway)
+    assert (found.shares["abstain"].value, found.skip_rate.value) == (1.0, 0.0)
+
+
+async def test_what_the_caller_chose_is_not_gated(gateway: FakeGateway) -> None:
+    """Questions with a policy of their own tell what passages cost, and nothing about the gate."""
+    await ask(gateway, SURE, 30, policy="always")
+    await ask(gateway, SURE, 5, retrieval="forbidden")
+    found = await breakeven(gateway)
+    assert (found.window.answers, found.window.gated) == (35, 0)
+    assert found.costs["latency"] is not None
+    assert found.costs["latency"].parts["ob5"].n == 30
+    assert found.caveats == []
+
+
+async def test_money_needs_a_tariff(open_gateway: Open) -> None:
+    """With prices there is money, in the answer and in the gauges."""
+    async with open_gateway(artifact={}, tariff_call=2.0) as gateway:
+        await mixed(gateway)
+        found = await breakeven(gateway)
+        money = found.costs["money"]
+        assert money is not None
+        assert money.gate.value == pytest.approx(1.0)
+        # Only calls are paid for, so skipping any saves.
+        assert money.against["k5"].verdict == "saves"
+        assert money.against["k5"].break_even_skip.value == 0.0
+        assert (await metrics(gateway))["gate_cost_ratio"]["money", "k5"] == pytest.approx(0.5)
+
+
+async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) -> None:
+    """Nothing gates, and five passages are what serves."""
+    async with open_gateway() as gateway:
+        await ask(gateway, SURE, 3)
+        found = await breakeven(gateway)
+        assert (found.reference, found.window.answers, found.window.gated) == ("k5", 3, 0)
+        shown = await metrics(gateway)
+        assert shown["fallback_info"] == {("k5",): 1}
+        assert shown["calibrator_info"] == {("false", "none"): 1}
+
+
+async def test_the_window_is_the_callers_choice(gateway: FakeGateway) -> None:
+    """A window in the query is answered for; the default is the setting."""
+    assert (await breakeven(gateway, "?window=60")).window.seconds == 60
+    assert (await breakeven(gateway)).window.seconds == gateway.settings.break_even_window_s
+
+
+@pytest.mark.parametrize("window", ["0", "-5", "86401", "1.5", "nan", "inf", "soon", "", "1e3", "9" * 400])
+async def test_a_bad_window_is_a_422(gateway: FakeGateway, window: str) -> None:
+    """In the one error shape, naming the field."""
+    response = await gateway.client.get("/breakeven", params={"window": window})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request"
+    assert [one["field"] for one in error["fields"]] == ["query.window"]
+
+
+async def test_the_figures_are_computed_once_a_second(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask: within the second, new questions do not show yet."""
+    monkeypatch.setattr(gate_watch, "FRESH_S", 60.0)
+    assert (await breakeven(gateway)).window.answers == 0
+    await ask(gateway, SURE, 1)
+    assert (await breakeven(gateway)).window.answers == 0
+    assert (await breakeven(gateway, "?window=60")).window.answers == 1
+
+
+async def test_a_search_that_fails_saves_nothing(gateway: FakeGateway) -> None:
+    """Questions that got no passages because the vectors are down do not count as skipped."""
+    gateway.reader.says(UNSURE, "No idea", k=0, sure=0.3)
+    gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
+    await ask(gateway, UNSURE, 30)
+    found = await breakeven(gateway)
+    assert (found.window.answers, found.window.gated) == (30, 0)
+
+
+async def test_the_schema_has_an_example_that_fits_it(gateway: FakeGateway) -> None:
+    """What /docs shows is what a client could get."""
+    schema = (await gateway.client.get("/openapi.json")).json()
+    operation = schema["paths"]["/breakeven"]["get"]
+    assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorOut")
+    assert schema["components"]["schemas"]["BreakEvenOut"]["examples"]
+    # From the model itself, because FastAPI leaves null out of the examples that it shows.
+    (example,) = BreakEvenOut.model_json_schema()["examples"]
+    BreakEvenOut.model_validate(example)
+
+
+async def test_which_parts_answer_is_shown(open_gateway: Open) -> None:
+    """By the same pings as readiness: vectors without the collection are not up."""
+    async with open_gateway(collection=False) as gateway:
+        # The watch began its pings before this one, which asks the same of the same parts.
+        assert (await gateway.client.get("/readyz")).status_code == 503
+        assert (await metrics(gateway))["part_up"] == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}

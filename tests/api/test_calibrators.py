@@ -1,0 +1,195 @@
+"""`GET /calibrators`, revocation as seen from outside, and drawing answers for feedback."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from app.adapters.artifact_store import ArtifactStore
+from app.api.calibrator_survey import CalibratorsOut
+from app.api.schemas import Receipt
+from tests.fakes.gateway import FakeGateway, matching
+
+from .conftest import Open
+
+EVIDENCE = "fetchwise_drift_evidence "
+ASKED = "What is the capital of France?"
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again, for as long as a slow machine may take."""
+    async with asyncio.timeout(30):
+        while not await reached():  # noqa: ASYNC110 what is waited for has no event to give
+            await asyncio.sleep(0.02)
+
+
+async def calibrator(gateway: FakeGateway) -> dict[str, Any]:
+    """What readiness says of it."""
+    said = (await gateway.client.get("/readyz")).json()["calibrator"]
+    assert isinstance(said, dict)
+    return said
+
+
+async def listed(gateway: FakeGateway, **query: Any) -> CalibratorsOut:
+    response = await gateway.client.get("/calibrators", params=query)
+    assert response.status_code == 200, response.text
+    return CalibratorsOut.model_validate(response.json())
+
+
+async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
+    """Versions newest first, what serves, what each was fitted on, and what is wrong with those that cannot serve."""
+    store = ArtifactStore(gateway.settings.calibrators)
+    store.publish(await matching(gateway.reader, gateway.embedder, version="3-foreign", max_tokens=48))
+    (store.folder / "4-broken.json").write_text("{")
+    found = await listed(gateway)
+    assert found.current == found.serving == "2026-01-31-0a1b2c3d"
+    assert found.problem == ""
+    by_version = {one.version: one for one in found.versions}
+    assert list(by_version) == ["4-broken", "3-foreign", "2026-01-31-0a1b2c3d"]
+    assert "not JSON" in by_version["4-broken"].problem
+    assert by_version["4-broken"].policies is None
+    assert "max_tokens: fitted on 48, running 24" in by_version["3-foreign"].problem
+    served = by_version["2026-01-31-0a1b2c3d"]
+    assert (served.current, served.serving, served.certified, served.problem) == (True, True, True, "")
+    assert served.identity is not None
+    assert served.identity["reader"] == "fake"
+    assert served.policies is not None
+    assert (served.policies["graded"].tau0, served.policies["graded"].tau1) == (0.75, 0.5)
+    assert served.policies["graded"].certificate is not None
+    assert [(change.version, change.by) for change in found.changes] == [("2026-01-31-0a1b2c3d", "promote")]
+    assert [one.version for one in (await listed(gateway, limit=1)).versions] == ["4-broken"]
+
+
+async def test_a_refused_current_is_told(gateway: FakeGateway) -> None:
+    """Where CURRENT names what cannot serve, both versions are there, and the problem says which serves."""
+    store = ArtifactStore(gateway.settings.calibrators)
+    artifact = await matching(gateway.reader, gateway.embedder, version="foreign", max_tokens=48)
+    store.publish(artifact)
+    store.promote("foreign")
+
+    async def refused() -> bool:
+        return bool((await listed(gateway)).problem)
+
+    await until(refused)
+    found = await listed(gateway)
+    assert (found.current, found.serving) == ("foreign", "2026-01-31-0a1b2c3d")
+    assert "the one before keeps serving" in found.problem
+    reply = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+    assert reply["decision"]["calibrator"]["version"] == "2026-01-31-0a1b2c3d"
+
+
+async def test_no_folder_is_no_error(open_gateway: Open) -> None:
+    """Before the first refit there is nothing to list, and the problem says what that means."""
+    async with open_gateway() as gateway:
+        found = await listed(gateway)
+        assert (found.current, found.serving, found.versions, found.changes) == (None, None, [], [])
+        assert "no calibrator" in found.problem
+
+
+async def test_a_folder_that_makes_no_sense_is_told(gateway: FakeGateway) -> None:
+    """CURRENT that names nothing is a problem in the reply, not a failed request."""
+    (gateway.settings.calibrators / "CURRENT").write_text("../x")
+    found = await listed(gateway)
+    assert found.current is None
+    assert "does not name a version" in found.problem
+
+
+@pytest.mark.parametrize("limit", ["0", "501", "many"])
+async def test_a_senseless_limit_is_a_422(gateway: FakeGateway, limit: str) -> None:
+    """In the one shape."""
+    response = await gateway.client.get("/calibrators", params={"limit": limit})
+    assert response.status_code == 422
+    assert response.json()["error"]["fields"][0]["field"].endswith("limit")
+
+
+async def wrong(gateway: FakeGateway, times: int) -> list[dict[str, Any]]:
+    """Ask, and say of every answer that it was wrong."""
+    receipts = []
+    for _ in range(times):
+        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+        reply = await gateway.client.post("/feedback", json={"id": receipt["id"], "correct": False})
+        assert reply.status_code == 200, reply.text
+        receipts.append(receipt)
+    return receipts
+
+
+async def test_feedback_revokes_until_another_version(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong answers shown as sure take the calibrator out of force: its fallback serves, and everyone says so.
+
+    A restart does not forget it, even where only the log is left, and a new version is clean.
+    """
+    monkeypatch.setattr("app.observers.drift.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("app.adapters.gatekeeper.POLL_S", 0.02)
+    async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
+        before = await wrong(gateway, 40)
+        assert before[0]["decision"]["reason"] == "confident"
+        assert all(receipt["feedback_wanted"] for receipt in before)
+
+        async def revoked() -> bool:
+            return bool((await calibrator(gateway))["revoked"])
+
+        await until(revoked)
+        state = await calibrator(gateway)
+        assert not state["certified"]
+        assert "is revoked, its fallback action serves" in state["problem"]
+        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+        assert (receipt["k"], receipt["decision"]["reason"]) == (1, "not_certified")
+        assert not receipt["decision"]["calibrator"]["certified"]
+        scraped = (await gateway.client.get("/metrics")).text
+        assert "fetchwise_drift_revoked 1.0" in scraped
+        assert 'fetchwise_calibrator_info{certified="revoked",version="2026-01-31-0a1b2c3d"} 1.0' in scraped
+        (version,) = (await listed(gateway)).versions
+        assert version.problem.startswith("revoked: of late, confidences exceed")
+    async with open_gateway(artifact={}, solicit_share=1.0) as again:
+        assert (await calibrator(again))["revoked"]
+        (again.settings.data_dir / "revoked.json").unlink()
+    async with open_gateway(artifact={}, solicit_share=1.0) as from_log:
+        assert (await calibrator(from_log))["revoked"]
+        store = ArtifactStore(from_log.settings.calibrators)
+        store.publish(await matching(from_log.reader, from_log.embedder, version="new"))
+        store.promote("new")
+        clean = {"version": "new", "certified": True, "problem": "", "revoked": False}
+
+        async def mended() -> bool:
+            return await calibrator(from_log) == clean
+
+        await until(mended)
+
+
+async def test_feedback_nobody_asked_for_shows_nothing(open_gateway: Open) -> None:
+    """Those who complain unasked are no sample: their feedback is kept, and revokes nothing."""
+    async with open_gateway(artifact={}, solicit_share=0.0) as gateway:
+        receipts = await wrong(gateway, 60)
+        assert not any(receipt["feedback_wanted"] for receipt in receipts)
+    async with open_gateway(artifact={}, solicit_share=0.0) as again:
+        # A start reads the whole log before it serves.
+        assert not (await calibrator(again))["revoked"]
+        assert "fetchwise_drift_evidence 0.0" in (await again.client.get("/metrics")).text
+
+
+async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With FETCHWISE_DRIFT_ACTION=alert the evidence is there to see, and the calibrator serves on."""
+    monkeypatch.setattr("app.observers.drift.LOOK_EVERY_S", 0.02)
+    async with open_gateway(artifact={}, solicit_share=1.0, drift_action="alert") as gateway:
+        await wrong(gateway, 40)
+
+        async def shown() -> bool:
+            (line,) = [
+                line for line in (await gateway.client.get("/metrics")).text.splitlines() if line.startswith(EVIDENCE)
+            ]
+            return float(line.split()[1]) >= 1.0
+
+        await until(shown)
+        assert not (await calibrator(gateway))["revoked"]
+        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+        assert receipt["decision"]["reason"] == "confident"
+
+
+async def test_nobody_is_asked_where_nothing_is_kept(open_gateway: Open) -> None:
+    """Without a decision log feedback would go nowhere, so none is asked for, and drift is not judged."""
+    async with open_gateway(artifact={}, solicit_share=1.0, decision_log="off") as gateway:
+        receipt = Receipt.model_validate((await gateway.client.post("/answer", json={"question": ASKED})).json())
+        assert not receipt.feedback_wanted
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+        assert not any(line.startswith(EVIDENCE) for line in lines)

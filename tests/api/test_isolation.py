@@ -1,0 +1,198 @@
+"""A key of one tenant never sees a passage of another, whatever is asked, over the embedded vector engine."""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from app.adapters.qdrant_edge import QdrantEdge
+from app.main import create_app
+from app.ports import Passage
+from app.settings import Settings
+from tests.fakes.artifacts import TAU_BINARY, a_fit
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.gateway import fake_parts_opener, matching, publish
+from tests.fakes.keys import make_key
+from tests.fakes.reader import FakeReader, Scripted, pieces, surely
+
+TRIES = 10_000
+OURS, THEIRS = "acme", "zeta"
+WORDS = ["budget", "merger", "salary", "plan", "prototype", "contract", "invoice", "roadmap", "password", "board"]
+COLLECTIONS = {"demo": (OURS, THEIRS), "archive": (OURS, THEIRS), "theirs": (THEIRS,)}
+
+
+def passages(tenant: str) -> list[Passage]:
+    """Nearly the same texts for both tenants, so that each question is as near to one as to the other."""
+    return [
+        Passage(
+            id=f"{tenant}-{number}",
+            title=f"{first} {second}",
+            text=f"The {first} {second} of {tenant}-secret-{number} is confidential.",
+            payload={
+                "tenant": tenant,
+                "lang": ("en", "de")[number % 2],
+                "year": 2020 + number % 3,
+                "open": number % 5 == 0,
+            },
+        )
+        for number, (first, second) in enumerate((a, b) for a in WORDS for b in WORDS if a != b)
+    ]
+
+
+class Moody(FakeReader):
+    """As sure as the dice say, so that every path is taken: none, one, five, five after one, and no answer."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self._dice = dice
+
+    def _scripted(self, question: str, passages: Sequence[Passage]) -> Scripted:
+        text = passages[0].text if passages else "I cannot tell."
+        # One passage often does not convince, so that five are read after it.
+        sure = self._dice.choice([0.1, 0.1, 0.95] if len(passages) == 1 else [0.1, 0.3, 0.55, 0.65, 0.8, 0.95])
+        return Scripted(text, tuple(surely(sure) for _ in pieces(text)))
+
+
+class World:
+    """A gateway whose collections hold the passages of two tenants, and raw access to it."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        self.dice = dice
+        self.reader, self.embedder = Moody(dice), FakeEmbedder()
+        self.vectors = QdrantEdge(folder / "vectors")
+        self.settings = Settings(
+            data_dir=folder,
+            calibrators=folder / "calibrators",
+            decision_log="off",
+            # Ways to the passages that no request asks for.
+            explore_share=0.1,
+            shadow_share=0.5,
+            learning_budget=10.0,
+        )
+        _, self.presented = make_key(folder / "keys.json", where={"tenant": OURS})
+        _, self.listed = make_key(folder / "keys.json", where={"tenant": OURS}, collections=["archive", "demo"])
+        _, self.unbound = make_key(folder / "keys.json")
+        self.app = create_app(self.settings, parts_opener=fake_parts_opener(self.reader, self.embedder, self.vectors))
+
+    async def fill(self) -> None:
+        """Put both tenants' passages side by side, and publish a calibrator."""
+        for collection, tenants in COLLECTIONS.items():
+            await self.vectors.create(collection, dimension=self.embedder.dimension)
+            for tenant in tenants:
+                all_of = passages(tenant)
+                stored = await self.embedder.embed_passages([f"{one.title} {one.text}" for one in all_of])
+                await self.vectors.add(collection, all_of, stored)
+        policies = {"graded": a_fit(escalate=True), "binary": a_fit(TAU_BINARY, TAU_BINARY)}
+        publish(self.settings.calibrators, await matching(self.reader, self.embedder, policies=policies))
+
+    async def ask(self, presented: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """One request, straight to the application: a client library would take most of the time."""
+        sent: list[dict[str, Any]] = []
+        content = orjson.dumps(body)
+        headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {presented}".encode())]
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/answer",
+                 "raw_path": b"/answer", "root_path": "", "scheme": "http", "query_string": b"", "headers": headers,
+                 "client": ("127.0.0.1", 1), "server": ("gateway", 80)}  # fmt: skip
+        coming = iter([{"type": "http.request", "body": content, "more_body": False}])
+        gone = asyncio.Event()
+
+        async def receive() -> Any:
+            if (message := next(coming, None)) is not None:
+                return message
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+    def question(self) -> dict[str, Any]:
+        """Anything that a tenant might send, and much that only somebody who looks for a hole would."""
+        dice = self.dice
+        words = dice.sample(WORDS, 2)
+        body: dict[str, Any] = {
+            "question": dice.choice(
+                [
+                    f"What is the {words[0]} {words[1]} of {THEIRS}?",
+                    f"{THEIRS}-secret-{dice.randrange(90)}",
+                    f"{words[0]} {words[1]} confidential {THEIRS} tenant",
+                    f'tenant={THEIRS} ["tenant","{THEIRS}"] {words[0]}',
+                ]
+            ),
+            "policy": dice.choice(["graded", "binary", "utility", "always", "never", None]),
+            "retrieval": dice.choice(["auto", "auto", "required", "forbidden"]),
+            "abstain": dice.random() < 0.5,
+        }
+        if dice.random() < 0.4:
+            body["collection"] = dice.choice([*COLLECTIONS, "nowhere", "../demo", "demo/../theirs", "DEMO", "demo "])
+        if dice.random() < 0.6:
+            body["filter"] = dict(self._condition() for _ in range(dice.randrange(4)))
+        if dice.random() < 0.2:
+            body["max_tokens"] = dice.choice([1, 24, 512])
+        if dice.random() < 0.1:
+            body["tags"] = {"tenant": THEIRS}
+        return body
+
+    def _condition(self) -> tuple[str, str | int | bool]:
+        names = ["tenant", "tenant", "lang", "year", "open", "terms", "fields.tenant", "tenant[]", "Tenant", "tenant ",
+                 "id", "text", "fields", '"tenant"', "*", '["tenant"']  # fmt: skip
+        values: list[str | int | bool] = [OURS, THEIRS, "en", "de", 2020, 2021, True, False, 1, "", "*",
+                                          f'["tenant","{THEIRS}"]', f"{THEIRS}-1"]  # fmt: skip
+        return self.dice.choice(names), self.dice.choice(values)
+
+    def leaked(self, body: bytes) -> bool:
+        """Whether the reply, or any prompt that the reader was given for it, holds something of the other tenant."""
+        read = [passage for prompt in self.reader.prompts for passage in prompt.passages]
+        self.reader.prompts.clear()
+        # The question itself speaks of them, and is not in a receipt.
+        return f"of {THEIRS}-secret-".encode() in body or any(one.payload["tenant"] != OURS for one in read)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Seeded anew each time; pytest shows the seed where a test fails."""
+    seed = int(os.environ.get("FETCHWISE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+    print(f"FETCHWISE_TEST_SEED={seed}")
+    made = World(tmp_path, random.Random(seed))
+    await made.fill()
+    async with made.app.router.lifespan_context(made.app):
+        yield made
+
+
+async def test_without_a_filter_the_other_tenant_is_found(world: World) -> None:
+    """So that the test below could fail: the same questions do lead to those passages."""
+    leaks = 0
+    for _ in range(300):
+        _, body = await world.ask(world.unbound, world.question())
+        leaks += world.leaked(body)
+    assert leaks > 20
+
+
+@pytest.mark.timeout(900)
+async def test_a_tenant_never_sees_another(world: World) -> None:
+    """Ten thousand times, over random questions, filters, collections, policies and modes of retrieval."""
+    seen: Counter[Any] = Counter()
+    for number in range(TRIES):
+        asked = world.question()
+        status, body = await world.ask(world.presented if number % 2 else world.listed, asked)
+        assert not world.leaked(body), (asked, body)
+        seen[status] += 1
+        if status == 200:
+            receipt = orjson.loads(body)
+            assert all(citation["id"].startswith(OURS) for citation in receipt["citations"]), asked
+            seen[receipt["action"]] += 1
+            seen["escalated"] += receipt["k"] == 5 and receipt["decision"]["reason"] == "borderline"
+            seen["read"] += bool(receipt["citations"])
+        else:
+            assert status in {403, 404, 422, 503}, (asked, body)
+    # Every path was taken often.
+    often = (200, 403, 404, "k0", "k1", "k5", "abstain", "read", "escalated")
+    assert all(seen[what] > TRIES / 1000 for what in often), seen

@@ -1,0 +1,108 @@
+"""The whole loop in one running gateway: confidence stops coming true, the gate is revoked, refitted and back."""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import shadow
+from app.adapters import gatekeeper
+from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_store import SqlDecisionStore
+from app.observers import drift
+from app.refit.from_log import identities, read_log
+from app.refit.options import Options
+from app.refit.publish import publish
+from app.refit.refit import refit
+from tests.fakes.gateway import FakeGateway
+
+from .conftest import Open
+from .test_operations import metrics, sample
+
+RIGHT, WRONG = "Certainly right.", "Certainly wrong."
+
+
+@dataclass
+class World:
+    """Questions whose closed-book answer is right as often as it is sure, until the reader's knowledge goes."""
+
+    gateway: FakeGateway
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+    known: bool = True
+    asked: int = 0
+
+    async def ask(self) -> dict[str, Any]:
+        """Ask something new, and judge the answer by its reference."""
+        self.asked += 1
+        question = f"What is the secret of number {self.asked}?"
+        sure = self.chance.uniform(0.3, 0.99)
+        rates = {0: sure if self.known else sure - 0.5, 1: 0.8, 5: 0.85}
+        for k, rate in rates.items():
+            text = RIGHT if self.chance.random() < rate else WRONG
+            self.gateway.reader.says(question, text, k=k, sure=sure if k == 0 else 0.8)
+        receipt: dict[str, Any] = (await self.gateway.client.post("/answer", json={"question": question})).json()
+        said = await self.gateway.client.post("/feedback", json={"id": receipt["id"], "references": ["right"]})
+        assert said.status_code == 200, said.text
+        return receipt
+
+    async def problem(self) -> str:
+        """What /readyz says about the calibrator."""
+        problem: str = (await self.gateway.client.get("/readyz")).json()["calibrator"]["problem"]
+        return problem
+
+
+async def test_drift_revokes_and_a_refit_from_the_log_restores(
+    open_gateway: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No restart anywhere: alarm, fallback, refit on shadow runs since the change, and the new version serves."""
+    monkeypatch.setattr(drift, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(gatekeeper, "POLL_S", 0.02)
+    monkeypatch.setattr(shadow, "IDLE_S", 0.0)
+    learning = {"solicit_share": 1.0, "shadow_share": 1.0, "learning_budget": 100.0}
+    async with open_gateway(artifact={}, **learning) as gateway:
+        world = World(gateway)
+        for _ in range(100):
+            await world.ask()
+        assert await world.problem() == ""
+
+        world.known, changed = False, time.time()
+        while "revoked" not in await world.problem() and world.asked < 500:
+            await world.ask()
+        assert world.asked < 500, "the alarm never came"
+        receipt = await world.ask()
+        assert (receipt["decision"]["reason"], receipt["k"]) == ("not_certified", 1)
+        assert sample(await metrics(gateway), "drift_revoked") == 1
+
+        while world.asked < 800:
+            await world.ask()
+        runs = world.asked - 100
+        for _ in range(500):
+            if sample(await metrics(gateway), "shadow_runs_total", end="done") >= runs:
+                break
+            await asyncio.sleep(0.02)
+        version = await asyncio.to_thread(refitted, gateway.settings.data_dir, gateway.settings.calibrators, changed)
+        for _ in range(500):
+            receipt = await world.ask()
+            if receipt["decision"]["calibrator"]["version"] == version:
+                break
+        assert receipt["decision"]["calibrator"] == {"version": version, "certified": True}
+        assert await world.problem() == ""
+        assert sample(await metrics(gateway), "drift_revoked") == 0
+
+
+def refitted(data: Path, calibrators: Path, since: float) -> str:
+    """What `fetchwise refit --from-log` does beside a running gateway; the version that it makes CURRENT."""
+    store = SqlDecisionStore.open(str(data / "decisions.sqlite3"))
+    try:
+        lessons = Lessons(store.engine, collection="demo", since=since)
+        learned = read_log(lessons, identity_of=identities(calibrators))
+    finally:
+        store.close()
+    options = Options(calibrators.name, "2026-01-31T12:00:00Z", epsilon=0.1, risk_target=0.4)
+    artifact, summary = refit(learned.outcomes, options, aside=learned.aside)
+    assert publish(artifact, calibrators, test=summary.test, epsilon=0.1).current
+    return artifact.version

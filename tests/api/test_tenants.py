@@ -1,0 +1,117 @@
+"""What a key is held to: its collections, its filter, its limits, and its own answers."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.errors import UpstreamUnavailable
+from tests.fakes.keys import make_key
+
+from .conftest import Open
+from .keyed import ASKED, Keyed
+from .test_errors import check_shape
+from .test_feedback import kept
+
+
+async def test_collections_and_filters(keyed: Keyed) -> None:
+    """403 says what is not allowed, whether or not it exists."""
+    _, presented = keyed.make(collections=["demo"], where={"lang": "en"})
+    await keyed.known(presented)
+    for collection in ("nowhere", "other"):
+        error = check_shape(await keyed.ask(presented, collection=collection), 403, "denied")
+        assert "collection" in error.error.message
+    error = check_shape(await keyed.ask(presented, filter={"lang": "fr"}), 403, "denied")
+    assert error.error.message.startswith("filter.lang")
+    for fine in ({}, {"collection": "demo"}, {"filter": {"lang": "en"}}, {"filter": {"year": 7}}):
+        assert (await keyed.ask(presented, **fine)).status_code == 200
+    counted = await keyed.denied()
+    assert (counted["collection"], counted["filter"]) == (2, 1)
+
+
+async def test_a_forced_filter_is_never_certified(keyed: Keyed) -> None:
+    """The certificate is about the whole collection."""
+    (_, free), (_, bound) = keyed.make(), keyed.make(where={"lang": "en"})
+    await keyed.known(free, bound)
+    assert (await keyed.ask(free)).json()["decision"]["calibrator"]["certified"] is True
+    assert (await keyed.ask(bound)).json()["decision"]["calibrator"]["certified"] is False
+
+
+async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute's worth at once, then 429; who waits as told is served, and the others never noticed."""
+    now = 5000.0
+    monkeypatch.setattr(keyed.gateway.app.state.guard.meters, "_clock", lambda: now)
+    (_, presented), (_, other) = keyed.make(per_minute=3), keyed.make(per_minute=3)
+    await keyed.known(presented, other)
+    assert [(await keyed.ask(presented)).status_code for _ in range(3)] == [200] * 3
+    refused = await keyed.ask(presented)
+    error = check_shape(refused, 429, "over_limit")
+    assert "3 requests a minute" in error.error.message
+    assert refused.headers["retry-after"] == "20"
+    assert (await keyed.send("POST", "/feedback", presented)).status_code == 429
+    assert (await keyed.ask(other)).status_code == 200
+    now += 19.0
+    assert (await keyed.ask(presented)).headers["retry-after"] == "1"
+    now += 1.0
+    assert (await keyed.ask(presented)).status_code == 200
+    assert (await keyed.denied())["rate"] == 3
+
+
+async def test_questions_at_once(keyed: Keyed) -> None:
+    """The key's own limit, whatever the gateway could take on; it is free again when one ends, however it ends."""
+    (_, presented), (_, other) = keyed.make(at_once=2), keyed.make()
+    await keyed.known(presented, other)
+    reader = keyed.gateway.reader
+    reader.hang = True
+    working = [asyncio.create_task(keyed.ask(presented)) for _ in range(2)]
+    while reader.calls < 2:  # noqa: ASYNC110 the reader has no event to wait for
+        await asyncio.sleep(0)
+    refused = await keyed.ask(presented)
+    check_shape(refused, 429, "over_limit")
+    reader.hang = False
+    assert (await keyed.ask(other)).status_code == 200
+    working[0].cancel()
+    await asyncio.gather(working[0], return_exceptions=True)
+    assert (await keyed.ask(presented)).status_code == 200
+    reader.fail_with = UpstreamUnavailable("reader", "down")
+    assert [(await keyed.ask(presented)).status_code for _ in range(3)] == [503] * 3
+    working[1].cancel()
+    await asyncio.gather(working[1], return_exceptions=True)
+    assert (await keyed.denied())["concurrency"] == 1
+
+
+async def test_feedback_is_for_ones_own_answers(keyed: Keyed) -> None:
+    """Another key's id, an unknown id and one from before there were keys are the same 404, word for word."""
+    (mine, me), (_, you) = keyed.make(), keyed.make()
+    await keyed.known(me, you)
+    identifier = (await keyed.ask(me)).json()["id"]
+
+    async def judge(presented: str, about: str) -> httpx.Response:
+        return await keyed.send("POST", "/feedback", presented, json={"id": about})
+
+    theirs, unknown = await judge(you, identifier), await judge(you, "f" * 24)
+    for refused, about in ((theirs, identifier), (unknown, "f" * 24)):
+        error = check_shape(refused, 404, "unknown_decision")
+        assert error.error.message.replace(about, "ID") == unknown.json()["error"]["message"].replace("f" * 24, "ID")
+    assert kept(keyed.gateway, "feedback") == []
+    assert (await judge(me, identifier)).status_code == 200
+    (decision,), (verdict,) = kept(keyed.gateway, "decisions"), kept(keyed.gateway, "feedback")
+    assert decision["key"] == verdict["key"] == mine.id
+
+
+async def test_what_was_answered_without_keys_is_nobodys(open_gateway: Open, tmp_path: Path) -> None:
+    """A key cannot judge it; where keys are off, nobody can judge what was answered to a key."""
+    path = tmp_path / "data" / "keys.json"
+    async with open_gateway(artifact={}) as gateway:
+        before = (await gateway.client.post("/answer", json=ASKED)).json()["id"]
+    _, presented = make_key(path)
+    async with open_gateway() as gateway:
+        keyed = Keyed(gateway, path)
+        assert (await keyed.send("POST", "/feedback", presented, json={"id": before})).status_code == 404
+        during = (await keyed.ask(presented)).json()["id"]
+    path.unlink()
+    async with open_gateway() as gateway:
+        for identifier, status in ((during, 404), (before, 200)):
+            said = {"id": identifier, "correct": True}
+            assert (await gateway.client.post("/feedback", json=said)).status_code == status

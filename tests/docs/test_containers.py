@@ -1,0 +1,196 @@
+"""The images and the stack of containers agree with the tree: settings, paths, versions, users, secrets."""
+
+import re
+import tomllib
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from app.main import VERSION
+from app.settings import Settings
+from tests.docs.dockerfile import ROOT, Stage, pip_installs, stages
+
+COMPOSE: dict[str, Any] = yaml.safe_load(
+    # As compose does where the variables are not set: each has a default.
+    re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "docker-compose.yml").read_text())
+)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+STAGES = stages()
+TARGETS = [STAGES["lean"], STAGES["embedded"]]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = {f"FETCHWISE_{name.upper()}" for name in Settings.model_fields}
+
+each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES.keys())
+each_target = pytest.mark.parametrize("target", TARGETS, ids=lambda stage: stage.name)
+
+
+def pinned(package: str) -> str:
+    """The version of a package that constraints.txt names."""
+    found = re.search(rf"^{package}==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def is_pinned(image: str) -> bool:
+    """Whether the tag names one version to the last number."""
+    return re.fullmatch(r"[\w./-]+:(\w+-)?v?\d+\.\d+\.\d+(-[\w-]+)?", image) is not None
+
+
+def test_what_counts_as_pinned() -> None:
+    """A digit more or less matters: floating tags move."""
+    assert is_pinned("prom/prometheus:v3.1.0")
+    assert is_pinned("ghcr.io/some/server:cpu-1.9.3")
+    assert not any(map(is_pinned, ("qdrant/qdrant", "a/b:latest", "a/b:1.2", "python:3.11-slim")))
+
+
+@each_service
+def test_services_are_pinned_and_have_a_health_check(service: dict[str, Any]) -> None:
+    """Every image is one version, and every service can be waited for."""
+    assert is_pinned(service["image"])
+    check = service["healthcheck"]
+    assert check["test"][0] == "CMD"
+    assert {"interval", "timeout", "retries", "start_period"} <= check.keys()
+
+
+@each_service
+def test_ports_are_for_this_machine_alone(service: dict[str, Any]) -> None:
+    """Nothing is bound to an address that others reach."""
+    for port in service.get("ports", []):
+        assert str(port).startswith("127.0.0.1:")
+
+
+@each_service
+def test_mounts_exist(service: dict[str, Any]) -> None:
+    """What is mounted from the tree is in the tree and read-only; every other mount is a named volume."""
+    for mount in service.get("volumes", []):
+        source, target, *mode = mount.split(":")
+        assert PurePosixPath(target).is_absolute()
+        if source.startswith("."):
+            assert (ROOT / source).exists(), source
+            assert mode == ["ro"]
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+def test_no_volume_is_left_over() -> None:
+    """Every declared volume is used."""
+    used = {mount.partition(":")[0] for service in SERVICES.values() for mount in service.get("volumes", [])}
+    assert COMPOSE["volumes"].keys() <= used
+
+
+@each_service
+def test_settings_are_real_and_valid(service: dict[str, Any]) -> None:
+    """Every FETCHWISE_* variable is a setting, and the gateway would take its value."""
+    given = {name: value for name, value in service.get("environment", {}).items() if name.startswith("FETCHWISE_")}
+    assert given.keys() <= SETTINGS
+    Settings(**{name.removeprefix("FETCHWISE_").lower(): value for name, value in given.items()})
+
+
+@each_service
+def test_services_wait_for_what_starts_with_them(service: dict[str, Any]) -> None:
+    """A dependency is waited for until it is healthy, and is there in every profile of whoever waits."""
+    for name, how in service.get("depends_on", {}).items():
+        assert how == {"condition": "service_healthy"}
+        assert set(service["profiles"]) <= set(SERVICES[name]["profiles"])
+
+
+def test_there_is_a_stack_without_a_gpu() -> None:
+    """The profile `cpu` asks for no device, and both profiles have one gateway and the whole monitoring."""
+    for profile in ("cpu", "gpu"):
+        chosen = {name: service for name, service in SERVICES.items() if profile in service["profiles"]}
+        assert len([name for name in chosen if name.startswith("gateway")]) == 1
+        assert {"prometheus", "alertmanager", "grafana"} <= chosen.keys()
+        devices = [one for one in chosen.values() if "devices" in str(one.get("deploy"))]
+        assert len(devices) == (profile == "gpu")
+
+
+def test_the_gateway_calls_services_by_their_names_and_waits_for_them() -> None:
+    """Each URL of the lean gateway leads to a service that it waits for."""
+    lean = SERVICES["gateway-lean"]
+    hosts = {found[1] for value in lean["environment"].values() if (found := re.match(r"http://([\w-]+):\d+$", value))}
+    assert hosts == lean["depends_on"].keys() == {"vllm", "qdrant", "embedder"}
+    assert SERVICES["vllm"]["command"][0] == lean["environment"]["FETCHWISE_READER_MODEL"]
+    assert {"--enable-prefix-caching", "--max-logprobs=20"} <= set(SERVICES["vllm"]["command"])
+
+
+def test_prometheus_scrapes_what_runs() -> None:
+    """The targets are those that the configuration reads, and each is a service or another name of one."""
+    wanted = set(re.findall(r"targets/([\w-]+\.yml)", (ROOT / "deploy/prometheus/prometheus.yml").read_text()))
+    files = list((ROOT / "deploy/compose/targets").iterdir())
+    assert {file.name for file in files} == wanted
+    aliases = SERVICES["gateway-lean"]["networks"]["default"]["aliases"]
+    assert SERVICES["gateway-embedded"]["networks"]["default"]["aliases"] == aliases
+    for file in files:
+        for group in yaml.safe_load(file.read_text()):
+            for target in group["targets"]:
+                assert target.rpartition(":")[0] in {*SERVICES, *aliases}, target
+
+
+def test_versions_agree() -> None:
+    """Images, package and labels are of one version, and the servers are those that the adapters were tested with."""
+    assert PROJECT["version"] == VERSION
+    for name in ("lean", "embedded"):
+        assert SERVICES[f"gateway-{name}"]["image"] == f"fetchwise:{name}-{VERSION}"
+        assert SERVICES[f"gateway-{name}"]["build"]["target"] == name
+    assert f"VERSION={VERSION}" in [step.text for step in STAGES["runtime"].all("ARG")]
+    (vllm,) = PROJECT["optional-dependencies"]["vllm"]
+    assert SERVICES["vllm"]["image"].endswith(f":v{vllm.removeprefix('vllm==')}")
+    assert SERVICES["qdrant"]["image"].rpartition(".")[0].endswith(f":v{pinned('qdrant-client').rpartition('.')[0]}")
+
+
+@each_target
+def test_images_run_as_nobody_in_particular(target: Stage) -> None:
+    """One pinned base, a numeric user that is not root, a health check, a volume for data, and labels."""
+    assert is_pinned(target.image)
+    assert target.steps[-1].name == "USER"
+    assert target.steps[-1].text == "10001:10001"
+    (check,) = target.all("HEALTHCHECK")
+    assert "/healthz" in check.text
+    assert [step.text for step in target.all("VOLUME")] == [target.environment()["FETCHWISE_DATA_DIR"]]
+    labels = {word.partition("=")[0].rpartition(".")[2] for step in target.all("LABEL") for word in step.words}
+    assert labels == {"title", "description", "licenses", "version", "revision"}
+    assert {name for name in target.environment() if name.startswith("FETCHWISE_")} <= SETTINGS
+
+
+def test_no_image_holds_a_secret() -> None:
+    """Keys are given when a container starts: none is an argument or a variable of the build."""
+    for stage in STAGES.values():
+        for step in (*stage.all("ARG"), *stage.all("ENV")):
+            assert not re.search(r"KEY|TOKEN|SECRET|PASSWORD", step.text), step.text
+
+
+def test_what_is_copied_is_there_and_may_be_sent() -> None:
+    """Every source of a COPY exists and is let through by .dockerignore, which lets nothing else through."""
+    copied = {
+        source
+        for stage in STAGES.values()
+        for step in stage.all("COPY")
+        if step.source_stage is None
+        for source in step.words[:-1]
+    }
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignore
+    assert {line[1:] for line in ignore if line.startswith("!")} == copied
+    for source in copied:
+        assert (ROOT / source).exists(), source
+
+
+def test_the_embedded_image_is_installed_as_the_makefile_does() -> None:
+    """The same steps in the same order with the same requirements, so that every `make` has tried them."""
+    recipe = re.findall(r"^\t@\$\(PIP\) (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    expected = pip_installs(" && ".join(f"pip install --constraint constraints.txt {line}" for line in recipe))
+    # The image holds the package itself, not a link to it, and not what development needs.
+    expected[-1] = [word.replace(",dev]", "]") for word in expected[-1] if word != "--editable"]
+    steps = [install for step in STAGES["build-embedded"].all("RUN") for install in pip_installs(step.command)]
+    assert steps == [*expected, ["--no-deps", "--force-reinstall", "."]]
+
+
+def test_the_lean_image_has_no_engine() -> None:
+    """It is installed with the extras that talk and parse, none that computes."""
+    steps = [install for step in STAGES["build-lean"].all("RUN") for install in pip_installs(step.command)]
+    assert steps == [
+        ["--constraint", "constraints.txt", ".[ingest,otel]"],
+        ["--no-deps", "--force-reinstall", "."],
+    ]

@@ -1,0 +1,164 @@
+"""`fetchwise calibrators` as an operator meets it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.adapters.artifact_store import ArtifactStore
+from app.api.calibrator_survey import CalibratorsOut
+from app.cli import main
+from app.cli.console import out
+from tests.fakes.artifacts import a_fit, an_abstention, an_artifact, an_identity, an_uncertified_fit
+
+
+class Console:
+    """Runs commands on one folder, and reads what they print."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.store = ArtifactStore(folder)
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def publish(self, version: str, **changes: Any) -> None:
+        self.store.publish(an_artifact(version=version, **changes))
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Run `calibrators …`; what it printed, on stderr where it failed."""
+        self._monkeypatch.setattr(sys, "argv", ["fetchwise", "calibrators", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self._capsys.readouterr()
+        assert int(ended.value.code or 0) == code, printed
+        return printed.err if code else printed.out + printed.err
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    monkeypatch.setenv("FETCHWISE_CALIBRATORS", str(tmp_path / "calibrators"))
+    monkeypatch.setattr(out, "_width", 300)
+    return Console(tmp_path / "calibrators", monkeypatch, capsys)
+
+
+def test_help_teaches(console: Console) -> None:
+    """Each command says what it does and what to do next."""
+    told = console.run("--help")
+    for word in ("list", "show", "diff", "promote", "rollback", "within seconds"):
+        assert word in told
+    assert "the one before" in console.run("rollback", "--help")
+    assert "without a restart" in console.run("promote", "--help")
+
+
+def test_list_of_nothing_says_what_to_do(console: Console) -> None:
+    """An empty folder is no error."""
+    assert "nothing is served" in console.run("list")
+
+
+def test_list_marks_what_is_current(console: Console) -> None:
+    """Every version is there with its certificate and thresholds; the served one has an arrow and a time."""
+    console.publish("a", policies={"graded": an_uncertified_fit(0.875)}, abstention=an_abstention(certificate=None))
+    console.publish("b", policies={})
+    console.run("promote", "a")
+    (console.store.folder / "c.json").write_text("{")
+    told = console.run("list")
+    (current,) = [line for line in told.splitlines() if "→" in line]
+    at = console.store.history()[-1].at
+    for word in (" a ", "no", "0.875", "0.250 (not certified)", at):
+        assert word in current
+    assert "c cannot be served: " in told
+    assert "unreadable" in told
+
+
+def test_list_as_json_is_what_the_gateway_says(console: Console) -> None:
+    """The same shape as `GET /calibrators`."""
+    console.publish("a")
+    console.publish("b")
+    console.run("promote", "b")
+    found = CalibratorsOut.model_validate_json(console.run("list", "--json"))
+    assert (found.current, found.serving) == ("b", None)
+    assert [(one.version, one.current, one.certified) for one in found.versions] == [
+        ("b", True, True),
+        ("a", False, True),
+    ]
+    assert found.changes[0].by == "promote"
+
+
+def test_show_says_what_is_guaranteed(console: Console) -> None:
+    """In words by default, the file itself with --json; CURRENT where no version is named."""
+    console.publish("a", policies={"graded": a_fit(), "binary": an_uncertified_fit()})
+    console.run("promote", "a")
+    told = console.run("show")
+    assert "with probability 0.95, accuracy is at least that of best_fixed minus 0.02 (800 groups)" in told
+    assert "not certified: too few labels" in told
+    assert "at most 0.2 of the given answers are wrong" in told
+    assert "fake-reader" in told
+    assert console.run("show", "a", "--json") == (console.store.folder / "a.json").read_text()
+    console.publish("bare", identity=None)
+    assert "identity" in console.run("show", "bare")
+
+
+def test_diff_names_each_difference(console: Console) -> None:
+    """Number by number, against CURRENT by default; the long parts on request."""
+    console.publish("a")
+    console.publish("b", policies={"graded": a_fit(0.875)}, report={"test": {"accuracy": 0.5}})
+    console.run("promote", "b")
+    told = console.run("diff", "a")
+    assert "policies.graded.thresholds.tau0" in told
+    assert "0.875" in told
+    assert "report" not in told
+    changed = json.loads(console.run("diff", "a", "b", "--details", "--json"))
+    assert changed["policies.graded.thresholds.tau0"] == {"before": 0.75, "after": 0.875}
+    assert changed["report.test.accuracy"] == {"before": 0.75, "after": 0.5}
+    assert changed["policies.binary.thresholds.tau0"] == {"before": 0.625, "after": None}
+    assert json.loads(console.run("diff", "a", "a", "--json")) == {}
+
+
+def test_promote_and_roll_back(console: Console) -> None:
+    """There and back, as often as there is something before."""
+    for version in ("a", "b"):
+        console.publish(version)
+        assert f"CURRENT is {version}" in console.run("promote", version)
+    assert "CURRENT is a" in console.run("rollback")
+    assert console.store.current() == "a"
+    assert "nothing served before" in console.run("rollback", code=1)
+
+
+@pytest.mark.parametrize("version", ["gone", "../x", "torn", "old", "bare"])
+def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> None:
+    """A file that does not load, or that nothing can match, is one sentence, and CURRENT stays."""
+    console.publish("good")
+    console.run("promote", "good")
+    console.publish("bare", identity=None)
+    for name, (old, new) in {"torn": ('"', ""), "old": ('"schema": 1', '"schema": 0')}.items():
+        console.publish(name)
+        path = console.store.folder / f"{name}.json"
+        path.write_text(path.read_text().replace(old, new))
+    told = console.run("promote", version, code=1)
+    assert told.startswith("error: ")
+    assert version in told
+    assert console.store.current() == "good"
+
+
+def test_promote_tells_of_another_system(console: Console) -> None:
+    """A calibrator for another reader is promoted with a word on when it will serve."""
+    console.publish("a")
+    console.publish("b", identity=an_identity(reader="new"))
+    assert "note" not in console.run("promote", "a")
+    assert "1 differences" in console.run("promote", "b")
+    assert console.store.current() == "b"
+
+
+def test_nothing_to_show(console: Console) -> None:
+    """Without CURRENT a version must be named."""
+    assert "name a version" in console.run("show", code=1)
+
+
+def test_another_folder(console: Console, tmp_path: Path) -> None:
+    """`--folder` overrules the setting."""
+    other = ArtifactStore(tmp_path / "other")
+    other.publish(an_artifact(version="x"))
+    console.run("promote", "x", "--folder", str(other.folder))
+    assert other.current() == "x"
+    assert console.store.current() is None

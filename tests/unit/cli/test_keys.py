@@ -1,0 +1,199 @@
+"""`fetchwise keys` as an operator meets it, and a gateway that will not be open to others by accident."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+
+from app.adapters.key_file import KeyFile
+from app.cli import main
+from app.cli.console import err, out
+from app.cli.serve import check_keys
+from app.decision.access import matching, parts
+from app.errors import ConfigurationError
+from app.settings import Settings
+from tests.fakes.keys import make_key
+
+WORDS: Literal["anyone may ask and see everything"] = "anyone may ask and see everything"
+
+
+class Console:
+    """Runs commands on one file of keys, and reads what they print."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.file = KeyFile(path)
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """Run `keys …`; what it printed on stdout and on stderr."""
+        self._monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self._capsys.readouterr()
+        assert int(ended.value.code or 0) == code, printed
+        return printed.out, printed.err
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    monkeypatch.setenv("FETCHWISE_DATA_DIR", str(tmp_path))
+    for one in (out, err):
+        monkeypatch.setattr(one, "_width", 300)
+    return Console(tmp_path / "keys.json", monkeypatch, capsys)
+
+
+def test_the_key_is_printed_once_and_alone(console: Console) -> None:
+    """On stdout, to be piped; it is the one in the file, and no later command shows it."""
+    printed, said = console.run("keys", "create", "acme")
+    presented = printed.strip()
+    (made,) = console.file.read()
+    assert printed == f"{presented}\n"
+    assert matching({made.id: made.key()}, presented) is not None
+    assert made.id in said
+    secret = parts(presented)[1]
+    shown = console.run("keys", "list"), console.run("keys", "list", "--json"), console.run("keys", "show", made.id)
+    for text in (
+        said,
+        str(shown),
+        str(console.run("keys", "show", presented, "--json")),
+        str(console.run("keys", "revoke", made.id)),
+    ):
+        assert secret not in text
+        assert made.sha256 not in text
+
+
+def test_what_a_key_may_do(console: Console) -> None:
+    """Every option arrives; numbers, truth values and text stay what they are."""
+    console.run(
+        "keys", "create", "acme", "--scope", "operate", "--scope", "answer", "--collection", "a", "--collection", "b",
+        "--filter", "tenant=acme", "--filter", "year=7", "--filter", "open=true", "--filter", 'zip="0815"', "--filter",
+        "eq=a=b", "--per-minute", "60", "--at-once", "4",
+    )  # fmt: skip
+    (made,) = console.file.read()
+    wanted = {
+        "name": "acme",
+        "scopes": ["operate", "answer"],
+        "collections": ["a", "b"],
+        "filter": {"tenant": "acme", "year": 7, "open": True, "zip": "0815", "eq": "a=b"},
+        "per_minute": 60,
+        "at_once": 4,
+        "revoked": None,
+    }
+    assert made.model_dump(mode="json", exclude={"id", "sha256", "created"}) == wanted
+    listed = json.loads(console.run("keys", "list", "--json")[0])
+    assert listed == [made.model_dump(mode="json", exclude={"sha256"})]
+    shown, _ = console.run("keys", "show", made.id)
+    for text in ('tenant="acme" and year=7 and open=true', "operate, answer", "a, b", "60", "4"):
+        assert text in shown
+
+
+def test_a_key_by_default(console: Console) -> None:
+    """It may answer and give feedback, everywhere and without limits."""
+    console.run("keys", "create", "app")
+    (made,) = console.file.read()
+    assert (made.scopes, made.collections, made.filter) == (["answer", "feedback"], [], {})
+    assert (made.per_minute, made.at_once) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--filter", "tenant"], ["--filter", "=a"], ["--scope", "everything"], ["--per-minute", "0"], ["--at-once", "-1"],
+     ["--filter", 'a="x"y"']],
+)  # fmt: skip
+def test_wrong_options_make_no_key(console: Console, wrong: list[str]) -> None:
+    """And say what is wrong."""
+    assert console.run("keys", "create", "x", *wrong, code=2)[1]
+    assert console.file.content() is None
+
+
+def test_a_filter_that_cannot_be(console: Console) -> None:
+    """One sentence."""
+    _, said = console.run("keys", "create", "x", "--filter", f"{'a' * 65}=b", code=1)
+    assert "filter" in said
+    assert "Traceback" not in said
+
+
+def test_revoking(console: Console) -> None:
+    """It stays in the list, with when."""
+    console.run("keys", "create", "acme")
+    (made,) = console.file.read()
+    assert "is revoked" in console.run("keys", "revoke", made.id)[0]
+    assert console.file.read()[0].revoked is not None
+    assert made.id in console.run("keys", "list")[0]
+    assert "no such key" in console.run("keys", "revoke", "000000000000", code=1)[1]
+
+
+def test_no_keys_says_what_to_do(console: Console) -> None:
+    """An empty list is no error."""
+    assert "fetchwise keys create" in console.run("keys", "list")[0]
+
+
+def test_another_file(console: Console, tmp_path: Path) -> None:
+    """`--file` goes before the settings."""
+    console.run("keys", "create", "x", "--file", str(tmp_path / "other.json"))
+    assert console.file.content() is None
+    assert len(KeyFile(tmp_path / "other.json").read()) == 1
+
+
+def test_names_are_not_markup(console: Console) -> None:
+    """What people write is shown as they wrote it."""
+    console.run("keys", "create", "[bold]acme[/]", "--filter", "t=[red]")
+    assert "[bold]acme[/]" in console.run("keys", "list")[0]
+    assert "[red]" in console.run("keys", "list")[0]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "no-such-host.invalid"])
+def test_an_open_gateway_is_refused_where_others_reach_it(tmp_path: Path, host: str) -> None:
+    """With what to do about it; keys, a loopback address or the words will do."""
+    with pytest.raises(ConfigurationError, match="fetchwise keys create") as caught:
+        check_keys(Settings(host=host, data_dir=tmp_path))
+    assert f"FETCHWISE_OPEN_TO_ANYONE='{WORDS}'" in str(caught.value)
+    check_keys(Settings(host="127.0.0.1", data_dir=tmp_path))
+    check_keys(Settings(host=host, data_dir=tmp_path, open_to_anyone=WORDS))
+    make_key(tmp_path / "keys.json")
+    check_keys(Settings(host=host, data_dir=tmp_path))
+
+
+def test_serve_refuses_before_it_binds(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other words than those are refused too, and say which they would have to be."""
+    monkeypatch.setattr("app.cli.serve._listen", lambda *_: pytest.fail("it listened"))
+    _, said = console.run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
+    assert "others can reach 0.0.0.0" in said
+    monkeypatch.setenv("FETCHWISE_OPEN_TO_ANYONE", "yes please")
+    _, said = console.run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
+    assert f"'{WORDS}'" in said
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_damaged_file_refuses_the_start(tmp_path: Path, host: str) -> None:
+    """Whoever could reach it."""
+    (tmp_path / "keys.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="not a file of keys"):
+        check_keys(Settings(host=host, data_dir=tmp_path, open_to_anyone=WORDS))
+
+
+def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+    """A misspelt name must not mean that keys are off."""
+    with pytest.raises(ConfigurationError, match="is not there"):
+        check_keys(Settings(data_dir=tmp_path, keys=tmp_path / "kyes.json"))
+
+
+@pytest.mark.parametrize("key", [None, "fw_0a1b2c3d4e5f_secret"])
+def test_ask_presents_the_key(console: Console, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    """From the environment, so that it is in no history of commands; nothing is printed of it."""
+    sent: list[dict[str, Any]] = []
+
+    def post(_: str, **how: Any) -> httpx.Response:
+        sent.append(how["headers"])
+        return httpx.Response(401, json={"error": {"message": "this key is not known"}})
+
+    monkeypatch.setattr("app.cli.ask.httpx.post", post)
+    if key is not None:
+        monkeypatch.setenv("FETCHWISE_API_KEY", key)
+    printed = console.run("ask", "Who?", code=1)
+    assert sent == [{} if key is None else {"authorization": f"Bearer {key}"}]
+    assert "secret" not in str(printed)

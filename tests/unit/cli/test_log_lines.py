@@ -1,0 +1,137 @@
+"""Log lines: JSON for machines, text for people, and a writer that nobody waits for."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from app.cli import log_lines
+from app.cli.log_lines import GatheredLines, JsonLines, TextLines
+from app.correlation import Note, current
+
+
+def a_record(message: str = "hello", *arguments: object, **more: object) -> logging.LogRecord:
+    """A record as logging would make it."""
+    record = logging.LogRecord("app.x", logging.WARNING, __file__, 1, message, arguments, None)
+    vars(record).update(more)
+    return record
+
+
+@pytest.fixture
+def note() -> Iterator[Note]:
+    """The note of a request under way."""
+    one = Note("r1", question="Who am I?")
+    token = current.set(one)
+    yield one
+    current.reset(token)
+
+
+def test_json_outside_a_request() -> None:
+    """Time, level, logger and message; no id where there is no request."""
+    line = json.loads(JsonLines(log_questions=False).format(a_record()))
+    assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
+    assert line == {"level": "warning", "logger": "app.x", "message": "hello"}
+
+
+def test_json_inside_a_request(note: Note) -> None:
+    """The request's id and trace, and the fields that the line brings."""
+    note.trace_id = "t1"
+    line = json.loads(JsonLines(log_questions=False).format(a_record(fields={"k": 1})))
+    assert (line["request_id"], line["trace_id"], line["k"]) == ("r1", "t1", 1)
+
+
+def test_the_question_is_cut_out_of_traces(note: Note) -> None:
+    """An exception that quotes the question is logged without it, unless the operator wants it."""
+    error = ValueError("cannot parse 'Who am I?'")
+    record = a_record("Who am I? failed", exc_info=(type(error), error, None))
+    withheld = JsonLines(log_questions=False).format(record)
+    assert "Who am I?" not in withheld
+    assert "cannot parse '[question]'" in json.loads(withheld)["exception"]
+    assert "Who am I?" not in TextLines(log_questions=False).format(record)
+    for shown in (JsonLines(log_questions=True), TextLines(log_questions=True)):
+        assert shown.format(record).count("Who am I?") >= 2
+
+
+def test_text_names_the_request_on_its_first_line(note: Note) -> None:
+    """The id stands behind the message, before the trace."""
+    assert TextLines(log_questions=False).format(a_record("one\ntwo")) == "one [r1]\ntwo"
+    note_less = current.set(None)
+    assert TextLines(log_questions=False).format(a_record("one")) == "one"
+    current.reset(note_less)
+
+
+def test_lines_are_written_without_being_asked() -> None:
+    """A line appears by itself, soon after it was logged."""
+    written = threading.Event()
+
+    class Stream(io.BytesIO):
+        def flush(self) -> None:
+            written.set()
+
+    stream = Stream()
+    handler = GatheredLines(stream)
+    handler.handle(a_record())
+    assert written.wait(30)
+    assert stream.getvalue() == b"hello\n"
+    handler.close()
+
+
+def test_a_stalled_reader_delays_nobody_and_loses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody takes the lines, logging goes on; beyond the longest queue they are dropped, and that is said."""
+    monkeypatch.setattr(log_lines, "_LONGEST_QUEUE", 5)
+    taken, stalled = threading.Event(), threading.Event()
+
+    class Stream(io.BytesIO):
+        def write(self, data: object) -> int:
+            stalled.set()
+            taken.wait(30)
+            return super().write(data)  # type: ignore[arg-type]
+
+    stream = Stream()
+    handler = GatheredLines(stream)
+    handler.handle(a_record("first %s", 1))
+    assert stalled.wait(30)
+    for number in range(8):
+        handler.handle(a_record("line %s", number))
+    taken.set()
+    handler.close()
+    assert stream.getvalue().decode().splitlines() == [
+        "first 1",
+        *(f"line {number}" for number in range(5)),
+        "3 log lines were dropped: nobody took them in time",
+    ]
+
+
+def test_a_closed_stream_is_the_end_of_it() -> None:
+    """Where nobody can read the log any more, logging and closing still raise nothing."""
+    stream = io.BytesIO()
+    handler = GatheredLines(stream)
+    stream.close()
+    handler.handle(a_record())
+    handler.close()
+    handler.close()
+
+
+def test_a_forked_process_writes_its_own_lines() -> None:
+    """Threads are not inherited: the child gets a writer of its own, and does not repeat the parent's lines."""
+    program = """
+import logging, os, sys
+from app.cli.log_lines import GatheredLines
+logging.basicConfig(level="INFO", format="%(message)s", handlers=[GatheredLines(sys.stderr.buffer)])
+logging.info("parent")
+if os.fork() == 0:
+    logging.info("child")
+    logging.shutdown()
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert sorted(done.stderr.split()) == ["child", "parent"]

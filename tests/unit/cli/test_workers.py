@@ -1,0 +1,55 @@
+"""Several workers: refused where a part lives inside the process, and described by the settings alone."""
+
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.workers import check_workers, worker
+from app.errors import ConfigurationError
+from app.main import Shared
+from app.settings import Settings
+
+REMOTE = {"reader": "http://reader:8000", "reader_model": "m", "vectors": "https://vectors:6333"}
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(**(REMOTE | changes))
+
+
+def test_remote_parts_can_be_shared() -> None:
+    """Any number of workers on servers of their own; the embedder may be in each of them."""
+    check_workers(settings(workers=8))
+
+
+def test_one_worker_may_hold_its_parts() -> None:
+    """The embedded default is one process."""
+    check_workers(Settings())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"reader": "embedded"}, "FETCHWISE_READER=embedded"),
+        ({"reader": "vllm"}, "FETCHWISE_READER=vllm"),
+        ({"vectors": "embedded"}, "FETCHWISE_VECTORS=embedded"),
+        ({"reader": "embedded", "vectors": "embedded"}, "FETCHWISE_READER=embedded and FETCHWISE_VECTORS=embedded"),
+    ],
+    ids=str,
+)
+def test_a_part_inside_one_process_is_named(changes: dict[str, str], named: str) -> None:
+    """The message says which setting to change, and that one worker would do."""
+    with pytest.raises(ConfigurationError, match="FETCHWISE_WORKERS") as refusal:
+        check_workers(settings(workers=2, **changes))
+    assert named in str(refusal.value)
+
+
+def test_what_a_worker_is_made_of_travels_to_it(tmp_path: Path) -> None:
+    """Settings are read once, by the process that was started: keys and all, they can be sent to another."""
+    chosen = settings(workers=2, reader_api_key="s3cret", port=0)
+    shared = Shared(metrics=tmp_path / "metrics", traffic=tmp_path / "traffic", limits=tmp_path / "limits")
+    arrived = pickle.loads(pickle.dumps(partial(worker, chosen, shared)))
+    assert (arrived.func, arrived.args) == (worker, (chosen, shared))
+    assert arrived.args[0].reader_api_key.get_secret_value() == "s3cret"

@@ -1,0 +1,188 @@
+"""Shadow runs: every action is asked, only when nobody waits, within the budget, and nothing is lost by being last."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from app import shadow as module
+from app.decision.artifact import Identity
+from app.decision.policy import Ask, Retrieval
+from app.decision.record import Shadow
+from app.errors import UpstreamUnavailable
+from app.explore import Budget
+from app.shadow import WAITING, ShadowRunner
+from tests.fakes.artifacts import an_identity
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.gateway import filled
+from tests.fakes.reader import FakeReader
+from tests.fakes.retriever import FakeRetriever
+
+ASKED = "What is the capital of France?"
+
+
+@dataclass
+class Bench:
+    """A runner over fakes, and what came of it."""
+
+    runner: ShadowRunner
+    reader: FakeReader
+    done: list[Shadow] = field(default_factory=list)
+    lost: list[None] = field(default_factory=list)
+    # What runs, as the gatekeeper last saw it.
+    known: list[Identity | None] = field(default_factory=list)
+
+    async def settled(self, count: int) -> None:
+        """Wait until so many runs ended, well or badly."""
+        await eventually(lambda: len(self.done) + len(self.lost) >= count)
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    """Let others run until something is so."""
+    for _ in range(5000):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to that")
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(module, "IDLE_S", 0.0)
+    return await a_bench()
+
+
+async def a_bench(share: float = 1.0, budget: Budget | None = None) -> Bench:
+    reader, embedder, vectors = FakeReader(), FakeEmbedder(), FakeRetriever()
+    await filled(vectors, embedder)
+    done: list[Shadow] = []
+    lost: list[None] = []
+    known: list[Identity | None] = [an_identity()]
+    runner = ShadowRunner(
+        share,
+        budget or Budget(1.0),
+        reader=reader,
+        embedder=embedder,
+        retriever=vectors,
+        collection="demo",
+        max_tokens=24,
+        ks=(0, 1, 5),
+        identity=lambda: known[-1],
+        on_done=done.append,
+        on_end=lambda end: lost.append(None) if end == "lost" else None,
+        dice=random.Random(0),
+    )
+    return Bench(runner, reader, done, lost, known)
+
+
+async def test_every_action_is_asked_and_kept(bench: Bench) -> None:
+    """One run asks at k = 0, 1 and 5, and keeps answers, signals, tokens and times under the record's id."""
+    bench.runner.start()
+    bench.runner.run("a", ASKED)
+    await bench.settled(1)
+    await bench.runner.close()
+    (shadow,) = bench.done
+    assert (shadow.id, tuple(shadow.outcomes)) == ("a", (0, 1, 5))
+    assert [len(prompt.passages) for prompt in bench.reader.prompts] == [0, 1, 5]
+    assert shadow.identity == an_identity()
+    assert all("seq_logprob" in outcome.signals for outcome in shadow.outcomes.values())
+    assert shadow.tokens > 0
+
+
+async def test_a_question_that_arrives_goes_first(bench: Bench) -> None:
+    """A run under way is cancelled upstream, waits while questions are in flight, and is then made whole."""
+    bench.reader.hang = True
+    bench.runner.start()
+    bench.runner.run("a", ASKED)
+    await eventually(lambda: bool(bench.reader.prompts))
+    bench.runner.began()
+    bench.reader.hang = False
+    await asyncio.sleep(0.02)
+    assert bench.reader.cancelled == 1
+    asked = bench.reader.calls
+    await asyncio.sleep(0.02)
+    assert bench.reader.calls == asked
+    bench.runner.ended()
+    await bench.settled(1)
+    await bench.runner.close()
+    assert [shadow.id for shadow in bench.done] == ["a"]
+
+
+async def test_a_run_that_fails_is_counted_and_the_next_goes_on(bench: Bench) -> None:
+    """A part that is down loses that run alone."""
+    bench.reader.fail_with = UpstreamUnavailable("reader", "down")
+    bench.runner.start()
+    bench.runner.run("a", ASKED)
+    await bench.settled(1)
+    bench.reader.fail_with = None
+    bench.runner.run("b", ASKED)
+    await bench.settled(2)
+    await bench.runner.close()
+    assert (len(bench.lost), [shadow.id for shadow in bench.done]) == (1, ["b"])
+
+
+async def test_what_two_systems_answered_is_lost(bench: Bench) -> None:
+    """A reader that is swapped in mid-run, or is not known any more, leaves no row; the next one does."""
+    bench.reader.hang = True
+    bench.runner.start()
+    bench.runner.run("a", ASKED)
+    await eventually(lambda: bool(bench.reader.prompts))
+    bench.known.append(an_identity(reader="another"))
+    bench.runner.began()
+    bench.reader.hang = False
+    bench.runner.ended()
+    await bench.settled(1)
+    assert [shadow.identity.reader for shadow in bench.done] == ["another"]
+    bench.known.append(None)
+    assert not bench.runner.draws(Ask(), collection="demo", max_tokens=24)
+    bench.runner.run("b", ASKED)
+    await bench.settled(2)
+    await bench.runner.close()
+    assert len(bench.lost) == 1
+
+
+async def test_a_long_queue_turns_new_ones_away(bench: Bench) -> None:
+    """What waits is bounded; what does not fit is counted."""
+    bench.runner.began()
+    bench.runner.start()
+    for number in range(WAITING + 3):
+        bench.runner.run(str(number), ASKED)
+    assert len(bench.lost) == 3
+    await bench.runner.close()
+
+
+async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) -> None:
+    """Not before the start; not filtered, forced, of another collection or length."""
+    assert not bench.runner.draws(Ask(), collection="demo", max_tokens=24)
+    bench.runner.start()
+    assert bench.runner.draws(Ask(), collection="demo", max_tokens=24)
+    assert not bench.runner.draws(Ask(filtered=True), collection="demo", max_tokens=24)
+    assert not bench.runner.draws(Ask(retrieval=Retrieval.REQUIRED), collection="demo", max_tokens=24)
+    assert not bench.runner.draws(Ask(), collection="other", max_tokens=24)
+    assert not bench.runner.draws(Ask(), collection="demo", max_tokens=8)
+    await bench.runner.close()
+
+
+async def test_the_share_is_kept_and_zero_never_starts() -> None:
+    """Of many questions about the share is drawn; with none nothing runs."""
+    some, none = await a_bench(0.2), await a_bench(0.0)
+    for one in (some, none):
+        one.runner.start()
+    drawn = sum(some.runner.draws(Ask(), collection="demo", max_tokens=24) for _ in range(2000))
+    assert 320 < drawn < 480
+    assert not any(none.runner.draws(Ask(), collection="demo", max_tokens=24) for _ in range(100))
+    for one in (some, none):
+        await one.runner.close()
+
+
+async def test_a_spent_budget_draws_nothing() -> None:
+    """Learning stops where it has cost its share of all tokens."""
+    budget = Budget(0.1)
+    spent = await a_bench(1.0, budget)
+    spent.runner.start()
+    assert spent.runner.draws(Ask(), collection="demo", max_tokens=24)
+    budget.spend(20_000)
+    assert not spent.runner.draws(Ask(), collection="demo", max_tokens=24)
+    await spent.runner.close()

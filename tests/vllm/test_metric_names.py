@@ -1,0 +1,33 @@
+"""The dashboard's panels on vLLM ask for metrics that a real vLLM has."""
+
+import os
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.adapters.child_server import ChildServer
+from tests.deploy.pieces import NAME, panels
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.asyncio(loop_scope="session"),
+    # It may be the first, which waits for vLLM to start.
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        "FETCHWISE_TEST_VLLM_PYTHON" not in os.environ,
+        reason="FETCHWISE_TEST_VLLM_PYTHON is not set: run `make test-vllm`, which installs vLLM first",
+    ),
+]
+
+
+async def test_every_vllm_metric_of_the_dashboard_exists(vllm: ChildServer) -> None:
+    """Asked as Prometheus asks; an older one is told underscores for colons, which our configuration undoes."""
+    async with httpx.AsyncClient() as client:
+        said = (await client.get(f"{vllm.url}/metrics", headers={"accept": "text/plain"}, follow_redirects=True)).text
+    there = {sample.name for family in text_string_to_metric_families(said) for sample in family.samples}
+    asked = {
+        name for panel in panels() for expr in panel.exprs for name in NAME.findall(expr) if name.startswith("vllm:")
+    }
+    assert asked
+    assert asked <= there
