@@ -1,0 +1,276 @@
+"""What the dashboard shows: one function a row, one row for each thing that an operator asks.
+
+Costs and decisions come from the recording rules in ../prometheus/rules, so that the dashboard, the alerts and whoever
+asks Prometheus see the same figures.
+"""
+
+from deploy.grafana.panels import (
+    COUNT,
+    PER_SECOND,
+    RATIO,
+    SECONDS,
+    SHARE,
+    Panel,
+    Query,
+    buckets,
+    figure,
+    graph,
+    words,
+)
+
+# What would serve without a gate: the one reference that the headline figures are held against.
+IN_FORCE = 'and on (job, reference) max by (job, reference) (fetchwise_fallback_info{job="$job"}) == 1'
+
+
+def does_it_pay() -> list[Panel]:
+    """What gating costs, against reading the same number of passages for every question."""
+    return [
+        figure(
+            "Skip rate",
+            "Share of the gated questions that read no passage.",
+            SHARE,
+            Query('fetchwise:skip_ratio:rate15m{job="$job"}', "skipped"),
+        ),
+        figure(
+            "Break-even skip rate",
+            "The skip rate from which gating is faster than what would serve without it.",
+            SHARE,
+            Query(f'fetchwise:break_even_skip_ratio:rate15m{{job="$job",cost="latency"}} {IN_FORCE}', "{{reference}}"),
+        ),
+        figure(
+            "Gate cost ratio",
+            "Time of a gated question over that of what would serve without a gate: below 1 is a saving.",
+            RATIO,
+            Query(f'fetchwise:gate_cost_ratio:rate15m{{job="$job",cost="latency"}} {IN_FORCE}', "{{reference}}"),
+            red_from=1,
+        ),
+        words(
+            "Calibrator in force",
+            "Its version, and whether it carries a certificate; `none` where nothing matches what runs.",
+            Query(
+                'max by (version, certified) (fetchwise_calibrator_info{job="$job"})',
+                "{{version}} (certified: {{certified}})",
+            ),
+        ),
+        figure(
+            "Questions",
+            "Answered or withheld, a second.",
+            PER_SECOND,
+            Query('sum(rate(fetchwise_requests_total{job="$job"}[$__rate_interval]))', "questions"),
+        ),
+        figure(
+            "Withheld",
+            "Share of all questions that were answered with “I don't know”.",
+            SHARE,
+            Query('fetchwise:abstain_ratio:rate15m{job="$job"}', "withheld"),
+        ),
+        graph(
+            "Break-even against actual",
+            "Gating pays while the skip rate lies above the break-even line of its reference.",
+            SHARE,
+            Query('fetchwise:skip_ratio:rate15m{job="$job"}', "skipped now"),
+            Query(
+                'fetchwise:break_even_skip_ratio:rate15m{job="$job",cost=~"latency|tokens"}',
+                "break-even, {{cost}} against {{reference}}",
+            ),
+        ),
+        graph(
+            "Gate cost ratio by cost",
+            "The gate over each reference: below 1 is a saving.",
+            RATIO,
+            Query('fetchwise:gate_cost_ratio:rate15m{job="$job"}', "{{cost}} against {{reference}}"),
+            limit=1,
+        ),
+        graph(
+            "Parts of a question",
+            "Mean time of a closed-book probe (cb), of fetching one or five passages (ret) and of reading them (ob).",
+            SECONDS,
+            Query('fetchwise:part_cost:rate15m{job="$job",cost="latency"}', "{{part}}"),
+        ),
+        graph(
+            "Tokens saved",
+            "A gated question, against reading one or five passages every time; negative where it takes more.",
+            COUNT,
+            Query('fetchwise:saved:rate15m{job="$job",cost="tokens"}', "against {{reference}}"),
+        ),
+        graph(
+            "Passages saved",
+            "A gated question, against reading one or five passages every time.",
+            COUNT,
+            Query('fetchwise:saved:rate15m{job="$job",cost="passages"}', "against {{reference}}"),
+        ),
+        graph(
+            "Tokens for an answer",
+            "By the number of passages read in the end, and passages over all answers.",
+            COUNT,
+            Query('sum by (k) (fetchwise:tokens_per_answer:rate15m{job="$job"})', "tokens, k={{k}}"),
+            Query('fetchwise:passages_per_answer:rate15m{job="$job"}', "passages"),
+        ),
+    ]
+
+
+def what_is_decided() -> list[Panel]:
+    """What the gate does with the questions, and whether its answers are right."""
+    return [
+        graph(
+            "Action mix",
+            "Share of all questions, by what was done in the end.",
+            SHARE,
+            Query('fetchwise:action_share:rate15m{job="$job"}', "{{action}}"),
+            stacked=True,
+            highest=1,
+        ),
+        graph(
+            "Skip rate against the day before",
+            "The last hour, and the day before it.",
+            SHARE,
+            Query('fetchwise:skip_ratio:rate1h{job="$job"}', "last hour"),
+            Query('fetchwise:skip_ratio:baseline1d{job="$job"}', "the day before"),
+            highest=1,
+        ),
+        buckets(
+            "Distribution of p",
+            "Calibrated probability that the closed-book answer is right.",
+            'sum by (le) (rate(fetchwise_p_closed_book_bucket{job="$job"}[$__rate_interval]))',
+        ),
+        graph(
+            "Withheld, and right by feedback",
+            "Share of answers withheld, of judged answers that were right by action, and of all by their confidence.",
+            SHARE,
+            Query('fetchwise:abstain_ratio:rate15m{job="$job"}', "withheld"),
+            Query('fetchwise:feedback_accuracy:rate1h{job="$job"}', "right, {{action}}"),
+            Query('avg(fetchwise_estimated_accuracy{job="$job"})', "right, by confidence"),
+            highest=1,
+        ),
+        graph(
+            "Drift",
+            "Stability index of each signal against its limit; from 1 on, feedback speaks against the confidences.",
+            RATIO,
+            Query('max by (signal) (fetchwise_drift_psi{job="$job"})', "{{signal}}"),
+            Query('max by (signal) (fetchwise_drift_psi_limit{job="$job"})', "limit of {{signal}}"),
+            Query('max(fetchwise_drift_evidence{job="$job"})', "evidence from feedback"),
+        ),
+        graph(
+            "Why",
+            "Questions by the reason on their receipt.",
+            PER_SECOND,
+            Query('sum by (reason) (rate(fetchwise_requests_total{job="$job"}[$__rate_interval]))', "{{reason}}"),
+            stacked=True,
+        ),
+        graph(
+            "Searches",
+            "By whether their passages were read.",
+            PER_SECOND,
+            Query('sum by (use) (rate(fetchwise_retrieval_calls_total{job="$job"}[$__rate_interval]))', "{{use}}"),
+            stacked=True,
+        ),
+    ]
+
+
+def how_long_it_takes() -> list[Panel]:
+    """Latency, by action and by stage."""
+    return [
+        graph(
+            "Mean latency by action",
+            "From the question to its receipt.",
+            SECONDS,
+            Query('fetchwise:request_duration_seconds:mean15m{job="$job"}', "{{action}}"),
+        ),
+        graph(
+            "Latency by action",
+            "Median and 95th percentile.",
+            SECONDS,
+            Query(
+                'fetchwise:request_duration_seconds:quantile15m{job="$job",quantile=~"0.5|0.95"}',
+                "{{action}}, {{quantile}}",
+            ),
+        ),
+        graph(
+            "Latency by stage",
+            "Median and 95th percentile.",
+            SECONDS,
+            Query(
+                'fetchwise:stage_duration_seconds:quantile15m{job="$job",quantile=~"0.5|0.95"}',
+                "{{stage}}, {{quantile}}",
+            ),
+        ),
+    ]
+
+
+def is_everything_up() -> list[Panel]:
+    """The gateways, the parts behind them, and what is refused."""
+    return [
+        graph(
+            "Gateways and parts",
+            "1 is up.",
+            RATIO,
+            Query('up{job="$job"}', "{{instance}}"),
+            Query('min by (instance, part) (fetchwise_part_up{job="$job"})', "{{part}} of {{instance}}"),
+            highest=1,
+        ),
+        graph(
+            "Failures of parts",
+            "Whether or not the question could still be answered.",
+            PER_SECOND,
+            Query(
+                'sum by (upstream, kind) (rate(fetchwise_upstream_errors_total{job="$job"}[$__rate_interval]))',
+                "{{upstream}}: {{kind}}",
+            ),
+        ),
+        graph(
+            "In flight, refused, lost",
+            "Questions being worked on, those answered 429, and decisions that the log had to drop.",
+            COUNT,
+            Query('sum by (instance) (fetchwise_in_flight{job="$job"})', "in flight on {{instance}}"),
+            Query('sum(rate(fetchwise_shed_total{job="$job"}[$__rate_interval]))', "refused a second"),
+            Query('sum(rate(fetchwise_log_dropped_total{job="$job"}[$__rate_interval]))', "lost by the log a second"),
+        ),
+    ]
+
+
+def how_is_vllm() -> list[Panel]:
+    """The reader's own view: empty where the reader is not vLLM."""
+    return [
+        graph(
+            "Prefix cache",
+            "Share of prompt tokens that vLLM found in its prefix cache, and of its KV cache in use.",
+            SHARE,
+            Query(
+                'sum(rate(vllm:prefix_cache_hits_total{job="$vllm"}[$__rate_interval]))'
+                ' / sum(rate(vllm:prefix_cache_queries_total{job="$vllm"}[$__rate_interval]))',
+                "prefix hits",
+            ),
+            Query('vllm:kv_cache_usage_perc{job="$vllm"}', "KV cache of {{instance}}"),
+            highest=1,
+        ),
+        graph(
+            "Queue",
+            "Requests running and waiting, and those put back for want of memory a second.",
+            COUNT,
+            Query('sum(vllm:num_requests_running{job="$vllm"})', "running"),
+            Query('sum(vllm:num_requests_waiting{job="$vllm"})', "waiting"),
+            Query('sum(rate(vllm:num_preemptions_total{job="$vllm"}[$__rate_interval]))', "preempted a second"),
+        ),
+        graph(
+            "Waiting in vLLM",
+            "95th percentile of the time in its queue and until the first token.",
+            SECONDS,
+            Query(
+                "histogram_quantile(0.95, sum by (le)"
+                ' (rate(vllm:request_queue_time_seconds_bucket{job="$vllm"}[$__rate_interval])))',
+                "queue",
+            ),
+            Query(
+                "histogram_quantile(0.95, sum by (le)"
+                ' (rate(vllm:time_to_first_token_seconds_bucket{job="$vllm"}[$__rate_interval])))',
+                "first token",
+            ),
+        ),
+        graph(
+            "Tokens",
+            "Read and written by vLLM a second.",
+            COUNT,
+            Query('sum(rate(vllm:prompt_tokens_total{job="$vllm"}[$__rate_interval]))', "prompt"),
+            Query('sum(rate(vllm:generation_tokens_total{job="$vllm"}[$__rate_interval]))', "generated"),
+        ),
+    ]

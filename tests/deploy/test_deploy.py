@@ -1,0 +1,165 @@
+"""Rules, alerts, panels and runbook hold together, and speak of metrics that the gateway really has."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.settings import Settings
+from deploy.grafana.dashboard import build
+from tests.deploy.pieces import (
+    DASHBOARD,
+    DEPLOY,
+    NAME,
+    RULE_TESTS,
+    RUNBOOK,
+    SELECTOR,
+    alerts,
+    expressions,
+    loaded,
+    panels,
+    recorded,
+)
+from tests.fakes.gateway import fake_gateway
+
+# Prometheus adds the first two to whatever it scrapes; a histogram's buckets have the third.
+ALWAYS_THERE = {"job", "instance", "le"}
+
+
+@pytest.fixture
+async def exported(tmp_path: Path) -> AsyncIterator[dict[str, set[str]]]:
+    """Every sample that a gateway exports after two questions, with its labels; and families that have none yet."""
+    found: dict[str, set[str]] = {}
+    async with fake_gateway(tmp_path, artifact={}) as gateway:
+        for question in ("What is the capital of France?", "What is the capital of Elbonia?"):
+            assert (await gateway.client.post("/answer", json={"question": question})).status_code == 200
+        for family in text_string_to_metric_families((await gateway.client.get("/metrics")).text):
+            found.setdefault(family.name, set())
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
+        yield found
+
+
+def test_every_metric_that_is_asked_for_exists(exported: dict[str, set[str]]) -> None:
+    """No expression names a metric that the gateway does not export, or a rule that nobody records."""
+    for where, expr in expressions().items():
+        for name in NAME.findall(expr):
+            if not name.startswith("vllm:"):
+                assert name in (recorded() if ":" in name else exported), f"{where}: {name}"
+
+
+def test_every_label_that_is_asked_for_exists(exported: dict[str, set[str]]) -> None:
+    """A selector with a misspelt label would match nothing, quietly."""
+    for where, expr in expressions().items():
+        for name, selector in SELECTOR.findall(expr):
+            labels = exported.get(name)
+            if labels:
+                asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
+                assert asked <= labels | ALWAYS_THERE, f"{where}: {name}{{{selector}}}"
+
+
+def test_the_runbook_and_the_tests_name_what_exists(exported: dict[str, set[str]]) -> None:
+    """Nothing is written about a metric or a rule that is not there."""
+    for page in (RUNBOOK, *RULE_TESTS):
+        for name in NAME.findall(page.read_text()):
+            assert name in recorded() | exported.keys(), f"{page.name}: {name}"
+
+
+def test_every_recording_rule_is_used() -> None:
+    """A rule that nothing reads would only cost."""
+    used = {name for expr in expressions().values() for name in NAME.findall(expr)}
+    assert recorded() <= used
+
+
+def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:
+    """The runbook has one section for each alert, in the three parts that an operator looks for."""
+    _, *sections = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)
+    headings = [section.splitlines()[0] for section in sections]
+    assert sorted(headings) == sorted(alerts())
+    for section in sections:
+        assert re.findall(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE) == ["What it means.", "Look at.", "Do."]
+
+
+def test_the_runbook_points_at_what_is_there() -> None:
+    """Panels and rows that it names are on the dashboard, and settings that it names exist."""
+    said = RUNBOOK.read_text()
+    shown = {panel["title"] for panel in json.loads(DASHBOARD.read_text())["panels"]} | {"Fetchwise"}
+    pointed_at = set(re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", re.sub(r"\s+", " ", said)))
+    assert pointed_at
+    assert pointed_at <= shown
+    settings = {f"FETCHWISE_{name.upper()}" for name in Settings.model_fields}
+    assert set(re.findall(r"FETCHWISE_[A-Z_]+", said)) <= settings
+
+
+@pytest.mark.parametrize("name", alerts())
+def test_every_alert_says_what_it_is(name: str) -> None:
+    """Severity, summary, description, and where to read on."""
+    alert = alerts()[name]
+    assert alert["labels"]["severity"] in {"critical", "warning"}
+    assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert alert["annotations"]["runbook_url"] == f"deploy/runbook.md#{name.lower()}"
+
+
+@pytest.mark.parametrize("name", alerts())
+def test_every_alert_has_a_case_that_fires_and_one_that_must_not(name: str) -> None:
+    """An alert that was never seen to fire, or never to keep quiet, is a guess."""
+    cases = [
+        case
+        for path in RULE_TESTS
+        for test in loaded(path)["tests"]
+        for case in test.get("alert_rule_test", ())
+        if case["alertname"] == name
+    ]
+    assert {bool(case.get("exp_alerts")) for case in cases} == {True, False}
+
+
+def test_every_recording_rule_has_an_expected_value() -> None:
+    """Each rule is held to a number that was worked out by hand."""
+    expected = {
+        name
+        for path in RULE_TESTS
+        for test in loaded(path)["tests"]
+        for case in test.get("promql_expr_test", ())
+        if case.get("exp_samples")
+        for name in NAME.findall(case["expr"])
+    }
+    assert recorded() == expected
+
+
+def test_what_silences_an_alert_names_alerts() -> None:
+    """Each name in Alertmanager's rules of inhibition is an alert, so that none is silenced by a misspelling."""
+    config = loaded(DEPLOY / "alertmanager/alertmanager.yml")
+    matchers = [
+        matcher
+        for rule in config["inhibit_rules"]
+        for side in ("source", "target")
+        for matcher in rule[f"{side}_matchers"]
+    ]
+    for matcher in matchers:
+        stem, names, rest = re.fullmatch(r'alertname =~? "?(\w+)(?:\(([\w|]+)\)(\w*))?"?', matcher).groups()  # type: ignore[union-attr]
+        for name in (names or "").split("|"):
+            assert f"{stem}{name}{rest or ''}" in alerts(), matcher
+
+
+def test_the_dashboard_is_what_its_code_builds() -> None:
+    """The committed JSON was written by `python -m deploy.grafana.dashboard`, and not by hand."""
+    assert DASHBOARD.read_text() == build()
+
+
+def test_panels_have_titles_of_their_own_and_ask_something() -> None:
+    """No two panels share a title, and none is empty."""
+    titles = [panel.title for panel in panels()]
+    assert len(set(titles)) == len(titles)
+    assert all(panel.exprs for panel in panels())
+
+
+def test_grafana_finds_the_dashboard_and_its_source() -> None:
+    """The provider looks where the compose file puts the dashboards, and the one source is the default."""
+    (provider,) = loaded(DEPLOY / "grafana/provisioning/dashboards/fetchwise.yml")["providers"]
+    (source,) = loaded(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    mounts = loaded(DEPLOY.parent / "docker-compose.yml")["services"]["grafana"]["volumes"]
+    assert f"./deploy/grafana/dashboards:{provider['options']['path']}:ro" in mounts
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)

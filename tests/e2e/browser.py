@@ -1,0 +1,91 @@
+"""A real browser: a page that remembers what must not happen on it, and what can be measured of it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.processes import REPO, Gateway
+
+SCREENSHOTS = REPO / "build/screenshots"
+WIDE, NARROW = 1280, 390
+PATIENCE_MS = 60_000
+Scheme = Literal["light", "dark"]
+
+
+@dataclass
+class Watched:
+    """A page, and everything on it that must not happen."""
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        """Go to one of our own pages."""
+        self.page.goto(self.url + path)
+
+    def ask(self, question: str, *, policy: str = "", abstain: bool = True) -> None:
+        """Fill the form as a person would, and wait for the receipt."""
+        self.page.get_by_label("Your question").fill(question)
+        self.page.get_by_label("Policy").select_option(policy)
+        self.page.get_by_label("May say").set_checked(abstain)
+        with self.page.expect_response("**/answer") as answered:
+            self.page.get_by_role("button", name="Ask", exact=True).click()
+        assert answered.value.status == 200, answered.value.text()
+        expect(self.page.locator(".answer .asked")).to_have_text(question)
+        # What it would have cost otherwise is asked for afterwards.
+        expect(self.page.locator("#otherwise")).not_to_contain_text("being looked up", timeout=PATIENCE_MS)
+
+    def picture(self, name: str) -> None:
+        """Keep what it looks like."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+def watched(browser: Browser, gateway: Gateway, *, width: int = WIDE, scheme: Scheme = "light") -> Watched:
+    """A fresh page that remembers each request, each error and each warning."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 860}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    one = Watched(page, gateway.url)
+    page.on("request", lambda request: one.requests.append(request.url))
+    page.on("pageerror", lambda error: one.complaints.append(str(error)))
+    page.on("console", lambda said: one.complaints.append(said.text) if said.type in {"error", "warning"} else None)
+    return one
+
+
+def overflow(page: Page) -> int:
+    """How many pixels the page is wider than the screen."""
+    wider: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return wider
+
+
+def contrast(page: Page) -> float:
+    """The contrast of the palest text with the ground that it stands on, as WCAG counts it."""
+    pairs = page.evaluate(
+        """() => ["--muted", "--ink", "--good", "--bad"].flatMap((ink) => ["--bg", "--surface"].map((ground) => {
+             const probe = document.createElement("i");
+             document.body.append(probe);
+             const read = (name) => {
+               probe.style.color = `var(${name})`;
+               return getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+             };
+             const both = [read(ink), read(ground)];
+             probe.remove();
+             return both;
+           }))"""
+    )
+
+    def luminance(colour: list[int]) -> float:
+        parts = [value / 255 for value in colour]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    return min(
+        (max(a, b) + 0.05) / (min(a, b) + 0.05)
+        for a, b in ((luminance(ink), luminance(ground)) for ink, ground in pairs)
+    )

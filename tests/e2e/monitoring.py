@@ -1,0 +1,164 @@
+"""Real Prometheus and Alertmanager with the configuration of deploy/, on free ports and a clock that runs faster."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.e2e.processes import REPO, free_port
+
+DEPLOY = REPO / "deploy"
+START_TIMEOUT_S = 60
+Labels = Mapping[str, str]
+Rewrite = Callable[[str], str]
+
+
+def tool(name: str) -> str:
+    """The path of a monitoring tool."""
+    found = shutil.which(name)
+    assert found, f"no {name}: `make test-e2e` installs it"
+    return found
+
+
+def run_tool(name: str, *arguments: str | Path) -> str:
+    """Run a tool to its end and return what it printed; it must succeed."""
+    done = subprocess.run([tool(name), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A running Prometheus."""
+
+    url: str
+
+    def get(self, path: str, **params: str) -> Any:
+        """The data of an API reply."""
+        reply = httpx.get(f"{self.url}/api/v1/{path}", params=params, timeout=10)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["data"]
+
+    def query(self, expr: str) -> list[tuple[Labels, float]]:
+        """The series that an expression gives now, with their values."""
+        return [(one["metric"], float(one["value"][1])) for one in self.get("query", query=expr)["result"]]
+
+    def by(self, label: str, expr: str) -> dict[str, float]:
+        """The same by one label, which tells the series apart."""
+        found = self.query(expr)
+        values = {labels[label]: value for labels, value in found}
+        assert len(values) == len(found), f"{label} does not tell apart: {found}"
+        return values
+
+    def value(self, expr: str) -> float:
+        """The one value of an expression that has one series."""
+        ((_, value),) = self.query(expr)
+        return value
+
+    def until(self, expr: str, *, timeout_s: float = 60) -> None:
+        """Wait until an expression has a series."""
+        wait_until(lambda: bool(self.query(expr)), f"{expr} stayed empty", timeout_s)
+
+    def settle(self) -> None:
+        """Wait until every rule has been evaluated on what has been scraped by now, and those that read others too."""
+        for _ in range(2):
+            now = datetime.now(UTC)
+            wait_until(lambda since=now: self._evaluated_since(since), "the rules were not evaluated")  # type: ignore[misc]
+
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire."""
+        return {one["labels"]["alertname"] for one in self.get("alerts")["alerts"] if one["state"] == "firing"}
+
+    def _evaluated_since(self, moment: datetime) -> bool:
+        groups = self.get("rules")["groups"]
+        broken = [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
+        assert not broken, broken
+        # The time is that of an evaluation's beginning.
+        return all(datetime.fromisoformat(group["lastEvaluation"]) > moment for group in groups)
+
+
+def wait_until(happened: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
+    """Wait for something to be so."""
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.2)
+
+
+@contextmanager
+def prometheus(
+    folder: Path,
+    targets: Mapping[str, Sequence[str]],
+    *,
+    rewrite: Rewrite = lambda rules: rules,
+    alertmanager: str | None = None,
+) -> Iterator[Prometheus]:
+    """Run Prometheus on our configuration: every second instead of every 15, these targets, and rewritten rules."""
+    port = free_port()
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    for scraped in config["scrape_configs"]:
+        if scraped["job_name"] == "prometheus":
+            scraped["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
+    for name in ("rules", "targets"):
+        (folder / name).mkdir(parents=True)
+    for rules in (DEPLOY / "prometheus/rules").glob("*.yml"):
+        (folder / "rules" / rules.name).write_text(rewrite(rules.read_text()))
+    everyone = {**targets, "alertmanager": [alertmanager] if alertmanager else []}
+    for job, addresses in everyone.items():
+        (folder / f"targets/{job}.yml").write_text(yaml.safe_dump([{"targets": list(addresses)}]))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    arguments = (
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    with _running("prometheus", arguments, folder, f"http://127.0.0.1:{port}/-/ready"):
+        yield Prometheus(f"http://127.0.0.1:{port}")
+
+
+@contextmanager
+def alertmanager(folder: Path) -> Iterator[str]:
+    """Run Alertmanager on our configuration; gives its address."""
+    port = free_port()
+    arguments = (
+        f"--config.file={DEPLOY / 'alertmanager/alertmanager.yml'}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    )
+    with _running("prometheus-alertmanager", arguments, folder, f"http://127.0.0.1:{port}/-/ready"):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def _running(name: str, arguments: Sequence[str], folder: Path, ready: str) -> Iterator[None]:
+    log = folder / f"{name}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen([tool(name), *arguments], stdout=file, stderr=file)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, f"{name} ended: {log.read_text()[-3000:]}"
+        try:
+            return httpx.get(ready, timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        wait_until(is_ready, f"{name} was not ready in time", START_TIMEOUT_S)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)

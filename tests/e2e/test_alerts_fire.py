@@ -1,0 +1,96 @@
+"""Real alerts: a gateway on parts with the paper's costs, Prometheus with our rules, Alertmanager with our routes."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.monitoring import Prometheus, alertmanager, prometheus, wait_until
+from tests.e2e.processes import Gateway, gateway
+from tests.wire.paper_costs import EIGHT_B, THIRTY_TWO_B, PaperCosts, PaperUpstream, paper_upstream
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+# More than the alert asks for before it judges.
+QUESTIONS = 160
+AT_ONCE = 8
+GATE = "FetchwiseGateCostsMore"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Everything that runs."""
+
+    upstream: PaperUpstream
+    gateway: Gateway
+    prometheus: Prometheus
+    alertmanager: str
+
+    def ask(self, questions: int) -> None:
+        """Ask, and wait until Prometheus has seen it and its rules have said what they make of it."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            replies = list(pool.map(lambda number: self.gateway.ask(f"Question {number}?"), range(questions)))
+        assert {reply.status_code for reply in replies} == {200}
+        self.prometheus.until(f"sum(fetchwise_gated_total) == {questions}")
+        self.prometheus.settle()
+
+    def told(self) -> dict[str, list[str]]:
+        """What Alertmanager was told, and whom it tells."""
+        alerts = httpx.get(f"http://{self.alertmanager}/api/v2/alerts", timeout=10).json()
+        return {one["labels"]["alertname"]: [receiver["name"] for receiver in one["receivers"]] for one in alerts}
+
+
+@contextmanager
+def stack(folder: Path, costs: PaperCosts) -> Iterator[Stack]:
+    """Costs are doubled, so that what a busy machine adds weighs less; alerts wait two seconds, not half an hour."""
+    with paper_upstream(costs, scale=2.0) as upstream:
+        asyncio.run(upstream.publish_gate(folder / "calibrators"))
+        with (
+            gateway(folder / "data", **upstream.settings(folder / "calibrators")) as running,
+            alertmanager(folder) as manager,
+        ):
+            targets = {"fetchwise": [running.url.removeprefix("http://")], "vllm": [], "qdrant": []}
+            with prometheus(folder / "prometheus", targets, rewrite=at_once, alertmanager=manager) as seen:
+                seen.until('up{job="fetchwise"} == 1 and on (job) count by (job) (fetchwise_gated_total) == 3')
+                yield Stack(upstream, running, seen, manager)
+
+
+def at_once(rules: str) -> str:
+    """The same rules with short patience."""
+    return re.sub(r"\bfor: \w+", "for: 2s", rules)
+
+
+def ratio(prometheus: Prometheus) -> float:
+    """Gate over always-RAG, in time."""
+    return prometheus.value('fetchwise:gate_cost_ratio:rate15m{cost="latency",reference="k5"}')
+
+
+def test_with_the_costs_of_8b_the_alert_fires_and_reaches_its_receiver(tmp_path: Path) -> None:
+    """A probe that costs more than it saves is found out; so is a reader that goes down, and both are told."""
+    with stack(tmp_path, EIGHT_B) as running:
+        running.ask(QUESTIONS)
+        assert running.prometheus.value("fetchwise:skip_ratio:rate15m") == pytest.approx(EIGHT_B.skip, abs=0.01)
+        assert ratio(running.prometheus) > 1.0
+        running.prometheus.until(f'ALERTS{{alertname="{GATE}",alertstate="firing",reference="k5"}}')
+        wait_until(lambda: running.told().get(GATE) == ["tickets"], f"{GATE} was not told")
+        assert running.prometheus.firing() == {GATE}
+
+        running.upstream.down.add("reader")
+        wait_until(lambda: running.told().get("FetchwiseReaderDown") == ["pager"], "a dead reader was not told")
+        running.upstream.down.clear()
+        wait_until(lambda: running.prometheus.firing() == {GATE}, "a reader that came back is still alerted on")
+
+
+def test_with_the_costs_of_32b_it_stays_quiet(tmp_path: Path) -> None:
+    """A gate that pays is left alone: the alert is not even pending at any time."""
+    with stack(tmp_path, THIRTY_TWO_B) as running:
+        running.ask(QUESTIONS)
+        assert running.prometheus.value("fetchwise:gated:increase15m") >= 100
+        assert ratio(running.prometheus) < 1.0
+        assert running.prometheus.query(f'count_over_time(ALERTS{{alertname="{GATE}"}}[1h])') == []

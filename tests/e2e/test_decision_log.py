@@ -1,0 +1,127 @@
+"""The decision log of a real gateway at full speed: killed in the middle, nothing that was acknowledged is lost."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import httpx
+import pytest
+
+from tests.e2e.processes import Gateway, fetchwise, gateway
+from tests.e2e.upstreams import upstreams
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+CLIENTS = 32
+# In all, over both lives of the gateway.
+ANSWERS = int(os.environ.get("FETCHWISE_TEST_ANSWERS", "4000"))
+QUESTION = {"question": "What is the capital of France?", "policy": "never"}
+
+
+@dataclass
+class Seen:
+    """What the clients were told: answers they got, and verdicts that were acknowledged."""
+
+    answered: set[str] = field(default_factory=set)
+    acknowledged: dict[str, bool] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Settings of a gateway whose reader and embedder cost next to nothing."""
+    seed = tmp_path_factory.mktemp("seed") / "passages.jsonl"
+    seed.write_text('{"title": "France", "text": "The capital of France is Paris."}\n')
+    with upstreams() as settings:
+        yield settings | {"seed": str(seed), "calibrators": str(seed.parent / "none")}
+
+
+async def ask_and_judge(url: str, seen: Seen, *, until: Callable[[], bool]) -> None:
+    """Many clients ask, judge every answer, and send every third verdict twice; they end when told or when cut off."""
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        while not until():
+            async with session.post("/answer", json=QUESTION) as response:
+                assert response.status == 200, await response.text()
+                identifier = (await response.json())["id"]
+            seen.answered.add(identifier)
+            verdict = {"id": identifier, "correct": int(identifier[-1], 16) % 2 == 0}
+            for _ in range(1 + (len(seen.answered) % 3 == 0)):
+                async with session.post("/feedback", json=verdict) as response:
+                    assert response.status == 200, await response.text()
+                    assert (await response.json())["replaced"] is False
+                seen.acknowledged[identifier] = verdict["correct"]
+
+    connections = aiohttp.TCPConnector(limit=CLIENTS)
+    async with aiohttp.ClientSession(url, connector=connections) as session, asyncio.TaskGroup() as clients:
+        for _ in range(CLIENTS):
+            clients.create_task(client(session))
+
+
+def read(path: Path, query: str) -> list[tuple[object, ...]]:
+    """Rows of the log's file."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def counted(running: Gateway, name: str) -> float:
+    """The sum of a metric over its labels."""
+    lines = httpx.get(f"{running.url}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def test_kill_9_at_full_speed_loses_nothing_that_was_acknowledged(tmp_path: Path, parts: dict[str, str]) -> None:
+    """Thousands of answers and verdicts, kill -9, restart: each acknowledged verdict is there once, with its answer."""
+    first, second = Seen(), Seen()
+    with gateway(tmp_path, **parts) as running:
+
+        def kill_in_the_middle() -> bool:
+            if len(first.acknowledged) >= ANSWERS // 2:
+                running.process.kill()
+            return False
+
+        with pytest.raises(ExceptionGroup) as cut_off:
+            asyncio.run(ask_and_judge(running.url, first, until=kill_in_the_middle))
+        assert cut_off.group_contains(aiohttp.ClientError)
+        assert not cut_off.group_contains(AssertionError)
+        running.process.wait(10)
+
+    with gateway(tmp_path, **parts) as running:
+        left = ANSWERS - len(first.answered)
+        asyncio.run(ask_and_judge(running.url, second, until=lambda: len(second.answered) >= left))
+        # A verdict of the first life, sent again to the second: known, and no news.
+        repeated, correct = next(iter(first.acknowledged.items()))
+        again = httpx.post(f"{running.url}/feedback", json={"id": repeated, "correct": correct})
+        assert (again.status_code, again.json()["replaced"]) == (200, False)
+        assert counted(running, "fetchwise_feedback_total") == len(second.acknowledged)
+        assert counted(running, "fetchwise_log_dropped_total") == 0
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(30) == 0
+
+    path = tmp_path / "decisions.sqlite3"
+    verdicts = read(path, "SELECT d.id, f.correct FROM feedback f JOIN decisions d ON d.id = f.decision_id")
+    kept = {str(identifier): bool(correct) for identifier, correct in verdicts}
+    assert len(kept) == len(verdicts)
+    acknowledged = first.acknowledged | second.acknowledged
+    assert {identifier: kept.get(identifier) for identifier in acknowledged} == acknowledged
+    decisions = {str(identifier) for (identifier,) in read(path, "SELECT id FROM decisions")}
+    assert first.acknowledged.keys() | second.answered <= decisions
+    assert read(path, "PRAGMA integrity_check") == [("ok",)]
+    exported = fetchwise("log", "stats", "--json", env=running.env)
+    assert f'"decisions":{len(decisions)}' in exported.stdout
+
+
+def test_a_log_that_cannot_be_opened_is_one_sentence(tmp_path: Path, parts: dict[str, str]) -> None:
+    """The gateway refuses to start, before anything slow, and says which setting to mend."""
+    wrong = tmp_path / "letters.txt"
+    wrong.write_text("Dear Ruth, " * 100)
+    env = {f"FETCHWISE_{name.upper()}": value for name, value in parts.items()}
+    done = fetchwise("serve", "--port", "0", env=env | {"FETCHWISE_DECISION_LOG": str(wrong)})
+    assert done.returncode == 1
+    assert "FETCHWISE_DECISION_LOG" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,138 @@
+"""Keys on real processes: made, limited and revoked for all workers at once, and presented by a real browser."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from tests.e2e.processes import Gateway, command_environment, fetchwise, gateway
+from tests.fakes.keys import bearer
+from tests.wire.paper_costs import PaperCosts, paper_upstream
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+WORKERS = 3
+PATIENCE_MS = 60_000
+ASKED = {"question": "What is number 7?"}
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Gateway]:
+    """Three workers on simulated upstreams, on a loopback address, without keys."""
+    costs = PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)
+    with paper_upstream(costs) as upstream:
+        asyncio.run(upstream.publish_gate(tmp_path / "calibrators"))
+        chosen = upstream.settings(tmp_path / "calibrators") | {"workers": str(WORKERS), "log_level": "debug"}
+        with gateway(tmp_path, **chosen) as one:
+            yield one
+
+
+def create(running: Gateway, *options: str) -> str:
+    """Make a key beside the running gateway, as an operator would."""
+    done = fetchwise("keys", "create", "tester", *options, env=running.env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def from_each_worker(running: Gateway, ask: Callable[[httpx.Client], int]) -> dict[int, int]:
+    """What each worker replies: a connection stays with the worker that took it."""
+    replies: dict[int, int] = {}
+    deadline = time.monotonic() + 60
+    while len(replies) < WORKERS:
+        assert time.monotonic() < deadline, f"only {len(replies)} workers answered"
+        with httpx.Client(base_url=running.url, timeout=30) as client:
+            worker = client.get("/healthz").json()["worker"]
+            replies[worker] = ask(client)
+    return replies
+
+
+def eventually_everywhere(running: Gateway, status: int, ask: Callable[[httpx.Client], int]) -> None:
+    """Every worker comes to say the same."""
+    deadline = time.monotonic() + 60
+    while set((seen := from_each_worker(running, ask)).values()) != {status}:
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.2)
+
+
+def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
+    """On with the first key, limited together, off with its revocation; its secret is in no file of the gateway's."""
+
+    def without(client: httpx.Client) -> int:
+        return client.post("/answer", json=ASKED).status_code
+
+    assert set(from_each_worker(running, without).values()) == {200}
+    presented = create(running)
+    limited = create(running, "--per-minute", "30")
+    eventually_everywhere(running, 401, without)
+
+    def answered(client: httpx.Client) -> int:
+        return client.post("/answer", json=ASKED, headers=bearer(presented)).status_code
+
+    eventually_everywhere(running, 200, answered)
+    eventually_everywhere(running, 403, lambda client: client.get("/metrics", headers=bearer(limited)).status_code)
+
+    # Connections come and go, so that all workers get some; a bucket holds 30, and fills by one in two seconds.
+    began = time.monotonic()
+    statuses: Counter[int] = Counter()
+    for _ in range(60):
+        reply = httpx.post(f"{running.url}/answer", json=ASKED, headers=bearer(limited), timeout=30)
+        statuses[reply.status_code] += 1
+        assert reply.status_code == 200 or 1 <= int(reply.headers["retry-after"]) <= 2
+    refilled = (time.monotonic() - began) / 2
+    assert statuses.keys() == {200, 429}
+    # Two workers may take the same one in the same moment, but here they are asked one after the other.
+    assert 30 <= statuses[200] <= 30 + refilled + 1
+
+    done = fetchwise("keys", "revoke", presented, env=running.env)
+    assert done.returncode == 0, done.stderr
+    eventually_everywhere(running, 401, answered)
+    secrets = [key.split("_", 2)[2].encode() for key in (presented, limited)]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"gateway.log", "keys.json", "decisions.sqlite3"} <= {path.name for path in files}
+    assert not [path for path in files for secret in secrets if secret in path.read_bytes()]
+
+
+def test_pages_with_keys(running: Gateway) -> None:
+    """The page to ask in takes a key once; the dashboard takes it as the browser's password, and its figures too."""
+    answerer, operator = create(running), create(running, "--scope", "operate")
+    eventually_everywhere(running, 401, lambda client: client.get("/breakeven").status_code)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(running.url)
+        page.get_by_label("Your question").fill(ASKED["question"])
+        page.get_by_label("Your question").press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("wants a key")
+        page.get_by_label("Key").fill(answerer)
+        page.get_by_role("button", name="Use it").click()
+        expect(page.locator("#given")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.locator("#otherwise")).to_contain_text("may operate", timeout=PATIENCE_MS)
+        page.close()
+
+        for password, status in ((operator, 200), (answerer, 403), ("wrong", 401)):
+            context = browser.new_context(http_credentials={"username": "anyone", "password": password})
+            page = context.new_page()
+            page.set_default_timeout(PATIENCE_MS)
+            reply = page.goto(f"{running.url}/dashboard")
+            assert reply is not None
+            assert reply.status == status
+            if status == 200:
+                expect(page.locator("#freshness")).to_contain_text("Read at", timeout=PATIENCE_MS)
+                expect(page.locator("#trouble")).to_be_hidden()
+            context.close()
+        browser.close()
+
+
+def test_an_open_gateway_does_not_listen_to_others(tmp_path: Path) -> None:
+    """It ends at once, with what to do; nothing was loaded and nothing was written."""
+    data = tmp_path / "data"
+    done = fetchwise("serve", env=command_environment(data, host="0.0.0.0", port="0"))
+    assert done.returncode == 1
+    assert "others can reach 0.0.0.0" in done.stderr
+    assert "anyone may ask and see everything" in done.stderr
+    assert not data.exists()

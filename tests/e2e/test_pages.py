@@ -1,0 +1,298 @@
+"""Both pages in a real browser on a real gateway: ask, see why, and see the dashboard move."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Route, expect, sync_playwright
+
+from tests.e2e.browser import NARROW, PATIENCE_MS, WIDE, Scheme, Watched, contrast, overflow, watched
+from tests.e2e.processes import REPO, Gateway, gateway
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+KNOWN = "What is the capital of Egypt?"
+OBSCURE = "What is the element berkelium named after?"
+UNANSWERABLE = "What is the internet country domain of Cyprus?"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The embedded default with the demo world, exactly as `make serve` starts it."""
+    seed = REPO / "demo/passages.jsonl"
+    with gateway(tmp_path_factory.mktemp("data"), seed=str(seed)) as one:
+        # One answer, so that no test of the dashboard depends on those before it.
+        assert one.ask(KNOWN).status_code == 200
+        yield one
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    with sync_playwright() as playwright:
+        # In a container there is no user namespace for its sandbox; it only ever sees our own pages.
+        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def screen(browser: Browser, running: Gateway) -> Iterator[Watched]:
+    """A wide, light page; at the end nothing may have gone wrong on it, and nothing may have left this host."""
+    one = watched(browser, running)
+    yield one
+    one.page.context.close()
+    assert one.complaints == []
+    assert one.requests
+    assert [url for url in one.requests if not url.startswith((running.url, "data:"))] == []
+
+
+def receipt_of(screen: Watched) -> str:
+    """The receipt as the page shows it to programmers."""
+    return screen.page.locator("details pre").text_content() or ""
+
+
+def test_a_question_that_the_model_knows_reads_nothing(screen: Watched) -> None:
+    """k0: the answer, the reason, p beyond the threshold, and no passages."""
+    screen.open("/")
+    screen.ask(KNOWN)
+    expect(screen.page.locator("#given")).to_contain_text("Cairo")
+    expect(screen.page.locator("#action")).to_have_text("No passage")
+    expect(screen.page.locator(".answer")).to_contain_text("knows this by itself")
+    expect(screen.page.get_by_role("img", name="Thresholds: τ0")).to_be_visible()
+    expect(screen.page.get_by_role("region", name="Passages read")).to_have_count(0)
+    assert '"action": "k0"' in receipt_of(screen)
+
+
+def test_an_obscure_question_reads_a_passage_and_marks_the_answer_in_it(screen: Watched) -> None:
+    """k1: the passage is shown, and what the answer rests on is marked."""
+    screen.open("/")
+    screen.page.get_by_role("button", name=OBSCURE).click()
+    expect(screen.page.locator("#action")).to_have_text("One passage", timeout=PATIENCE_MS)
+    expect(screen.page.locator(".passage.holds mark").first).to_contain_text("Berkeley")
+    expect(screen.page.get_by_role("img", name="1 of 5 passages read.")).to_be_visible()
+    for stage in ("Probe", "Embed", "Search", "Read"):
+        expect(screen.page.locator(".legend")).to_contain_text(stage)
+
+
+def test_an_unanswerable_question_is_honestly_not_answered(screen: Watched) -> None:
+    """Abstention: "I don't know", why, and the confidence below its threshold."""
+    screen.open("/")
+    screen.ask(UNANSWERABLE)
+    expect(screen.page.locator("#given")).to_have_text("I don’t know.")
+    expect(screen.page.locator("#action")).to_contain_text("Withheld")
+    expect(screen.page.get_by_role("img", name="withheld below")).to_be_visible()
+    expect(screen.page.get_by_role("status")).to_contain_text("I don’t know.")
+    screen.ask(UNANSWERABLE, abstain=False)
+    expect(screen.page.locator("#action")).not_to_contain_text("Withheld")
+
+
+def test_always_reads_five_and_feedback_is_taken(screen: Watched) -> None:
+    """k5 on demand, without a probe; and whoever knows better can say so."""
+    screen.open("/")
+    screen.ask(OBSCURE, policy="always", abstain=False)
+    expect(screen.page.locator("#action")).to_have_text("Five passages")
+    expect(screen.page.locator(".passage")).to_have_count(5)
+    expect(screen.page.get_by_role("region", name="Why")).to_contain_text("It was not asked")
+    screen.page.get_by_role("button", name="Yes").click()
+    expect(screen.page.locator(".judge")).to_contain_text("Noted")
+
+
+def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, running: Gateway) -> None:
+    """A 422 is shown kindly, in the gateway's own words; the browser's console may name the status."""
+    screen = watched(browser, running)
+    screen.open("/")
+    screen.page.get_by_label("Your question").fill(KNOWN)
+    screen.page.get_by_label("Policy").select_option("always")
+    screen.page.get_by_label("Retrieval").select_option("forbidden")
+    screen.page.get_by_label("Your question").press("Enter")
+    expect(screen.page.get_by_role("alert")).to_contain_text("contradicts")
+    expect(screen.page.locator("#given")).to_have_count(0)
+    screen.page.context.close()
+    assert all("422" in complaint for complaint in screen.complaints)
+
+
+@pytest.mark.parametrize(
+    ("status", "kindly", "offers_again"),
+    [(429, "hands full", True), (503, "did not answer", True), (404, "nothing to search", False)],
+)
+def test_an_error_is_told_kindly(
+    browser: Browser, running: Gateway, status: int, kindly: str, offers_again: bool
+) -> None:
+    """What went wrong in plain words, what the gateway said, when to try again, and no receipt of another question."""
+    screen = watched(browser, running)
+    problem = {"error": {"type": "some_kind", "message": "the very words", "fields": []}}
+    screen.open("/")
+    screen.ask(KNOWN)
+    screen.page.route(
+        "**/answer", lambda route: route.fulfill(status=status, headers={"retry-after": "7"}, json=problem)
+    )
+    screen.page.get_by_role("button", name="Ask", exact=True).click()
+    alert = screen.page.get_by_role("alert")
+    expect(alert).to_contain_text(kindly)
+    expect(alert).to_contain_text("the very words")
+    expect(alert).to_contain_text("Try again in 7 s")
+    expect(screen.page.locator("#given")).to_have_count(0)
+    expect(screen.page.get_by_role("button", name="Ask again")).to_have_count(int(offers_again))
+    screen.page.unroute("**/answer")
+    screen.page.get_by_role("button", name="Ask", exact=True).click()
+    expect(screen.page.locator("#given")).to_contain_text("Cairo", timeout=PATIENCE_MS)
+    expect(alert).to_be_hidden()
+    screen.page.context.close()
+    assert all(str(status) in complaint for complaint in screen.complaints)
+
+
+def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, running: Gateway) -> None:
+    """Where the gateway wants a key, the page takes one, presents it, and remembers it over a reload."""
+    screen = watched(browser, running)
+
+    def guarded(route: Route) -> None:
+        if route.request.headers.get("authorization") == "Bearer fw_id_secret":
+            route.continue_()
+        else:
+            route.fulfill(status=401, json={"error": {"type": "unauthorised", "message": "a key is needed"}})
+
+    screen.page.route("**/answer", guarded)
+    screen.open("/")
+    screen.page.get_by_label("Your question").fill(KNOWN)
+    screen.page.get_by_label("Your question").press("Enter")
+    expect(screen.page.get_by_role("alert")).to_contain_text("wants a key")
+    screen.page.get_by_label("Key").fill("fw_id_secret")
+    screen.page.get_by_role("button", name="Use it").click()
+    expect(screen.page.locator("#given")).to_contain_text("Cairo", timeout=PATIENCE_MS)
+    screen.page.reload()
+    screen.ask(KNOWN)
+    screen.page.context.close()
+    assert all("401" in complaint for complaint in screen.complaints)
+
+
+def test_text_from_outside_is_never_markup(screen: Watched, running: Gateway) -> None:
+    """An answer or a passage that looks like a page stays what it is: text."""
+    markup = "<img src=x onerror=alert(1)><b id=planted>bold</b>"
+    receipt = running.ask(OBSCURE, policy="always", abstain=False).json()
+    receipt["answer"] = markup
+    receipt["citations"][0] |= {"title": markup, "text": f"Before {markup} after."}
+    screen.page.route("**/answer", lambda route: route.fulfill(json=receipt))
+    screen.open("/")
+    screen.ask(markup)
+    expect(screen.page.locator("#given")).to_have_text(markup)
+    expect(screen.page.locator(".passage").first).to_contain_text(markup)
+    expect(screen.page.locator("#planted")).to_have_count(0)
+
+
+def test_the_keyboard_is_enough(screen: Watched) -> None:
+    """The cursor is in the question at once, Enter asks, and Tab reaches the choices."""
+    screen.open("/")
+    expect(screen.page.get_by_label("Your question")).to_be_focused()
+    screen.page.keyboard.type(KNOWN)
+    screen.page.keyboard.press("Enter")
+    expect(screen.page.locator("#given")).to_be_visible(timeout=PATIENCE_MS)
+    for _ in range(5):
+        screen.page.keyboard.press("Tab")
+    expect(screen.page.get_by_label("Policy")).to_be_focused()
+
+
+def test_the_dashboard_moves(screen: Watched, running: Gateway) -> None:
+    """Answers given while it is looked at appear by themselves, and other windows can be chosen."""
+    screen.open("/dashboard")
+    answers = screen.page.locator("#tiles dd").first
+    expect(answers).to_be_visible(timeout=PATIENCE_MS)
+    before = int(answers.text_content() or "")
+    assert running.ask(KNOWN).status_code == 200
+    expect(answers).to_have_text(str(before + 1), timeout=PATIENCE_MS)
+    for part in ("reader", "embedder", "vectors"):
+        expect(screen.page.get_by_role("list", name="Parts")).to_contain_text(part)
+    expect(screen.page.locator("#timeline rect.k0").first).to_be_attached()
+    expect(screen.page.locator("#histogram rect.k0").first).to_be_attached()
+    with screen.page.expect_response("**/dashboard/data?window=3600") as asked:
+        screen.page.get_by_text("1 hour").click()
+    assert asked.value.json()["timeline"]["bucket_seconds"] == 60
+
+
+def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, running: Gateway) -> None:
+    """No picture of nothing: a way to the first question instead, and what runs is shown all the same."""
+    quiet = httpx.get(f"{running.url}/dashboard/data").json() | {"answers": 0}
+    screen.page.route("**/dashboard/data*", lambda route: route.fulfill(json=quiet))
+    screen.open("/dashboard")
+    expect(screen.page.get_by_role("heading", name="No questions in this window")).to_be_visible()
+    expect(screen.page.locator("#filled")).to_be_hidden()
+    expect(screen.page.get_by_role("list", name="Parts")).to_contain_text("reader")
+    screen.page.get_by_role("link", name="Ask one").click()
+    expect(screen.page.get_by_label("Your question")).to_be_focused()
+
+
+def test_the_dashboard_rests_while_nobody_looks(screen: Watched) -> None:
+    """Hidden, it asks nothing however long it waits; seen again, it asks at once."""
+    screen.page.clock.install()
+    screen.open("/dashboard")
+    expect(screen.page.locator("#headline")).not_to_have_text("Looking…")
+    with screen.page.expect_request("**/dashboard/data*"):
+        screen.page.clock.run_for(2_000)
+    expect(screen.page.locator("#tiles dd").first).to_be_visible()
+    show = """(hidden) => {
+        Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    screen.page.evaluate(show, True)
+    asked = len(screen.requests)
+    screen.page.clock.run_for(600_000)
+    assert len(screen.requests) == asked
+    with screen.page.expect_request("**/dashboard/data*"):
+        screen.page.evaluate(show, False)
+
+
+def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, running: Gateway) -> None:
+    """The dashboard keeps its last figures, says what is wrong, and goes on when it can."""
+    screen = watched(browser, running)
+    screen.page.clock.install()
+    screen.open("/dashboard")
+    expect(screen.page.locator("#tiles dd").first).to_be_visible()
+
+    def gone(route: Route) -> None:
+        route.abort("connectionrefused")
+
+    screen.page.route("**/dashboard/data*", gone)
+    screen.page.clock.run_for(2_000)
+    expect(screen.page.locator("#trouble")).to_contain_text("could not be read")
+    expect(screen.page.locator("#tiles dd").first).to_be_visible()
+    screen.page.unroute("**/dashboard/data*")
+    screen.page.clock.run_for(5_000)
+    expect(screen.page.locator("#trouble")).to_be_hidden()
+    screen.page.context.close()
+    assert all("ERR_CONNECTION_REFUSED" in complaint for complaint in screen.complaints)
+
+
+def test_the_headline_is_what_breakeven_says(screen: Watched, running: Gateway) -> None:
+    """The page speaks the sentence of the interface, not one of its own."""
+    screen.open("/dashboard")
+    expect(screen.page.locator("#headline")).not_to_have_text("Looking…")
+    said = httpx.get(f"{running.url}/breakeven").json()["sentence"]
+    assert (screen.page.locator("#headline").text_content() or "").replace("\u00a0", " ") == said
+
+
+def test_the_documentation_needs_nothing_from_outside(screen: Watched) -> None:
+    """Swagger UI draws the interface from files of this gateway, and a question can be tried in it."""
+    screen.open("/docs")
+    expect(screen.page.locator(".opblock", has_text="/answer").first).to_be_visible()
+    screen.page.locator(".opblock-summary", has_text="/healthz").click()
+    expect(screen.page.get_by_role("button", name="Try it out")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW, 375])
+def test_nothing_is_cut_off(browser: Browser, running: Gateway, width: int, scheme: Scheme) -> None:
+    """On a desk and on a phone, by day and by night: no sideways scrolling, and a picture of it all to look at."""
+    screen = watched(browser, running, width=width, scheme=scheme)
+    for name, question in (("k0", KNOWN), ("k1", OBSCURE), ("abstain", UNANSWERABLE)):
+        screen.open("/")
+        screen.ask(question)
+        assert overflow(screen.page) <= 0
+        screen.picture(f"ask-{name}-{width}-{scheme}")
+    screen.open("/dashboard")
+    expect(screen.page.locator("#tiles dd").first).to_be_visible()
+    expect(screen.page.locator("#timeline svg")).to_be_visible()
+    assert overflow(screen.page) <= 0
+    assert contrast(screen.page) >= 4.5
+    screen.picture(f"dashboard-{width}-{scheme}")
+    screen.page.context.close()
+    assert screen.complaints == []

@@ -1,0 +1,134 @@
+"""Calibrators promoted and rolled back a hundred times under load: nobody notices but the receipts."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.adapters.artifact_store import ArtifactStore
+from app.decision.artifact import Thresholds
+from app.decision.policy import route
+from tests.e2e.processes import Gateway, command_environment, fetchwise, gateway
+from tests.fakes.artifacts import a_fit, an_identity
+from tests.wire.paper_costs import PaperCosts, PaperUpstream, paper_upstream
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+ROUNDS, WORKERS = 100, 2
+PAUSE_S = 0.1
+# Under each version the same answer leads to another number of passages.
+VERSIONS = {"v0": Thresholds(0.1, 0.0), "v1": Thresholds(0.7, 0.5), "v2": Thresholds(1.0, 1.0)}
+
+
+@pytest.fixture
+def upstream() -> Iterator[PaperUpstream]:
+    with paper_upstream(PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)) as serving:
+        yield serving
+
+
+async def publish(upstream: PaperUpstream, folder: Path) -> None:
+    for version, thresholds in VERSIONS.items():
+        fit = a_fit(thresholds.tau0, thresholds.tau1)
+        await upstream.publish_gate(folder, version=version, policies={"graded": fit})
+
+
+async def ask_until(done: asyncio.Event, url: str) -> list[dict[str, Any]]:
+    """Ask without a pause, on a new connection now and then so that every worker has its turn."""
+    receipts: list[dict[str, Any]] = []
+    while not done.is_set():
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            for _ in range(25):
+                response = await client.post("/answer", json={"question": f"What is number {len(receipts)}?"})
+                assert response.status_code == 200, response.text
+                receipts.append(response.json())
+    return receipts
+
+
+async def change(store: ArtifactStore, done: asyncio.Event) -> None:
+    """Promote any other version and go back, a hundred times, faster than workers look."""
+    dice = random.Random(60)
+    try:
+        for _ in range(ROUNDS):
+            served = store.current()
+            await asyncio.to_thread(store.promote, dice.choice([one for one in VERSIONS if one != served]))
+            await asyncio.sleep(PAUSE_S)
+            assert await asyncio.to_thread(store.rollback) == served
+            await asyncio.sleep(PAUSE_S)
+            # Both in turn, so that each is looked at.
+            await asyncio.to_thread(store.promote, dice.choice(list(VERSIONS)))
+    finally:
+        done.set()
+
+
+async def under_load(store: ArtifactStore, url: str) -> list[dict[str, Any]]:
+    done = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(ask_until(done, url)) for _ in range(6)]
+        tasks.create_task(change(store, done))
+    return [receipt for task in asking for receipt in task.result()]
+
+
+def test_nothing_fails_and_no_receipt_mixes_two(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Every question is answered under a version that existed, by that version's thresholds and no other's."""
+    folder = tmp_path / "calibrators"
+    asyncio.run(publish(upstream, folder))
+    store = ArtifactStore(folder)
+    with gateway(tmp_path, workers=str(WORKERS), **upstream.settings(folder)) as running:
+        receipts = asyncio.run(under_load(store, running.url))
+        used = Counter(receipt["decision"]["calibrator"]["version"] for receipt in receipts)
+        assert set(used) == set(VERSIONS)
+        for receipt in receipts:
+            decision = receipt["decision"]
+            thresholds = VERSIONS[decision["calibrator"]["version"]]
+            assert (decision["thresholds"]["tau0"], decision["thresholds"]["tau1"]) == (
+                thresholds.tau0,
+                thresholds.tau1,
+            )
+            assert receipt["k"] == route(decision["p_closed_book"], thresholds)[0]
+        assert len(store.history()) >= 2 * ROUNDS
+        follows(running, store.current())
+        assert "Traceback" not in running.log.read_text()
+
+
+def follows(running: Gateway, version: str | None) -> None:
+    """Wait until every worker serves this version."""
+    seen: dict[int, str] = {}
+    deadline = time.monotonic() + 30
+    while len(seen) < WORKERS or set(seen.values()) != {version}:
+        assert time.monotonic() < deadline, f"{seen}, not {version}"
+        with httpx.Client(base_url=running.url, timeout=30) as client:
+            worker = client.get("/healthz").json()["worker"]
+            seen[worker] = client.get("/calibrators").json()["serving"]
+
+
+def test_the_commands_lead_a_running_gateway(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Promote and rollback on the command line are followed within seconds; what cannot serve is refused twice over."""
+    folder = tmp_path / "calibrators"
+    asyncio.run(publish(upstream, folder))
+    store = ArtifactStore(folder)
+    env = command_environment(tmp_path, calibrators=str(folder))
+    with gateway(tmp_path, workers=str(WORKERS), **upstream.settings(folder)) as running:
+        follows(running, "v2")
+        assert fetchwise("calibrators", "promote", "v0", env=env).returncode == 0
+        follows(running, "v0")
+        assert fetchwise("calibrators", "rollback", env=env).returncode == 0
+        follows(running, "v2")
+        (folder / "torn.json").write_text("{")
+        refused = fetchwise("calibrators", "promote", "torn", env=env)
+        assert refused.returncode == 1
+        assert "torn.json is not JSON" in refused.stderr
+        asyncio.run(upstream.publish_gate(folder, version="foreign", identity=an_identity(reader="another")))
+        assert store.current() == "foreign"
+        deadline = time.monotonic() + 30
+        while (
+            "does not match what runs"
+            not in (said := httpx.get(f"{running.url}/calibrators", timeout=30).json())["problem"]
+        ):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.2)
+        assert (said["current"], said["serving"]) == ("foreign", "v2")

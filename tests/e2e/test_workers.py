@@ -1,0 +1,185 @@
+"""Several workers are one gateway: real processes on simulated upstreams, counted and judged together."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.processes import Gateway, alive, command_environment, descendants, fetchwise, gateway, wait_until_gone
+from tests.wire.paper_costs import EIGHT_B, THIRTY_TWO_B, PaperCosts, PaperUpstream, paper_upstream
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+WORKERS = 3
+# No need to wait for a model here.
+QUICK = PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)
+
+
+@pytest.fixture
+def upstream() -> Iterator[PaperUpstream]:
+    with paper_upstream(QUICK) as serving:
+        yield serving
+
+
+def settings(upstream: PaperUpstream, folder: Path, **more: str) -> dict[str, str]:
+    asyncio.run(upstream.publish_gate(folder / "calibrators"))
+    return upstream.settings(folder / "calibrators") | more
+
+
+async def ask_many(url: str, count: int, *, at_once: int = 12) -> list[dict[str, Any]]:
+    """Each question on a connection of its own, so that every worker gets some."""
+    permits = asyncio.Semaphore(at_once)
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+
+        async def one(number: int) -> dict[str, Any]:
+            async with permits:
+                response = await client.post("/answer", json={"question": f"What is number {number}?"})
+                assert response.status_code == 200, response.text
+                receipt: dict[str, Any] = response.json()
+                return receipt
+
+        return await asyncio.gather(*(one(number) for number in range(count)))
+
+
+def from_each_worker(running: Gateway, path: str) -> dict[int, httpx.Response]:
+    """The same request to every worker: a connection stays with the worker that took it, and says which that is."""
+    replies: dict[int, httpx.Response] = {}
+    deadline = time.monotonic() + 60
+    while len(replies) < WORKERS:
+        assert time.monotonic() < deadline, f"only {len(replies)} workers answered"
+        with httpx.Client(base_url=running.url, timeout=30) as client:
+            worker = client.get("/healthz").json()["worker"]
+            replies[worker] = client.get(path)
+    return replies
+
+
+def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"fetchwise_{name}"
+    }
+
+
+def eventually(check: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Whichever worker is asked, counters add up to what was sent, and the break-even is the same; nothing is left."""
+    with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
+        receipts = asyncio.run(ask_many(running.url, 300))
+        by_k = Counter(str(receipt["k"]) for receipt in receipts)
+        assert len(by_k) == 3
+        scrapes = from_each_worker(running, "/metrics")
+        for reply in scrapes.values():
+            assert sum(samples(reply.text, "requests_total").values()) == 300
+            assert samples(reply.text, "gated_total") == {(k,): count for k, count in by_k.items()}
+            assert samples(reply.text, "in_flight") == {(): 0.0}
+            assert samples(reply.text, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 1}
+            assert len(samples(reply.text, "calibrator_info")) == 1
+        judged = [reply.json() for reply in from_each_worker(running, "/breakeven").values()]
+        for one in judged:
+            # How long ago the first question was is all that differs.
+            del one["window"]["covered_seconds"]
+        assert judged[0] == judged[1] == judged[2]
+        assert judged[0]["window"] == {"seconds": 900, "answers": 300, "gated": 300, "workers": WORKERS}
+        below = descendants(running.process.pid)
+        directory = Path(_environment(below[0])["PROMETHEUS_MULTIPROC_DIR"]).parent
+        assert directory.exists()
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(30) == 0
+        assert wait_until_gone(below) == []
+        assert not directory.exists()
+        assert "Traceback" not in running.log.read_text()
+
+
+def _environment(pid: int) -> dict[str, str]:
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Its questions stay in the counters and in the window; what it worked on no longer counts as under way."""
+    with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
+        asyncio.run(ask_many(running.url, 60))
+        before = set(from_each_worker(running, "/healthz"))
+        upstream.costs = replace(QUICK, cb=20_000.0)
+        with httpx.Client(base_url=running.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            victim = client.get("/healthz").json()["worker"]
+            asking = pool.submit(client.post, "/answer", json={"question": "What takes forever?"})
+            eventually(lambda: under_way(running) == 1.0, "the question is not under way")
+            os.kill(victim, signal.SIGKILL)
+            assert isinstance(asking.exception(60), httpx.TransportError)
+        eventually(lambda: set(from_each_worker(running, "/healthz")) - before != set(), "no worker took its place")
+        for reply in from_each_worker(running, "/metrics").values():
+            assert sum(samples(reply.text, "requests_total").values()) == 60
+            assert samples(reply.text, "in_flight") == {(): 0.0}
+        for reply in from_each_worker(running, "/breakeven").values():
+            assert reply.json()["window"]["answers"] == 60
+
+
+def under_way(running: Gateway) -> float:
+    return samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "in_flight")[()]
+
+
+def test_workers_go_with_their_supervisor(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Kill -9 on the one that was started, and none of the others stays."""
+    with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
+        below = descendants(running.process.pid)
+        assert len([pid for pid in below if alive(pid)]) >= WORKERS
+        running.process.kill()
+        running.process.wait(10)
+        assert wait_until_gone(below) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("reader", "embedded"), ("reader", "vllm"), ("vectors", "embedded")], ids=str
+)
+def test_workers_need_remote_parts(tmp_path: Path, part: str, value: str) -> None:
+    """A part that lives in one process cannot serve several: the start is refused in a sentence that says so."""
+    remote = {"reader": "http://127.0.0.1:9", "reader_model": "m", "vectors": "http://127.0.0.1:9"}
+    done = fetchwise("serve", "--workers", "2", env=command_environment(tmp_path, **(remote | {part: value})))
+    assert done.returncode == 1
+    assert f"FETCHWISE_{part.upper()}={value}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_part_that_is_down_stops_the_start_in_a_sentence(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Before any worker is started."""
+    chosen = settings(upstream, tmp_path) | {"embedder": "http://127.0.0.1:9", "port": "0"}
+    done = fetchwise("serve", "--workers", "2", env=command_environment(tmp_path, **chosen))
+    assert done.returncode == 1
+    assert "embedder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("costs", "scale", "verdict"),
+    [pytest.param(EIGHT_B, 3.0, "costs", id="8B"), pytest.param(THIRTY_TWO_B, 1.5, "saves", id="32B")],
+)
+def test_the_papers_readers(tmp_path: Path, costs: PaperCosts, scale: float, verdict: str) -> None:
+    """With the paper's costs the small reader loses time by gating and the large one gains, and /breakeven says so."""
+    with paper_upstream(costs, scale=scale) as upstream, gateway(tmp_path, **settings(upstream, tmp_path)) as running:
+        asyncio.run(ask_many(running.url, 300, at_once=8))
+        found = httpx.get(f"{running.url}/breakeven", timeout=30).json()
+        against = found["costs"]["latency"]["against"]["k5"]
+        assert found["reference"] == "k5"
+        assert against["verdict"] == verdict, found
+        assert found["sentence"] == against["sentence"]
+        shown = samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "gate_cost_ratio")
+        assert (shown["latency", "k5"] > 1.0) == (verdict == "costs")
