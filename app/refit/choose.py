@@ -21,7 +21,7 @@ from app.refit.ledger import ACTIONS, Ledger
 from app.refit.split import Train, Units
 
 # Candidates are compared on at most this many rows: beyond, they differ by less than anyone could use.
-COMPARED_ROWS = 10_000
+COMPARED_ROWS = 5_000
 # Cuts on either side of a graded pair: all there are on a small table, quantiles of p on a large one.
 CUTS = 200
 STEPS = 40

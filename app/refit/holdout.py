@@ -12,7 +12,7 @@ from app.errors import DataError
 from app.refit.bounds import answers
 from app.refit.choose import frontier
 from app.refit.fit import predict_many
-from app.refit.ledger import ACTIONS, OBJECTIVES, Choices, Floats, Ledger, gate_costs, read_costs
+from app.refit.ledger import ACTIONS, OBJECTIVES, Choices, Floats, Ledger, gate_costs, pick, read_costs
 from app.refit.metrics import Draws, ece, interval, losses
 from app.refit.selective import drawn, risk_of
 from app.refit.split import Test, Train, Units, units
@@ -103,12 +103,16 @@ def served_accuracy(artifact: Artifact, test: Test) -> float:
 
 def confidences(calibrators: Calibrators, outcomes: Outcomes, chosen: Choices) -> Floats:
     """The confidence of the answer really given: p0 where nothing was read, conf_k where k passages were."""
-    n = len(outcomes)
-    result = np.full(n, np.nan)
-    for k, calibrator in {0: calibrators.p0, 1: calibrators.conf1, 5: calibrators.conf5}.items():
-        if calibrator is not None:
-            result = np.where(chosen == k, predict_many(calibrator, outcomes.signals[k], n), result)
-    return result
+    return pick(confidence_at(calibrators, outcomes), chosen)
+
+
+def confidence_at(calibrators: Calibrators, outcomes: Outcomes) -> dict[int, Floats]:
+    """The confidence of every answer at each k; NaN where there is no calibrator for it."""
+    n, fitted = len(outcomes), {0: calibrators.p0, 1: calibrators.conf1, 5: calibrators.conf5}
+    return {
+        k: np.full(n, np.nan) if calibrator is None else predict_many(calibrator, outcomes.signals[k], n)
+        for k, calibrator in fitted.items()
+    }
 
 
 def resample(columns: Mapping[str, Floats], grouping: Units) -> tuple[dict[str, float], dict[str, Floats]]:

@@ -64,16 +64,16 @@ class Ledger(Generic[S]):
 
     def spent(self, chosen: Choices) -> Floats:
         """The cost of each question."""
-        return spend(self.costs, chosen)
+        return pick(self.costs, chosen)
 
     def mean(self, rows: Floats) -> float:
         """The mean over groups."""
         return float(rows @ self.units.weights)
 
 
-def spend(costs: Mapping[int, Floats], chosen: Choices) -> Floats:
-    """Pick each question's cost by what it read."""
-    return np.where(chosen == 0, costs[0], np.where(chosen == 1, costs[1], costs[5]))
+def pick(values: Mapping[int, Floats], chosen: Choices) -> Floats:
+    """Each question's value by what it read."""
+    return np.where(chosen == 0, values[0], np.where(chosen == 1, values[1], values[5]))
 
 
 def is_fixed(thresholds: Thresholds) -> int | None:

@@ -29,8 +29,8 @@ from app.refit.choose import (
     lay_path,
 )
 from app.refit.fit import Floats, Labels, Weighted, predict_many
-from app.refit.holdout import confidences, evaluate_policy, graded_against_binary
-from app.refit.ledger import ACTIONS, Choices, Ledger, S, gate_costs, is_fixed
+from app.refit.holdout import confidence_at, confidences, evaluate_policy, graded_against_binary
+from app.refit.ledger import ACTIONS, Choices, Ledger, S, gate_costs, is_fixed, pick
 from app.refit.options import Options
 from app.refit.split import Test, Train, Validation, split, units
 from app.refit.table import Outcomes
@@ -158,7 +158,11 @@ def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
             objective=options.objective,
         )
     served = policies["graded"].thresholds if policies["graded"].certificate else None
-    given = {end: _given(ledger, planned, end) for end in (served, *planned.possible)}
+    confidence = confidence_at(planned.calibrators, validation.outcomes)
+    given = {}
+    for end in {served, *planned.possible}:
+        route = ledger.serve(end, planned.fallback)
+        given[end] = Given(ledger.right(route), pick(confidence, route))
     abstention = certify_abstention(
         given[served],
         [given[end] for end in planned.possible],
@@ -177,11 +181,6 @@ def _abstention_path(planned: Plan, options: Options) -> list[float]:
         route = ledger.serve(end, planned.fallback)
         given.append(Given(ledger.right(route), _out_of_fold_confidence(planned.chosen, route)))
     return lay_abstention(given, ledger.units, target=options.risk_target)
-
-
-def _given(ledger: Ledger[Validation], planned: Plan, end: Thresholds | None) -> Given:
-    route = ledger.serve(end, planned.fallback)
-    return Given(ledger.right(route), confidences(planned.calibrators, ledger.split.outcomes, route))
 
 
 def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test, options: Options) -> dict[str, Any]:
