@@ -39,7 +39,7 @@ def serve(
     with contextlib.closing(_listen(settings.host, settings.port)) as listener:
         _try_decision_log(settings)
         # uvicorn would choose the faster loop by itself, were it to make the loop.
-        with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
             runner.run(_serve(settings, listener))
         if settings.workers > 1:
             run_workers(settings, listener)
