@@ -1,21 +1,19 @@
 """Wires the gateway: parts, calibrator, routes and metrics, opened and closed by one lifespan."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.telemetry import TelemetryConfig
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.adapters.key_limits import key_meters
-from app.adapters.revocations import Revocations
 from app.answer import Answerer
 from app.api.audit import router as audit_router
 from app.api.auth import OPERATOR, Guard
@@ -28,17 +26,14 @@ from app.api.feedback import router as feedback_router
 from app.api.headers import SafeHeaders, let_in
 from app.api.limits import BodyLimit, Permits
 from app.api.pages import pages
-from app.api.readiness import states, watch
+from app.api.readiness import states
 from app.api.request_log import READING, log_requests
 from app.api.routes import Gateway, router
 from app.api.schemas import CalibratorState
-from app.decision.policy import FULL
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning import Learning, open_learning
 from app.observers.decision_log import DecisionLog
-from app.observers.drift import DriftMetrics, DriftWatch
 from app.observers.exposition import registries
-from app.observers.gate_metrics import GateMetrics, InForce
 from app.observers.gate_watch import GateWatch
 from app.observers.log_metrics import LogMetrics
 from app.observers.operators_view import OperatorsView
@@ -46,9 +41,10 @@ from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from app.observers.request_note import RequestNote
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow, traffic_window
-from app.parts import KS, Parts, open_decision_log, open_keys, open_parts
+from app.parts import Parts, open_decision_log, open_keys, open_parts
 from app.settings import Settings
 from app.shadow import ShadowRunner
+from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_parts
 
 if TYPE_CHECKING:
     from app.adapters.otel import Tracing
@@ -81,14 +77,14 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             open_decision_log(settings, log_metrics) as log,
             open_keys(settings) as keys,
             tracing or nullcontext(),
-            _gatekeeper(settings, parts) as gatekeeper,
-            _drift_watch(settings, gatekeeper, log, scraped) as signals,
+            open_gatekeeper(settings, parts) as gatekeeper,
+            watch_drift(settings, gatekeeper, log, scraped) as signals,
             open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
         ):
             with (
                 key_meters(shared.limits if shared else None) as meters,
                 traffic_window(shared.traffic if shared else None) as window,
-                _gate_watch(settings, gatekeeper, window, scraped) as gate_watch,
+                watch_gate(settings, gatekeeper, window, scraped) as gate_watch,
             ):
                 app.state.gateway = gateway = _gateway(
                     settings,
@@ -106,7 +102,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                 app.state.guard = Guard(keys, meters)
                 view = OperatorsView(window, gate_watch, scraped)
                 app.state.dashboard = Dashboard(view.look, _state(settings, gateway, gatekeeper)).data
-                async with _watched(gateway, traffic):
+                async with watch_parts(gateway.pings, traffic):
                     yield
 
     app = FastAPI(
@@ -255,87 +251,3 @@ def _telemetry(tracing: "Tracing | None") -> TelemetryConfig:
             tracing=True, tracer_provider=tracing.provider, exclude=lambda scope: scope.get("method") in READING
         )
     return telemetry
-
-
-@asynccontextmanager
-async def _gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[ArtifactGatekeeper]:
-    gatekeeper = ArtifactGatekeeper(
-        ArtifactStore(settings.calibrators),
-        parts.reader,
-        parts.embedder,
-        collection=settings.collection,
-        max_tokens=settings.max_tokens,
-        ks=KS,
-        allow_uncertified=settings.allow_uncertified,
-        prices=settings.prices,
-        # Where drift is only to be told of, what was revoked before is in force again.
-        revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
-    )
-    await gatekeeper.start()
-    try:
-        yield gatekeeper
-    finally:
-        await gatekeeper.close()
-
-
-@asynccontextmanager
-async def _drift_watch(
-    settings: Settings, gatekeeper: ArtifactGatekeeper, log: DecisionLog | None, scraped: CollectorRegistry
-) -> AsyncIterator[SignalDrift]:
-    """Hold traffic and feedback against what the calibrator was fitted on, and show it at every scrape."""
-    signals = SignalDrift(lambda: gatekeeper.serving)
-    watch = None
-    if log is not None:
-        watch = DriftWatch(
-            log,
-            gatekeeper,
-            tolerance=settings.drift_tolerance,
-            delta=settings.drift_delta,
-            revoke=settings.drift_action == "revoke",
-        )
-    metrics = DriftMetrics(signals.look, gatekeeper, lambda: watch.test if watch else None)
-    scraped.register(metrics)
-    try:
-        if watch is not None:
-            await watch.start()
-        yield signals
-    finally:
-        if watch is not None:
-            await watch.close()
-        scraped.unregister(metrics)
-
-
-@contextmanager
-def _gate_watch(
-    settings: Settings, gatekeeper: ArtifactGatekeeper, window: TrafficWindow, scraped: CollectorRegistry
-) -> Iterator[GateWatch]:
-    """Judge whether gating pays, and show it at every scrape."""
-
-    def reference() -> int:
-        artifact = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens).artifact
-        return artifact.fallback_action if artifact else FULL
-
-    def in_force() -> InForce:
-        standing = gatekeeper.standing()
-        # A calibrator that decides nothing is shown as none, whatever lies in the folder.
-        version = standing.version if standing.matches else None
-        return InForce(version, standing.certified, reference(), revoked=standing.revoked)
-
-    gate_watch = GateWatch(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
-    metrics = GateMetrics(in_force, gate_watch.look)
-    scraped.register(metrics)
-    try:
-        yield gate_watch
-    finally:
-        scraped.unregister(metrics)
-
-
-@asynccontextmanager
-async def _watched(gateway: Gateway, traffic: TrafficMetrics) -> AsyncIterator[None]:
-    """Keep pinging the parts meanwhile, so that the metrics tell which of them answer."""
-    watching = asyncio.create_task(watch(gateway.pings, traffic.parts), name="ping the parts")
-    try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from app.decision.access import take
 from app.ports import Clock
+from app.processes import is_alive
 
 _FULL_AT = struct.Struct("=d")
 # Twice as many as there may be workers: while they are replaced, old and new ones are there together.
@@ -75,12 +76,12 @@ class KeyMeter:
     def _free_slot(self) -> int:
         """A slot of nobody's, or of a worker that ended without a word; one with our own number was before us."""
         own = os.getpid()
-        slot = next(slot for slot, pid in enumerate(self._pids) if pid in {0, own} or not _is_alive(pid))
+        slot = next(slot for slot, pid in enumerate(self._pids) if pid in {0, own} or not is_alive(pid))
         self._counts[slot], self._pids[slot] = 0, own
         return slot
 
     def _under_way(self) -> int:
-        return sum(count for pid, count in zip(self._pids, self._counts, strict=True) if count and _is_alive(pid))
+        return sum(count for pid, count in zip(self._pids, self._counts, strict=True) if count and is_alive(pid))
 
 
 class KeyMeters:
@@ -115,13 +116,3 @@ def key_meters(shared: Path | None) -> Iterator[KeyMeters]:
     finally:
         if shared is None:
             shutil.rmtree(directory)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from app.decision.policy import Action
 from app.decision.record import DecisionRecord, Usage
 from app.ports import Clock
+from app.processes import is_alive
 
 CAPACITY = 50_000
 ACTIONS = tuple(action.value for action in Action)
@@ -144,7 +145,7 @@ class TrafficWindow:
         for path in self._directory.glob("*.ring"):
             ring = _read(path)
             unused = ring is None or self._clock() - float(ring.at.max(initial=0.0)) > _KEEP_S
-            if unused and not _is_alive(int(path.stem)):
+            if unused and not is_alive(int(path.stem)):
                 path.unlink(missing_ok=True)
 
 
@@ -218,13 +219,3 @@ def _stable(mapped: mmap.mmap, capacity: int) -> tuple[NDArray[np.void], NDArray
 
 def _or_nan(value: float | None) -> float:
     return _NAN if value is None else value
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

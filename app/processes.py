@@ -1,0 +1,14 @@
+"""What is known of other processes on this machine."""
+
+import os
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process with this id runs, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,107 @@
+"""Opens what keeps an eye on the running gateway: its calibrator, drift, what gating costs, and its parts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from prometheus_client import CollectorRegistry
+
+from app.adapters.artifact_store import ArtifactStore
+from app.adapters.gatekeeper import ArtifactGatekeeper
+from app.adapters.revocations import Revocations
+from app.api.readiness import Pings, watch
+from app.decision.policy import FULL
+from app.observers.decision_log import DecisionLog
+from app.observers.drift import DriftMetrics, DriftWatch
+from app.observers.gate_metrics import GateMetrics, InForce
+from app.observers.gate_watch import GateWatch
+from app.observers.prometheus import TrafficMetrics
+from app.observers.signal_drift import SignalDrift
+from app.observers.traffic import TrafficWindow
+from app.parts import KS, Parts
+from app.settings import Settings
+
+
+@asynccontextmanager
+async def open_gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[ArtifactGatekeeper]:
+    """Watch the calibrator folder and what runs, and say what may decide."""
+    gatekeeper = ArtifactGatekeeper(
+        ArtifactStore(settings.calibrators),
+        parts.reader,
+        parts.embedder,
+        collection=settings.collection,
+        max_tokens=settings.max_tokens,
+        ks=KS,
+        allow_uncertified=settings.allow_uncertified,
+        prices=settings.prices,
+        # Where drift is only to be told of, what was revoked before is in force again.
+        revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
+    )
+    await gatekeeper.start()
+    try:
+        yield gatekeeper
+    finally:
+        await gatekeeper.close()
+
+
+@asynccontextmanager
+async def watch_drift(
+    settings: Settings, gatekeeper: ArtifactGatekeeper, log: DecisionLog | None, scraped: CollectorRegistry
+) -> AsyncIterator[SignalDrift]:
+    """Hold traffic and feedback against what the calibrator was fitted on, and show it at every scrape."""
+    signals = SignalDrift(lambda: gatekeeper.serving)
+    watch = None
+    if log is not None:
+        watch = DriftWatch(
+            log,
+            gatekeeper,
+            tolerance=settings.drift_tolerance,
+            delta=settings.drift_delta,
+            revoke=settings.drift_action == "revoke",
+        )
+    metrics = DriftMetrics(signals.look, gatekeeper, lambda: watch.test if watch else None)
+    scraped.register(metrics)
+    try:
+        if watch is not None:
+            await watch.start()
+        yield signals
+    finally:
+        if watch is not None:
+            await watch.close()
+        scraped.unregister(metrics)
+
+
+@contextmanager
+def watch_gate(
+    settings: Settings, gatekeeper: ArtifactGatekeeper, window: TrafficWindow, scraped: CollectorRegistry
+) -> Iterator[GateWatch]:
+    """Judge whether gating pays, and show it at every scrape."""
+
+    def reference() -> int:
+        artifact = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens).artifact
+        return artifact.fallback_action if artifact else FULL
+
+    def in_force() -> InForce:
+        standing = gatekeeper.standing()
+        # A calibrator that decides nothing is shown as none, whatever lies in the folder.
+        version = standing.version if standing.matches else None
+        return InForce(version, standing.certified, reference(), revoked=standing.revoked)
+
+    gate_watch = GateWatch(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
+    metrics = GateMetrics(in_force, gate_watch.look)
+    scraped.register(metrics)
+    try:
+        yield gate_watch
+    finally:
+        scraped.unregister(metrics)
+
+
+@asynccontextmanager
+async def watch_parts(pings: Pings, traffic: TrafficMetrics) -> AsyncIterator[None]:
+    """Keep pinging the parts meanwhile, so that the metrics tell which of them answer."""
+    watching = asyncio.create_task(watch(pings, traffic.parts), name="ping the parts")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
