@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from app.decision.policy import (
@@ -24,6 +24,7 @@ from app.decision.policy import (
     Retrieval,
     confidence_of,
     decide,
+    may_withhold,
     needs_probe,
     probabilities,
     settle,
@@ -31,7 +32,7 @@ from app.decision.policy import (
 )
 from app.decision.record import Citation, DecisionRecord, Timings, Usage
 from app.decision.signals import extract
-from app.errors import NoPassages, UpstreamError
+from app.errors import NoPassages, UpstreamBadReply, UpstreamError
 from app.ports import (
     Clock,
     Embedder,
@@ -39,6 +40,7 @@ from app.ports import (
     Filter,
     Gatekeeper,
     Generation,
+    Listener,
     Observer,
     Passage,
     Prompt,
@@ -76,6 +78,9 @@ class _Journey:
     reading: Generation | None = None
     read_usage: Usage | None = None
     passages: Sequence[Passage] = ()
+    listener: Listener | None = None
+    # Whether the listener has heard the answer as it came.
+    heard: bool = False
     searches: int = 0
     failure: UpstreamError | None = None
 
@@ -131,16 +136,24 @@ class Answerer:
         self._dice = dice or random.Random()  # noqa: S311 - drawing samples, not secrets
         self._clock = clock
 
-    async def answer(self, question: Question) -> DecisionRecord:
-        """Answer one question, or abstain; raises only where neither would be honest."""
+    async def answer(self, question: Question, listener: Listener | None = None) -> DecisionRecord:
+        """Answer one question, or abstain; raises only where neither would be honest.
+
+        A listener hears the decision, the passages, and the answer: as it comes where nothing can withhold it any
+        more, else as a whole once it may be given.
+        """
         gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens)
-        journey = _Journey(gate, self._clock())
+        journey = _Journey(gate, self._clock(), listener=listener)
         if needs_probe(question.ask, gate):
             await self._probe(question, journey)
         decision = decide(question.ask, gate, journey.signals)
         if self._explorer is not None:
             decision = self._explorer.consider(question.ask, decision)
+        if listener is not None:
+            listener.decided(decision)
         verdict = await self._carry_out(question, decision, journey)
+        if listener is not None and not verdict.withheld and not journey.heard:
+            listener.token(verdict.text)
         record = self._record(question, decision, verdict, journey)
         for observer in self._observers:
             observer.observe(record)
@@ -189,13 +202,29 @@ class Answerer:
             journey.passages = await self._retriever.search(question.collection, vector, limit=k, where=question.where)
 
     async def _read(self, question: Question, k: int, journey: _Journey) -> _Given:
+        prompt = Prompt(question.text, tuple(journey.passages))
+        if journey.listener is not None:
+            journey.listener.found(journey.passages)
         async with self._timed("read", journey):
-            prompt = Prompt(question.text, tuple(journey.passages))
-            journey.reading = await self._reader.generate(prompt, max_tokens=question.max_tokens)
+            if journey.listener is None or may_withhold(question.ask, journey.gate, k):
+                journey.reading = await self._reader.generate(prompt, max_tokens=question.max_tokens)
+            else:
+                journey.reading = await self._read_aloud(prompt, question.max_tokens, journey, journey.listener)
         journey.read_usage = (journey.read_usage or Usage()) + _usage(journey.reading)
         journey.read_signals = extract(journey.reading.tokens)
         confidence = confidence_of(journey.gate.artifact, k, journey.read_signals)
         return _Given(k, journey.reading.text, confidence)
+
+    async def _read_aloud(self, prompt: Prompt, max_tokens: int, journey: _Journey, listener: Listener) -> Generation:
+        """Read, and let every piece be heard as it comes; giving the answer up stops it upstream."""
+        async with aclosing(self._reader.stream(prompt, max_tokens=max_tokens)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    return piece
+                if piece.text:
+                    journey.heard = True
+                    listener.token(piece.text)
+        raise UpstreamBadReply("reader", "the stream ended before the answer did")
 
     async def _without_passages(self, question: Question, journey: _Journey, reason: Reason) -> _Verdict:
         """Evidence was wanted and cannot be had: the closed-book answer if it may stand, else say so."""

@@ -244,6 +244,22 @@ class FeedbackDesk(Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Hears what becomes of a question while it is worked on; must not block. Nothing said is taken back."""
+
+    def decided(self, decision: Decision) -> None:
+        """How many passages are to be read, and why."""
+        ...
+
+    def found(self, passages: Sequence[Passage]) -> None:
+        """What the reader is given."""
+        ...
+
+    def token(self, text: str) -> None:
+        """A piece of the answer that is given; never of one that may yet be withheld."""
+        ...
+
+
 class Explorer(Protocol):
     """Lets a random action stand in for some decisions, so that the log does not only know what the gate chose."""
 

@@ -73,8 +73,7 @@ def install(
 ) -> None:
     """Teach the application to answer every exception in the one shape."""
 
-    async def known(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, FetchwiseError)
+    def explain(error: FetchwiseError) -> JSONResponse:
         if isinstance(error, UpstreamError):
             on_upstream_error(error.upstream, error.kind)
             logger.warning("%s failed (%s): %s", error.upstream, error.kind, error)
@@ -88,6 +87,10 @@ def install(
         if isinstance(error, Unauthorised):
             headers["www-authenticate"] = error.challenge
         return problem(status, kind, str(error), headers=headers)
+
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, FetchwiseError)
+        return explain(error)
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -107,6 +110,8 @@ def install(
         logger.error("unforeseen error on %s", request.url.path, exc_info=error)
         return problem(500, "internal_error", "an unforeseen error; the log has its trace")
 
+    # For a reply that has begun, in which an error can only be an event.
+    app.state.explain = explain
     app.add_exception_handler(FetchwiseError, known)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

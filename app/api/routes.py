@@ -3,14 +3,15 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.answer import Answerer, Question
-from app.api.auth import DENIALS, Asker, MayOperate
+from app.api.auth import DENIALS, Asker, Caller, MayOperate
 from app.api.calibrator_survey import CalibratorsOut
 from app.api.limits import Permits
 from app.api.readiness import OK, Pings, states
@@ -23,13 +24,14 @@ from app.api.schemas import (
     Receipt,
     receipt,
 )
+from app.api.streaming import AnswerStream, StreamedAnswer
 from app.correlation import asked
 from app.decision.audit import Audit
 from app.decision.breakeven import BreakEven
 from app.decision.policy import Ask, Policy
 from app.decision.record import DecisionRecord
 from app.errors import BadRequest, UpstreamTimeout
-from app.ports import FeedbackDesk
+from app.ports import FeedbackDesk, Listener
 
 # Nobody reads it; what other gateways log for a client that closed the connection.
 _CLIENT_LEFT = 499
@@ -40,6 +42,20 @@ _ERRORS: dict[int | str, dict[str, Any]] = DENIALS | {
     422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
     500: {"model": ErrorOut, "description": "An unforeseen error."},
     503: {"model": ErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
+}
+
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The receipt; with `stream`, as the last of the events.",
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "example": 'event: decision\ndata: {"k":1,"reason":"borderline","p_closed_book":0.54}\n\n'
+                'event: passages\ndata: {"passages":[]}\n\nevent: token\ndata: {"text":"Kingston"}\n\n'
+                'event: final\ndata: {"id":"..."}\n\n',
+            }
+        },
+    }
 }
 
 
@@ -71,11 +87,12 @@ def _gateway(request: Request) -> Gateway:
     return gateway
 
 
+T = TypeVar("T")
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 router = APIRouter()
 
 
-@router.post("/answer", response_model=Receipt, responses=_ERRORS, summary="Answer a question, or abstain")
+@router.post("/answer", response_model=Receipt, responses=_ERRORS | _STREAMED, summary="Answer a question, or abstain")
 async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
     """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
     if len(body.question) > gateway.max_question_chars:
@@ -96,20 +113,51 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, reques
         tags=body.tags,
         key=caller.id,
     )
+    if body.stream:
+        return await _streamed(question, gateway, caller, request)
     with caller.under_way(), gateway.permits.one():
-        try:
-            async with asyncio.timeout(gateway.request_timeout_s):
-                record = await _while_wanted(request, gateway.answerer.answer(question))
-        except TimeoutError as error:
-            raise UpstreamTimeout(
-                "gateway", f"the question took longer than {gateway.request_timeout_s:g} s in all"
-            ) from error
+        record = await _while_wanted(request, _in_time(gateway, question))
     if record is None:
         return Response(status_code=_CLIENT_LEFT)
     return Response(orjson.dumps(receipt(record)), media_type="application/json")
 
 
-async def _while_wanted(request: Request, work: Coroutine[Any, Any, DecisionRecord]) -> DecisionRecord | None:
+async def _streamed(question: Question, gateway: Gateway, caller: Caller, request: Request) -> Response:
+    """Begin to stream; what fails before the first event is answered like any other failure."""
+    with ExitStack() as holding:
+        holding.enter_context(caller.under_way())
+        holding.enter_context(gateway.permits.one())
+        stream = AnswerStream(
+            lambda listener: _in_time(gateway, question, listener),
+            explain=request.app.state.explain,
+            release=holding.pop_all().close,
+        )
+    try:
+        if await _while_wanted(request, _begun(stream)):
+            return StreamedAnswer(stream)
+    except BaseException:
+        await stream.close()
+        raise
+    await stream.close()
+    return Response(status_code=_CLIENT_LEFT)
+
+
+async def _begun(stream: AnswerStream) -> bool:
+    await stream.begun()
+    return True
+
+
+async def _in_time(gateway: Gateway, question: Question, listener: Listener | None = None) -> DecisionRecord:
+    try:
+        async with asyncio.timeout(gateway.request_timeout_s):
+            return await gateway.answerer.answer(question, listener)
+    except TimeoutError as error:
+        raise UpstreamTimeout(
+            "gateway", f"the question took longer than {gateway.request_timeout_s:g} s in all"
+        ) from error
+
+
+async def _while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """Do the work for as long as the client waits for it; None, and the work is cancelled, once it has left."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:

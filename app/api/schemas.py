@@ -36,7 +36,11 @@ class AnswerRequest(BaseModel):
         default=None, max_length=16, description="Payload fields that a passage must have, with exactly these values."
     )
     max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens.")
-    stream: Literal[False] = Field(default=False, description="Streaming is not served yet.")
+    stream: bool = Field(
+        default=False,
+        strict=True,
+        description="Answer by events: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`.",
+    )
     tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
         default_factory=dict, max_length=16, description="Labels of your own, for audits."
     )

@@ -210,6 +210,17 @@ def settle(ask: Ask, gate: Gate, confidence: float | None) -> bool:
     return ask.abstain and tau is not None and confidence is not None and confidence < tau
 
 
+def may_withhold(ask: Ask, gate: Gate, k: int) -> bool:
+    """Tell whether an answer read from k passages could still be withheld once its confidence is known.
+
+    Where it could, not a word of it may be shown before.
+    """
+    if not ask.abstain or gate.artifact is None or gate.tau_abstain() is None:
+        return False
+    fitted = gate.artifact.calibrators
+    return (fitted.conf1 if k == COMPACT else fitted.conf5) is not None
+
+
 class Fallback(StrEnum):
     """What is left to do where passages were wanted and none could be had."""
 

@@ -4,16 +4,29 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from tests.api.conftest import Open
 
 
-async def test_a_client_that_hangs_up_stops_the_work(open_gateway: Open) -> None:
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({}, 499),
+        # Before the first event, and in the middle of the stream.
+        ({"stream": True}, 499),
+        ({"stream": True, "policy": "always", "abstain": False}, 200),
+    ],
+    ids=["plain", "stream, probing", "stream, reading"],
+)
+async def test_a_client_that_hangs_up_stops_the_work(open_gateway: Open, asked: dict[str, Any], status: int) -> None:
     """The generation under way is cancelled, no answer is sent, and the permit is free again."""
     async with open_gateway(artifact={}, max_in_flight=1) as gateway:
         gateway.reader.hang = True
         left, begun = asyncio.Event(), asyncio.Event()
         gateway.reader.before = lambda _: begun.set()
-        first = [{"type": "http.request", "body": json.dumps({"question": "Who?"}).encode(), "more_body": False}]
+        body = json.dumps({"question": "Who?"} | asked).encode()
+        first = [{"type": "http.request", "body": body, "more_body": False}]
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
@@ -45,7 +58,8 @@ async def test_a_client_that_hangs_up_stops_the_work(open_gateway: Open) -> None
             left.set()
             await asking
         assert gateway.reader.cancelled == 1
-        assert sent[0]["status"] == 499
+        assert sent[0]["status"] == status
+        assert b"final" not in b"".join(message.get("body", b"") for message in sent)
         gateway.reader.hang = False
         reply = await gateway.client.post("/answer", json={"question": "And now?"})
         assert reply.status_code == 200

@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
     "max_tokens a string": invalid("max_tokens", max_tokens="24"),
     "max_tokens a fraction": invalid("max_tokens", max_tokens=2.5),
     "max_tokens not a number": raw(b'{"question": "x", "max_tokens": NaN}', says="max_tokens"),
-    "stream": invalid("stream", stream=True),
+    "stream": invalid("stream", stream="yes"),
     "tags a number": invalid("tags", tags={"team": 7}),
     "tag too long": invalid("tags", tags={"team": "x" * 129}),
     "always, forbidden": Case(

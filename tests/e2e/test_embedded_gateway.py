@@ -56,6 +56,20 @@ def test_a_question_over_curl_is_answered_with_a_receipt(running: Gateway) -> No
     assert receipt.citations[0].title.startswith("Jamaica")
 
 
+def test_a_streamed_answer_is_the_same_and_comes_in_pieces(running: Gateway) -> None:
+    """The pieces that the real reader sends make up the answer that it gives when asked at once."""
+    asked = {"question": "What is the capital of Jamaica?", "abstain": False}
+    plain = httpx.post(f"{running.url}/answer", json=asked, timeout=90).json()
+    with httpx.stream("POST", f"{running.url}/answer", json=asked | {"stream": True}, timeout=90) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        blocks = "".join(response.iter_text()).strip().split("\n\n")
+    events = [(block.split("\n")[0], json.loads(block.split("data: ", 1)[1])) for block in blocks]
+    tokens = [data["text"] for name, data in events if name == "event: token"]
+    assert [name for name, _ in events[:2]] == ["event: decision", "event: passages"]
+    assert len(tokens) > 1
+    assert "".join(tokens).strip() == plain["answer"] == events[-1][1]["answer"]
+
+
 def test_without_a_calibrator_everything_reads_five_and_says_so(running: Gateway) -> None:
     """No calibrator: k=5, `not_calibrated`, and readiness, log and metric all say it."""
     receipt = running.ask("What is the currency of Jamaica?").json()

@@ -1,0 +1,49 @@
+"""Every logged decision, read back from disk and decided again by the artifact that it names, comes out the same."""
+
+import itertools
+import json
+import sqlite3
+
+from app.adapters.artifact_store import ArtifactStore
+from app.decision.policy import ANSWERED, Action, Ask, Gate, Policy, Retrieval, confidence_of, decide, settle
+
+from .conftest import Open
+from .test_feedback import answered
+from .test_learning import eventually_kept
+
+POLICIES = ("graded", "binary", "utility", "always", "never")
+RETRIEVALS = ("auto", "required", "forbidden")
+SURE = (0.05, 0.3, 0.55, 0.65, 0.9)
+
+
+async def test_logged_decisions_decide_again_to_the_same_action(open_gateway: Open) -> None:
+    """Over all policies, wishes and degrees of confidence: the same passages, the same action, the same confidence."""
+    wishes = [
+        (policy, retrieval, abstain)
+        for policy, retrieval, abstain in itertools.product(POLICIES, RETRIEVALS, (True, False))
+        if (policy, retrieval) not in {("always", "forbidden"), ("never", "required")}
+    ]
+    async with open_gateway(artifact={}) as gateway:
+        for number, (wish, sure) in enumerate(itertools.product(wishes, SURE)):
+            question = f"What is the secret of number {number}?"
+            gateway.reader.says(question, "Nobody knows.", k=0, sure=sure)
+            for k in (1, 5):
+                gateway.reader.says(question, "It is out.", k=k, sure=1.0 - sure)
+            policy, retrieval, abstain = wish
+            await answered(gateway, question=question, policy=policy, retrieval=retrieval, abstain=abstain)
+        rows = await eventually_kept(gateway, "decisions", len(wishes) * len(SURE))
+        store = ArtifactStore(gateway.settings.calibrators)
+        gates = {version: Gate(store.load(version)) for version in {row["calibrator"] for row in rows}}
+    assert {row["action"] for row in rows} == {action.value for action in Action}
+    for row in rows:
+        assert decided_again(row, gates[row["calibrator"]]) == (row["k"], row["action"], row["confidence"])
+
+
+def decided_again(row: sqlite3.Row, gate: Gate) -> tuple[int, str, float | None]:
+    """Passages, action and confidence from what the row holds, and nothing else."""
+    ask = Ask(Policy(row["policy"]), Retrieval(row["retrieval"]), abstain=bool(row["abstain"]))
+    signals, read_signals = json.loads(row["signals"]), json.loads(row["read_signals"])
+    decision = decide(ask, gate, signals)
+    confidence = confidence_of(gate.artifact, decision.k, read_signals if decision.k else signals)
+    withheld = decision.withhold or settle(ask, gate, confidence)
+    return decision.k, (Action.ABSTAIN if withheld else ANSWERED[decision.k]).value, confidence
