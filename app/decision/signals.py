@@ -10,6 +10,8 @@ from dataclasses import dataclass
 TOP = 20
 PREFIXES = (1, 2, 4, 8)
 NAMES = ("seq_logprob", "neg_entropy", "margin")
+# None: the whole answer.
+_LENGTHS = ((None, ""), *((length, f"@{length}") for length in PREFIXES))
 
 # Servers mark an impossible token with -inf or -9999. Real log-probabilities of printed alternatives stay far
 # above this, so the clamp touches sentinels only, and one of them cannot swamp a mean.
@@ -40,19 +42,18 @@ def extract(tokens: Sequence[TokenLogprobs]) -> dict[str, float]:
     A prefix longer than the answer is the whole answer: that is what an early-exit probe would have seen. Where
     nothing can be said (no token, a NaN, no alternatives) the name is absent; a stand-in would look calibrated.
     """
-    signals = _on(tokens, suffix="")
-    for length in PREFIXES:
-        signals |= _on(tokens[:length], suffix=f"@{length}")
-    return signals
-
-
-def _on(tokens: Sequence[TokenLogprobs], *, suffix: str) -> dict[str, float]:
-    values = {
-        "seq_logprob": _mean([_clamp(token.logprob) for token in tokens]),
-        "neg_entropy": _mean([-_entropy(token.top) for token in tokens]),
-        "margin": _mean([_margin(token.top) for token in tokens]),
+    by_token = {
+        "seq_logprob": [_clamp(token.logprob) for token in tokens],
+        "neg_entropy": [-_entropy(token.top) for token in tokens],
+        "margin": [_margin(token.top) for token in tokens],
     }
-    return {name + suffix: value for name, value in values.items() if math.isfinite(value)}
+    signals = {}
+    for length, suffix in _LENGTHS:
+        for name, values in by_token.items():
+            value = _mean(values[:length])
+            if math.isfinite(value):
+                signals[name + suffix] = value
+    return signals
 
 
 def _mean(values: Sequence[float]) -> float:
