@@ -40,7 +40,7 @@ class Span(IntEnum):
 DashboardData = Callable[[int], Awaitable[dict[str, Any]]]
 
 
-def _data(request: Request) -> DashboardData:
+async def _data(request: Request) -> DashboardData:
     data: DashboardData = request.app.state.dashboard
     return data
 
