@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from app.api.schemas import AnswerRequest, ErrorOut, Receipt
 from tests.fakes.gateway import FakeGateway, fake_gateway
 
+from .test_streaming import parsed
+
 # Every code point, lone surrogates too.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
 ANYTHING = st.recursive(
@@ -44,9 +46,12 @@ class Running:
         self._gateway = gateway
 
     def post(self, content: bytes) -> tuple[int, Any]:
-        """The status and body of the reply."""
+        """The status and body of the reply; of a stream its last event, an error with the status that came too late."""
         headers = {"content-type": "application/json"}
         response = self._runner.run(self._gateway.client.post("/answer", content=content, headers=headers))
+        if response.headers["content-type"].startswith("text/event-stream"):
+            name, data = parsed(response)[-1]
+            return (200 if name == "final" else 503), data
         return response.status_code, response.json()
 
 
