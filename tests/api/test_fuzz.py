@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.api.errors import STATUSES
 from app.api.schemas import AnswerRequest, ErrorOut, Receipt
 from tests.fakes.gateway import FakeGateway, fake_gateway
 
@@ -37,6 +38,8 @@ PLAUSIBLE = {
 FIELDS = st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, value in PLAUSIBLE.items()})
 BODIES = ANYTHING | FIELDS | st.builds(lambda body: {"question": "What is this?"} | body, FIELDS)
 
+STATUS_OF = {kind: status for _, status, kind in STATUSES}
+
 
 class Running:
     """A gateway in an event loop that goes on between examples."""
@@ -51,7 +54,7 @@ class Running:
         response = self._runner.run(self._gateway.client.post("/answer", content=content, headers=headers))
         if response.headers["content-type"].startswith("text/event-stream"):
             name, data = parsed(response)[-1]
-            return (200 if name == "final" else 503), data
+            return (200 if name == "final" else STATUS_OF[data["error"]["type"]]), data
         return response.status_code, response.json()
 
 
