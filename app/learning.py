@@ -17,7 +17,8 @@ from app.shadow import ShadowRunner
 class Learning:
     """What is switched on; None where it is not."""
 
-    budget: Budget
+    # Counts what learning costs, as an observer of every decision.
+    budget: Budget | None = None
     explorer: DiceExplorer | None = None
     shadows: ShadowRunner | None = None
 
@@ -37,10 +38,10 @@ async def open_learning(
             "FETCHWISE_SHADOW_SHARE needs the texts, or nobody could ever judge a shadow run: set it to 0, or "
             "FETCHWISE_LOG_TEXTS=full"
         )
-    budget = Budget(settings.learning_budget)
-    if log is None:
-        yield Learning(budget)
+    if log is None or not (settings.explore_share or settings.shadow_share):
+        yield Learning()
         return
+    budget = Budget(settings.learning_budget)
     shadows = ShadowRunner(
         settings.shadow_share,
         budget,

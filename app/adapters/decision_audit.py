@@ -1,17 +1,16 @@
 """Decisions with the verdict in force, newest first, for an audit by tag."""
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, select
 
-from app.adapters.decision_reading import reading
-from app.adapters.decision_tables import decisions, feedback
+from app.adapters.decision_reading import in_force, reading
+from app.adapters.decision_tables import decisions
 from app.decision.audit import AuditRow
 from app.decision.policy import Action
 
 
 def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
     """At most `limit` decisions from that time on."""
-    last = select(func.max(feedback.c.seq)).group_by(feedback.c.decision_id)
-    verdicts = select(feedback.c.decision_id, feedback.c.correct).where(feedback.c.seq.in_(last)).subquery()
+    verdicts = in_force()
     wanted = (
         select(decisions.c.tags, decisions.c.action, decisions.c.k, verdicts.c.correct, decisions.c.solicited)
         .outerjoin(verdicts, verdicts.c.decision_id == decisions.c.id)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, Row, Table, func, select, text
+from sqlalchemy import Engine, Row, Subquery, Table, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.adapters.decision_tables import decisions, feedback
@@ -67,8 +67,7 @@ def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[di
 
 def stats(engine: Engine) -> Stats:
     """Count everything."""
-    last = select(func.max(feedback.c.seq)).group_by(feedback.c.decision_id)
-    verdicts = select(feedback.c.decision_id, feedback.c.correct).where(feedback.c.seq.in_(last)).subquery()
+    verdicts = in_force()
     by_action = (
         select(
             decisions.c.action,
@@ -91,6 +90,12 @@ def stats(engine: Engine) -> Stats:
             feedback=int(connection.scalar(select(func.count()).select_from(feedback)) or 0),
             actions=tuple(ActionStats(*row) for row in connection.execute(by_action)),
         )
+
+
+def in_force() -> Subquery:
+    """Of each judged decision the last verdict: `decision_id` and `correct`."""
+    last = select(func.max(feedback.c.seq)).group_by(feedback.c.decision_id)
+    return select(feedback.c.decision_id, feedback.c.correct).where(feedback.c.seq.in_(last)).subquery()
 
 
 def _dicts(table: Table, rows: Iterable[Row[Any]]) -> list[dict[str, Any]]:

@@ -1,12 +1,11 @@
 """The judgements in the decision log that were asked for, in order, for the drift test."""
 
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import SQLAlchemyError
 
+from app.adapters.decision_reading import reading
 from app.adapters.decision_tables import decisions, feedback
 from app.decision.drift import Solicited
 from app.decision.policy import Action
-from app.errors import LogUnavailable
 
 
 def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[Solicited]:
@@ -31,9 +30,6 @@ def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[S
         .order_by(feedback.c.seq)
         .limit(limit)
     )
-    try:
-        with engine.connect() as connection:
-            rows = connection.execute(wanted).all()
-    except SQLAlchemyError as error:
-        raise LogUnavailable(f"the decision log cannot be read: {getattr(error, 'orig', error)}") from error
+    with reading(), engine.connect() as connection:
+        rows = connection.execute(wanted).all()
     return [Solicited(row.seq, row.confidence, row.correct, row.key, version) for row in rows]

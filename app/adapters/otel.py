@@ -7,7 +7,6 @@ The server span itself is FastAPI's; a caller's `traceparent` is its parent, and
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from app.correlation import Note, outgoing
 from app.decision.record import DecisionRecord
@@ -74,16 +73,5 @@ class Tracing:
         span = trace.get_current_span()
         if not span.is_recording():
             return
-        decided: dict[str, Any] = {
-            "receipt": record.id,
-            "action": record.action.value,
-            "k": record.k,
-            "reason": record.reason.value,
-            "policy": record.policy.value,
-            "p_closed_book": record.p_closed_book,
-            "confidence": record.confidence,
-            "calibrator": record.calibrator,
-            "certified": record.certified,
-            "passages": len(record.citations),
-        }
+        decided = record.outline()
         span.set_attributes({f"fetchwise.{name}": value for name, value in decided.items() if value is not None})

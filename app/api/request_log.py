@@ -89,21 +89,11 @@ def _request_id(scope: Scope) -> str:
 
 
 def _decided(record: DecisionRecord) -> dict[str, Any]:
-    """What a line says about a decision: never the question, the answer or a passage."""
+    """What a line says about a decision."""
     timings = record.timings
     spent = (timings.probe, timings.embed, timings.search, timings.read, timings.total)
-    return {
-        "receipt": record.id,
-        "action": record.action.value,
-        "k": record.k,
-        "reason": record.reason.value,
-        "policy": record.policy.value,
+    return record.outline() | {
         "key": record.key,
-        "p_closed_book": record.p_closed_book,
-        "confidence": record.confidence,
-        "calibrator": record.calibrator,
-        "certified": record.certified,
-        "passages": len(record.citations),
         "timings_ms": {stage: round(ms, 3) for stage, ms in zip(_STAGES, spent, strict=True) if ms is not None},
         "failure": " ".join(record.failure) if record.failure else None,
     }

@@ -116,6 +116,21 @@ class DecisionRecord:
     # The public id of the asker's key, where callers have keys.
     key: str | None = None
 
+    def outline(self) -> dict[str, str | float | None]:
+        """How it was decided, for logs and traces: never the question, the answer or a passage."""
+        return {
+            "receipt": self.id,
+            "action": self.action.value,
+            "k": self.k,
+            "reason": self.reason.value,
+            "policy": self.policy.value,
+            "p_closed_book": self.p_closed_book,
+            "confidence": self.confidence,
+            "calibrator": self.calibrator,
+            "certified": self.certified,
+            "passages": len(self.citations),
+        }
+
     @property
     def gated(self) -> bool:
         """Whether a probe was paid for and its calibrated probability chose k: the questions that gating is judged by.

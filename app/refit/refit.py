@@ -272,11 +272,9 @@ def _costs(outcomes: Outcomes, options: Options) -> dict[int, Floats]:
 
 
 def _out_of_fold_confidence(chosen: Mapping[str, Chosen], route: Choices) -> Floats:
-    result = np.full(len(route), np.nan)
-    for k, name in {0: "p0", 1: "conf1", 5: "conf5"}.items():
-        if name in chosen:
-            result = np.where(route == k, chosen[name].out_of_fold, result)
-    return result
+    unknown = np.full(len(route), np.nan)
+    named = {0: "p0", 1: "conf1", 5: "conf5"}
+    return pick({k: chosen[name].out_of_fold if name in chosen else unknown for k, name in named.items()}, route)
 
 
 def _policy_notes(fits: Mapping[str, PolicyFit]) -> list[str]:
