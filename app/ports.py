@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from app.decision.artifact import Identity
 from app.decision.audit import AuditRow
@@ -27,11 +27,21 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """What was said in a conversation before the question, and by whom."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A question with the passages to answer it from, best first; none means closed-book."""
 
     question: str
     passages: tuple[Passage, ...] = ()
+    # The conversation that it continues, oldest first.
+    earlier: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,8 @@ class Token:
 
     text: str
     logprobs: tuple[TokenLogprobs, ...]
+    # Of the prompt; 0 where the server has not said so yet.
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,8 @@ class Generation:
     completion_tokens: int
     # Fewer than were given where the reader's context was too short: the worst-ranked were dropped.
     passages_read: int
+    # Whether the longest answer was reached before its end.
+    cut_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +110,8 @@ class Reader(Protocol):
         """Answer token by token, then once as a whole; closing the generator stops the generation upstream."""
         ...
 
-    async def ping(self) -> None:
-        """Return if it can answer now, raise UpstreamError if not."""
+    async def ping(self) -> str | None:
+        """Return if it can answer now, with a remark where there is one to make; raise UpstreamError if not."""
         ...
 
     async def close(self) -> None:
@@ -175,6 +189,10 @@ class Corpus(Protocol):
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages durably; a known id is replaced."""
         ...
+
+
+class VectorStore(Retriever, Corpus, Protocol):
+    """Both sides of a vector store: what ingestion writes, questions search."""
 
 
 class Gatekeeper(Protocol):

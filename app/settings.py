@@ -48,7 +48,8 @@ class Settings(BaseSettings):
 
     reader: str = Field(
         default="embedded",
-        description="`embedded` starts llama.cpp here, `vllm` starts `vllm serve` here, a URL names a running server.",
+        description="`embedded` starts llama.cpp here, `vllm` starts `vllm serve` here, a URL names a running server; "
+        "several URLs, with commas between them, are replicas that serve the same.",
     )
     reader_model: str | None = Field(
         default=None, description="Model to ask for; needed unless the reader is `embedded`. For `vllm`, what to serve."
@@ -94,6 +95,19 @@ class Settings(BaseSettings):
     )
     embedder_threads: int = Field(default=1, ge=1, description="Threads of the embedder.")
     embedder_timeout_s: float = Field(default=5.0, gt=0, description="Longest wait for a remote embedding.")
+
+    breaker_failures: int = Field(
+        default=5,
+        ge=1,
+        le=1000,
+        description="Failures among the last twice as many calls after which a remote part is left alone for a while.",
+    )
+    breaker_retry_s: float = Field(
+        default=2.0, gt=0, description="How long it is left alone before it is tried again; up to half as long again."
+    )
+    retries: int = Field(
+        default=1, ge=0, le=3, description="How often a call to a remote part is tried again, where that is safe."
+    )
 
     calibrators: Path = Field(
         default=Path("calibrators/demo"), description="Folder with the calibrator artifacts and CURRENT."
@@ -163,18 +177,49 @@ class Settings(BaseSettings):
     tariff_call: float = Field(default=0.0, ge=0, description="What a retrieval call costs.")
     tariff_passage: float = Field(default=0.0, ge=0, description="What a retrieved passage costs.")
 
+    schedule: Literal["serial", "overlap", "race", "auto"] = Field(
+        default="serial",
+        description="What runs beside the probe: nothing, retrieval (`overlap`), or reading too (`race`); `auto` "
+        "chooses by what questions have cost, and goes without the gate where that does not pay.",
+    )
+    objective: Literal["latency", "tokens", "calls", "money"] = Field(
+        default="latency", description="What `auto` spends least of; `money` needs a tariff."
+    )
+    mandatory_retrieval: Path | None = Field(
+        default=None,
+        description="File of words and phrases, one a line: questions that hold one are answered from passages.",
+    )
+
     max_in_flight: int = Field(
         default=64,
         ge=1,
-        description="Questions worked on at once by a worker, at most 8 a slot of an embedded reader; more get 429.",
+        description="Questions worked on at once by a worker, at most 8 a slot of an embedded reader.",
     )
+    queue: int = Field(
+        default=16,
+        ge=0,
+        description="Questions that may wait for one of these to end, first come first served; more get 429 at once.",
+    )
+    queue_wait_s: float = Field(default=1.0, gt=0, description="Longest wait in this line; who waits longer gets 429.")
     request_timeout_s: float = Field(
-        default=60.0, gt=0, description="Longest time for one question, all stages together."
+        default=60.0,
+        gt=0,
+        description="Longest time for one question, all stages and the wait in line; `timeout_ms` of a request may be "
+        "shorter.",
+    )
+    receive_timeout_s: float = Field(
+        default=10.0, gt=0, description="Longest time for a request to come in; a connection that is slower is closed."
+    )
+    shutdown_timeout_s: float = Field(
+        default=25.0, gt=0, description="Longest time, once told to stop, for the answers under way to end."
     )
     max_body_bytes: int = Field(default=65536, ge=1024, description="Largest request body.")
     max_question_chars: int = Field(default=2000, ge=1, description="Longest question.")
+    max_earlier_chars: int = Field(
+        default=8000, ge=0, description="Longest conversation before a question, all its messages together."
+    )
 
-    @field_validator("calibrators", "data_dir", "keys", "seed", "prompts")
+    @field_validator("calibrators", "data_dir", "keys", "mandatory_retrieval", "prompts", "seed")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return path.expanduser() if path is not None else None
@@ -183,6 +228,11 @@ class Settings(BaseSettings):
     def permits(self) -> int:
         """How many questions to work on at once: an embedded reader with a longer queue would only time out."""
         return min(self.max_in_flight, 8 * self.reader_slots) if self.reader == "embedded" else self.max_in_flight
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The URLs of the replicas, or the one word that says which reader to start."""
+        return tuple(reader.strip() for reader in self.reader.split(",") if reader.strip())
 
     @property
     def keys_at(self) -> Path:

@@ -1,8 +1,8 @@
 """Opens what keeps an eye on the running gateway: its calibrator, drift, what gating costs, and its parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
@@ -10,11 +10,15 @@ from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.adapters.revocations import Revocations
 from app.api.readiness import Pings, watch
+from app.decision.forecast import Objective, Schedule
 from app.decision.policy import FULL
+from app.errors import ConfigurationError
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftMetrics, DriftWatch
-from app.observers.gate_metrics import GateMetrics, InForce
+from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
 from app.observers.gate_watch import GateWatch
+from app.observers.loop_lag import LoopLag
+from app.observers.planner import Planner
 from app.observers.prometheus import TrafficMetrics
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow
@@ -97,11 +101,46 @@ def watch_gate(
 
 
 @asynccontextmanager
+async def watch_plan(
+    settings: Settings, gate_watch: GateWatch, window: TrafficWindow, scraped: CollectorRegistry
+) -> AsyncIterator[Planner]:
+    """Hold the plan for questions, the one that was set or the best by what they have cost, and show it."""
+    objective = Objective(settings.objective)
+    if objective is Objective.MONEY and settings.tariff.is_free:
+        raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
+    automatic = settings.schedule == "auto"
+    if automatic:
+        planner = Planner(gate_watch.look, lambda: window.rows(gate_watch.seconds), objective=objective)
+    else:
+        planner = Planner.fixed(Schedule(settings.schedule), objective)
+    metrics = PlanMetrics(planner.plan)
+    scraped.register(metrics)
+    try:
+        async with _meanwhile(planner.keep_considering(), "plan") if automatic else nullcontext():
+            yield planner
+    finally:
+        scraped.unregister(metrics)
+
+
+@asynccontextmanager
+async def watch_loop(lag: LoopLag) -> AsyncIterator[None]:
+    """Keep measuring meanwhile how late the event loop is."""
+    async with _meanwhile(lag.measure(), "measure the event loop's lag"):
+        yield
+
+
+@asynccontextmanager
 async def watch_parts(pings: Pings, traffic: TrafficMetrics) -> AsyncIterator[None]:
     """Keep pinging the parts meanwhile, so that the metrics tell which of them answer."""
-    watching = asyncio.create_task(watch(pings, traffic.parts), name="ping the parts")
+    async with _meanwhile(watch(pings, traffic.parts), "ping the parts"):
+        yield
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[None, None, None], name: str) -> AsyncIterator[None]:
+    working = asyncio.create_task(work, name=name)
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)

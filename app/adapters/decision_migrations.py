@@ -97,8 +97,13 @@ _SHADOWS = (
     """,
 )
 
+_WASTED = (
+    "ALTER TABLE decisions ADD COLUMN wasted_prompt_tokens BIGINT",
+    "ALTER TABLE decisions ADD COLUMN wasted_completion_tokens BIGINT",
+)
+
 # The step at place n leads from version n to n + 1.
-STEPS: tuple[tuple[str, ...], ...] = (_DECISIONS, _FEEDBACK, _SHADOWS)
+STEPS: tuple[tuple[str, ...], ...] = (_DECISIONS, _FEEDBACK, _SHADOWS, _WASTED)
 
 
 def migrate(connection: Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> int:

@@ -56,6 +56,7 @@ def decision_row(at: float, record: DecisionRecord, texts: Texts) -> dict[str, A
         "failure_kind": failure[1] if failure else None,
         **_tokens("probe", record.probe_usage),
         **_tokens("read", record.read_usage),
+        **_tokens("wasted", record.wasted_usage),
         "probe_ms": timings.probe,
         "embed_ms": timings.embed,
         "search_ms": timings.search,

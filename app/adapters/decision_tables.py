@@ -58,6 +58,8 @@ decisions = Table(
     Column("read_ms", Double),
     Column("total_ms", Double, nullable=False),
     Column("tags", _JSON, nullable=False),
+    Column("wasted_prompt_tokens", BigInteger),
+    Column("wasted_completion_tokens", BigInteger),
 )
 
 # Nothing is ever changed here: the last row of a decision is in force, the others are its history.

@@ -63,6 +63,7 @@ class ArtifactGatekeeper:
         self._artifact: Artifact | None = None
         self._refusal = ""
         self._running: Identity | None = None
+        self._compared: tuple[Identity | None, Identity | None, bool] = (None, None, False)
         self._unidentified = "the reader has not been identified yet"
         self._task: asyncio.Task[None] | None = None
         self._on_change = on_change
@@ -82,17 +83,27 @@ class ArtifactGatekeeper:
 
     def gate(self, *, collection: str, max_tokens: int) -> Gate:
         """The gate for one question: open only if the artifact was fitted on exactly what would answer it."""
-        artifact, running = self._artifact, self._running
+        artifact = self._artifact
         matching = None
-        if artifact is not None and artifact.identity is not None and running is not None:
-            asked = replace(running, collection=collection, max_tokens=max_tokens)
-            matching = artifact if artifact.identity == asked else None
+        if artifact is not None and artifact.identity is not None and self._fits(artifact.identity):
+            fitted = artifact.identity
+            matching = artifact if (fitted.collection, fitted.max_tokens) == (collection, max_tokens) else None
         return Gate(
             matching,
             allow_uncertified=self._allow_uncertified,
             revoked=matching is not None and self._revocations.why(matching.version) is not None,
             prices=self._prices,
         )
+
+    def _fits(self, fitted: Identity) -> bool:
+        """Whether what runs is what was fitted on, but for what a question may choose; compared once."""
+        running = self._running
+        if running is None:
+            return False
+        if self._compared[0] is not fitted or self._compared[1] is not running:
+            alike = replace(running, collection=fitted.collection, max_tokens=fitted.max_tokens) == fitted
+            self._compared = (fitted, running, alike)
+        return self._compared[2]
 
     @property
     def running(self) -> Identity | None:

@@ -1,16 +1,14 @@
 """The reader over the OpenAI chat API, as vLLM and llama.cpp speak it: short greedy answers with log-probabilities."""
 
-import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import aiohttp
 import orjson
 
-from app.adapters.openai_replies import assemble, check, events_of, generation, json_object
-from app.correlation import outgoing
+from app.adapters.http_client import HttpClient, Refused
+from app.adapters.openai_replies import assemble, events_of, generation, reading_refusal
 from app.decision.signals import TOP
 from app.errors import (
     ConfigurationError,
@@ -21,11 +19,10 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.ports import Generation, Passage, Prompt, ReaderIdentity, Token
-from app.prompts import Prompts
+from app.prompts import Prompts, defused
 
 STOP = ("\n",)
-# vLLM and llama.cpp close idle connections after five seconds; ours must go first, or a request meets a closed one.
-_KEEPALIVE_S = 3.0
+_CHAT = "/v1/chat/completions"
 # A fixed conversation whose rendering tells two chat templates apart.
 _SAMPLE_CHAT = [{"role": "user", "content": "fetchwise"}]
 
@@ -45,17 +42,27 @@ class OpenAIReader:
         quantisation: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._url = url.rstrip("/").removesuffix("/v1")
+        self._http = HttpClient(
+            "reader",
+            url.rstrip("/").removesuffix("/v1"),
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            secret=api_key,
+            timeout_s=timeout_s,
+            max_connections=max_connections,
+        )
         self._model = model
         self._prompts = prompts
-        self._key = api_key
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(5.0, timeout_s))
-        self._max_connections = max_connections
         self._quantisation = quantisation
-        self._template_kwargs = dict(chat_template_kwargs) if chat_template_kwargs else None
-        self._session: aiohttp.ClientSession | None = None
-        self._closed = False
+        self._template = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
+        # What is asked of the server whatever the question.
+        self._always: dict[str, Any] = {
+            "model": model,
+            "temperature": 0,
+            "logprobs": True,
+            "top_logprobs": TOP,
+            "stop": list(STOP),
+            **self._template,
+        }
         # Tokens for prompt and answer together; None until the server was asked, 0 where it does not tell.
         self._context: int | None = None
 
@@ -90,10 +97,9 @@ class OpenAIReader:
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer greedily, at most to the first newline, with as many of the passages as fit."""
         for passages in _fewer_and_fewer(prompt.passages):
-            body = self._body(prompt.question, passages, max_tokens)
+            body = self._body(prompt, passages, max_tokens)
             try:
-                reply = await self._json("POST", "/v1/chat/completions", body)
-                return generation(reply, len(passages), max_tokens)
+                return generation(await self._json("POST", _CHAT, body), len(passages), max_tokens)
             except PromptTooLong:
                 if len(passages) <= 1:
                     raise
@@ -107,11 +113,11 @@ class OpenAIReader:
                 await self._served()
         begun = False
         for passages in _fewer_and_fewer(prompt.passages):
-            body = self._body(prompt.question, passages, max_tokens)
+            body = self._body(prompt, passages, max_tokens)
             # Usage from the first event on: a prompt that leaves no room is known before anything is yielded.
             body |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
             try:
-                async with self._post_stream(body) as events:
+                async with self._events(body) as events:
                     # The last that is left may stay where the answer turns out to fit after all.
                     context = (self._context or 0) if len(passages) > 1 else 0
                     async for item in assemble(events, len(passages), max_tokens, context):
@@ -131,106 +137,61 @@ class OpenAIReader:
 
     async def close(self) -> None:
         """Close the connection pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""
-        self._closed = True
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
+        await self._http.close()
 
-    def _body(self, question: str, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
-        content = self._prompts.render(question, [(passage.title, passage.text) for passage in passages])
-        body: dict[str, Any] = {
-            "model": self._model,
-            "messages": [{"role": "user", "content": content}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "logprobs": True,
-            "top_logprobs": TOP,
-            "stop": list(STOP),
-        }
-        if self._template_kwargs:
-            body["chat_template_kwargs"] = self._template_kwargs
-        return body
-
-    def _pool(self) -> aiohttp.ClientSession:
-        if self._closed:
-            raise UpstreamUnavailable("reader", "the reader was closed")
-        # Made on first use because aiohttp ties a session to the running loop.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S),
-                headers=self._headers,
-                timeout=self._timeout,
-            )
-        return self._session
+    def _body(self, prompt: Prompt, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
+        content = self._prompts.render(prompt.question, [(passage.title, passage.text) for passage in passages])
+        messages = [{"role": turn.role, "content": defused(turn.text)} for turn in prompt.earlier]
+        messages.append({"role": "user", "content": content})
+        return {**self._always, "messages": messages, "max_tokens": max_tokens}
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        data = orjson.dumps(body) if body is not None else None
-        headers = {"content-type": "application/json", **outgoing.get()} if data else None
-        with _translated():
-            # No redirects: question and key are meant for this server alone.
-            async with self._pool().request(
-                method, self._url + path, data=data, headers=headers, allow_redirects=False
-            ) as response:
-                raw = await response.read()
-                check(response.status, self._without_key(raw), self._model)
-        return json_object(raw)
+        try:
+            reply = self._http.parsed(await self._http.request(method, path, body))
+        except Refused as refused:
+            raise reading_refusal(self._http, refused, self._model) from refused
+        if not isinstance(reply, dict):
+            raise UpstreamBadReply("reader", "the reader's reply is not a JSON object")
+        return reply
 
     @asynccontextmanager
-    async def _post_stream(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        with _translated():
-            async with self._pool().post(
-                self._url + "/v1/chat/completions",
-                data=orjson.dumps(body),
-                # llama.cpp hangs up after a stream without announcing it: the next question must not be sent there.
-                headers={"content-type": "application/json", "connection": "close", **outgoing.get()},
-                allow_redirects=False,
-            ) as response:
-                if response.status != 200:
-                    check(response.status, self._without_key(await response.read()), self._model)
-                yield events_of(response, self._without_key)
-
-    def _without_key(self, raw: bytes) -> bytes:
-        """What the server said, fit to be quoted: some repeat the key that they were given."""
-        return raw.replace(self._key.encode(), b"***") if self._key else raw
+    async def _events(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        try:
+            async with self._http.stream(_CHAT, body) as lines:
+                yield events_of(lines, self._http)
+        except Refused as refused:
+            raise reading_refusal(self._http, refused, self._model) from refused
 
     async def _chat_template_digest(self) -> str:
         """Fingerprint the chat template by what it does: no two servers publish it in the same way."""
-        kwargs = {"chat_template_kwargs": self._template_kwargs} if self._template_kwargs else {}
         attempts = (
-            ("/apply-template", {"messages": _SAMPLE_CHAT, **kwargs}, "prompt"),
-            ("/tokenize", {"model": self._model, "messages": _SAMPLE_CHAT, **kwargs}, "tokens"),
+            ("/apply-template", {"messages": _SAMPLE_CHAT, **self._template}, "prompt"),
+            ("/tokenize", {"model": self._model, "messages": _SAMPLE_CHAT, **self._template}, "tokens"),
         )
         for path, body, key in attempts:
             try:
                 rendered = (await self._json("POST", path, body)).get(key)
             except UpstreamTimeout:
                 raise
-            except UpstreamError:
+            except UpstreamError as error:
+                if _for_now(error):
+                    raise
                 continue  # not every server has this path; the last resort below is still a fixed value
             if rendered:
                 return hashlib.sha256(orjson.dumps(rendered)).hexdigest()[:16]
         return "unknown"
 
 
-def _fewer_and_fewer(passages: tuple[Passage, ...]) -> list[tuple[Passage, ...]]:
+def _for_now(error: UpstreamError) -> bool:
+    """Whether a server failed to answer, and may not the next time: that must not look like another template."""
+    refused = error.__cause__
+    if isinstance(refused, Refused):
+        return refused.status == 429 or (refused.status >= 500 and refused.status != 501)
+    return isinstance(error, UpstreamUnavailable)
+
+
+def _fewer_and_fewer(passages: tuple[Passage, ...]) -> Iterator[tuple[Passage, ...]]:
     """All the passages, then without the worst-ranked, down to the best one: the server says what fits."""
-    return [passages[:n] for n in range(len(passages), 0, -1)] or [()]
-
-
-class _translated:  # noqa: N801 - reads as a phrase: with _translated()
-    """Turn aiohttp's exceptions into ours, most specific first."""
-
-    def __enter__(self) -> None:
-        """Nothing to set up."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise the translation of a vendor's exception; let everything else pass."""
-        match error:
-            case asyncio.TimeoutError():  # aiohttp's own timeouts inherit from it
-                raise UpstreamTimeout("reader", "the reader did not answer in time") from error
-            case aiohttp.InvalidURL():
-                raise ConfigurationError("FETCHWISE_READER is not a URL that can be called") from error
-            case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError():
-                raise UpstreamUnavailable("reader", f"the reader broke the connection off: {error}") from error
-            case aiohttp.ClientError() | ValueError():
-                raise UpstreamBadReply("reader", f"the reader does not speak HTTP as expected: {error}") from error
+    yield passages
+    for n in range(len(passages) - 1, 0, -1):
+        yield passages[:n]

@@ -5,35 +5,35 @@ looks like; the differences end here.
 """
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import orjson
 
+from app.adapters.http_client import HttpClient, Refused
 from app.decision.signals import TokenLogprobs
-from app.errors import PromptTooLong, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.errors import FetchwiseError, PromptTooLong, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Generation, Token
 
 _TOO_LONG = "the question does not fit the reader's context: shorten it"
 
 
-def check(status: int, raw: bytes, model: str) -> None:
-    """Raise what a status other than 200 means."""
-    if status == 200:
-        return
-    message = _error_message(raw)
-    if status == 400 and _is_too_long(message):
-        raise PromptTooLong(_TOO_LONG)
-    if status in {408, 504}:
-        raise UpstreamTimeout("reader", f"the reader answered {status}: {message}")
-    if status == 404:
-        raise UpstreamUnavailable("reader", f"the reader has no such path or does not serve {model!r}: {message}")
-    if status in {401, 403}:
-        raise UpstreamUnavailable("reader", "the reader refused the key: set FETCHWISE_READER_API_KEY")
-    if status == 429 or status >= 500:
-        raise UpstreamUnavailable("reader", f"the reader answered {status}: {message}")
-    raise UpstreamBadReply("reader", f"the reader answered {status}: {message}")
+def refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
+    """What a status other than 200 means at a server that serves this model."""
+    message = _error_message(refused.body)
+    if refused.status == 404:
+        return UpstreamUnavailable(
+            client.upstream, f"{client.called} has no such path or does not serve {model!r}: {message}"
+        )
+    return client.meaning(refused, message)
+
+
+def reading_refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
+    """The same of the reader, which also refuses a prompt that is longer than its context."""
+    if refused.status == 400 and _is_too_long(_error_message(refused.body)):
+        return PromptTooLong(_TOO_LONG)
+    return refusal(client, refused, model)
 
 
 def _error_message(raw: bytes) -> str:
@@ -51,25 +51,15 @@ def _is_too_long(message: str) -> bool:
     return any(phrase in lowered for phrase in ("context length", "context size", "exceed_context", "too long"))
 
 
-def json_object(raw: bytes | str) -> dict[str, Any]:
-    """The JSON object of a body; UpstreamBadReply where it is none."""
-    try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise UpstreamBadReply("reader", "the reader's reply is not JSON") from error
-    if not isinstance(value, dict):
-        raise UpstreamBadReply("reader", "the reader's reply is not a JSON object")
-    return value
-
-
 def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -> Generation:
     """The answer of a whole reply; UpstreamBadReply where a part is missing, PromptTooLong where it was cut short."""
     try:
         choice = reply["choices"][0]
-        _refuse_cut_short(choice.get("finish_reason"), reply.get("usage") or {}, max_tokens)
+        finish_reason, usage = choice.get("finish_reason"), reply.get("usage") or {}
+        _refuse_cut_short(finish_reason, usage, max_tokens)
         content = choice["message"]["content"] or ""
-        tokens = (choice.get("logprobs") or {}).get("content") or []
-        return _finished(content, [_raw_token(token) for token in tokens], reply.get("usage") or {}, passages_read)
+        tokens = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or []]
+        return _finished(content, tokens, usage, passages_read, finish_reason)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
 
@@ -81,20 +71,27 @@ def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_token
 
 
 _RawToken = tuple[bytes, TokenLogprobs]
+_FLOATS = frozenset({float})
 
 
 def _raw_token(token: Mapping[str, Any]) -> _RawToken:
-    text = bytes(token["bytes"]) if token.get("bytes") else str(token["token"]).encode()
-    top = tuple(_number(entry["logprob"]) for entry in token.get("top_logprobs") or ())
+    raw = token.get("bytes")
+    text = bytes(raw) if raw else str(token["token"]).encode()
+    top = tuple([entry["logprob"] for entry in token.get("top_logprobs") or ()])
+    # Twenty a token: asking whether any is no float is cheaper than converting each.
+    if not _FLOATS.issuperset(map(type, top)):
+        top = tuple(map(_number, top))
     return text, TokenLogprobs(_number(token["logprob"]), top)
 
 
 def _number(value: object) -> float:
     # JSON has no NaN or infinity, so servers send null for them.
-    return float(value) if isinstance(value, int | float) else math.nan
+    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _finished(content: str, tokens: Sequence[_RawToken], usage: Mapping[str, Any], passages_read: int) -> Generation:
+def _finished(
+    content: str, tokens: Sequence[_RawToken], usage: Mapping[str, Any], passages_read: int, finish_reason: object
+) -> Generation:
     answer = content.split("\n", 1)[0].strip()
     return Generation(
         text=answer,
@@ -102,6 +99,7 @@ def _finished(content: str, tokens: Sequence[_RawToken], usage: Mapping[str, Any
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
         completion_tokens=int(usage.get("completion_tokens") or len(tokens)),
         passages_read=passages_read,
+        cut_off=finish_reason == "length",
     )
 
 
@@ -125,18 +123,18 @@ def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogpro
     return kept
 
 
-async def events_of(
-    response: aiohttp.ClientResponse, quotable: Callable[[bytes], bytes]
-) -> AsyncIterator[dict[str, Any]]:
+async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a server-sent event stream; ending before `[DONE]` means the server died."""
-    async for line in response.content:
+    async for line in lines:
         payload = line.strip().removeprefix(b"data:").strip()
         if payload == b"[DONE]":
             return
         if line.startswith(b"data:"):
-            event = json_object(payload)
+            event = client.parsed(payload)
+            if not isinstance(event, dict):
+                raise UpstreamBadReply("reader", "the reader's event is not a JSON object")
             if "error" in event:
-                message = _error_message(quotable(payload))
+                message = _error_message(client.quotable(payload))
                 raise UpstreamUnavailable("reader", f"the reader failed while answering: {message}")
             yield event
     raise UpstreamUnavailable("reader", "the reader broke the answer off")
@@ -161,10 +159,11 @@ async def assemble(
                 content += text
                 tokens += new
                 if text or new:
-                    yield Token(text, tuple(logprobs for _, logprobs in new))
+                    counted = int(usage.get("prompt_tokens") or 0)
+                    yield Token(text, tuple(logprobs for _, logprobs in new), counted)
         if not answered:
             raise UpstreamBadReply("reader", "the reader's stream holds no answer")
         _refuse_cut_short(finish_reason, usage, max_tokens)
-        yield _finished(content, tokens, usage, passages_read)
+        yield _finished(content, tokens, usage, passages_read, finish_reason)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error

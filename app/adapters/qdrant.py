@@ -1,31 +1,27 @@
 """A Qdrant server or cluster over REST or gRPC: what it says wrong or late comes out as an error of ours."""
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-import httpx
-from grpc import StatusCode  # type: ignore[import-untyped]
-from grpc.aio import AioRpcError  # type: ignore[import-untyped]
 from qdrant_client import AsyncQdrantClient, models
-from qdrant_client.common.client_exceptions import QdrantException
-from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
+from app.adapters.qdrant_errors import translate
 from app.adapters.qdrant_payload import (
+    PASSAGE_FIELDS,
     TERMS,
     check_collection,
     other_dimension,
     point_id,
     read_payload,
     terms,
-    unknown_collection,
     write_payload,
 )
-from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.adapters.qdrant_rest import QdrantSearch
+from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Filter, Passage
 
 log = logging.getLogger(__name__)
@@ -41,7 +37,8 @@ class Qdrant:
     """A Retriever and a Corpus on a server; nothing connects before the first call.
 
     `timeout_s` bounds a whole read, connecting included. An `https` URL means TLS. A port that the URL names is
-    the gRPC port where `grpc` is set; without one the vendor's own are taken.
+    the gRPC port where `grpc` is set; without one the vendor's own are taken. All calls go through the vendor's
+    client, except for a search over REST.
     """
 
     def __init__(
@@ -54,13 +51,21 @@ class Qdrant:
         client: AsyncQdrantClient | None = None,
     ) -> None:
         self._timeout_s = timeout_s
-        self._client = client or _connectable(url, api_key, grpc=grpc, timeout_s=timeout_s)
+        self._rest: QdrantSearch | None = None
+        if client is None:
+            parts = _server(url, api_key)
+            client = _vendors(url, parts.port, api_key, grpc=grpc, timeout_s=timeout_s)
+            if not grpc:
+                self._rest = QdrantSearch(_rest_url(parts), api_key, timeout_s=timeout_s)
+        self._client = client
         self._closed = False
 
     async def search(
         self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
     ) -> list[Passage]:
         """Return at most `limit` passages, nearest first."""
+        if self._rest is not None:
+            return await self._rest.search(check_collection(collection), vector, limit=limit, where=where)
         conditions: list[models.Condition] = [
             models.FieldCondition(key=TERMS, match=models.MatchValue(value=term)) for term in terms(where or {})
         ]
@@ -70,7 +75,7 @@ class Qdrant:
                 query=list(vector),
                 query_filter=models.Filter(must=conditions) if conditions else None,
                 limit=limit,
-                with_payload=True,
+                with_payload=list(PASSAGE_FIELDS),
                 with_vectors=False,
             )
             return [read_payload(point.payload, point.score) for point in found.points]
@@ -125,6 +130,8 @@ class Qdrant:
         if not self._closed:
             self._closed = True
             await self._client.close()
+            if self._rest is not None:
+                await self._rest.close()
 
     async def _dimension(self, collection: str) -> int:
         params = (await self._client.get_collection(collection)).config.params.vectors
@@ -147,19 +154,30 @@ class Qdrant:
         except FetchwiseError:
             raise
         except Exception as error:
-            raise _translate(error, collection) from error
+            raise translate(error, collection) from error
 
 
-def _connectable(url: str, api_key: str | None, *, grpc: bool, timeout_s: float) -> AsyncQdrantClient:
+def _server(url: str, api_key: str | None) -> SplitResult:
+    """The parts of a server's URL, checked; a key that would travel in the clear is worth a warning."""
     try:
         parts = urlsplit(url)
-        port = parts.port
+        _ = parts.port
     except ValueError as error:
         raise ConfigurationError(f"not the URL of a Qdrant server: {url!r}: {error}") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(f"not the URL of a Qdrant server, such as http://127.0.0.1:6333: {url!r}")
     if api_key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         log.warning("the vector store's key travels in the clear to %s: use an https URL", parts.hostname)
+    return parts
+
+
+def _rest_url(parts: SplitResult) -> str:
+    """Where the vendor's client would send a request: to its own port unless one is named, behind any path."""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or _REST_PORT}{parts.path.rstrip('/')}"
+
+
+def _vendors(url: str, port: int | None, api_key: str | None, *, grpc: bool, timeout_s: float) -> AsyncQdrantClient:
     return AsyncQdrantClient(
         url=url,
         port=_REST_PORT,
@@ -170,69 +188,3 @@ def _connectable(url: str, api_key: str | None, *, grpc: bool, timeout_s: float)
         timeout=math.ceil(max(timeout_s, _WRITE_TIMEOUT_S)),
         check_compatibility=False,
     )
-
-
-def _translate(error: Exception, collection: str | None) -> FetchwiseError:  # noqa: PLR0911 - one a meaning
-    """Say what a failure of the vendor's client, of its transport or of a reply means to us."""
-    match error:
-        case ResponseHandlingException(source=Exception() as source):
-            return _translate(source, collection)
-        case TimeoutError() | httpx.TimeoutException():
-            return UpstreamTimeout("vectors", "the vector store did not answer in time")
-        case UnexpectedResponse():
-            return _of_status(error, collection)
-        case AioRpcError():
-            return _of_code(error, collection)
-        # The vendor's client raises it for one reason: the server limits our rate.
-        case QdrantException():
-            return UpstreamUnavailable("vectors", f"the vector store takes no more requests for now: {error}")
-        case httpx.TransportError():
-            return UpstreamUnavailable("vectors", f"the vector store cannot be reached: {error}")
-        # So says the vendor's in-memory client.
-        case ValueError() if collection and str(error) == f"Collection {collection} not found":
-            return unknown_collection(collection)
-        # What remains is the parsing of a reply, which raises whatever the reply made it stumble on.
-        case _:
-            return UpstreamBadReply("vectors", f"the vector store answered nonsense: {type(error).__name__}: {error}")
-
-
-def _of_status(error: UnexpectedResponse, collection: str | None) -> FetchwiseError:
-    try:
-        said = str(json.loads(error.content)["status"]["error"])
-    except (ValueError, KeyError, TypeError):
-        said = ""
-    message = f"the vector store answered {error.status_code} {said or error.reason_phrase}"
-    match error.status_code:
-        # A 404 without the name of the collection is some other server's.
-        case 404 if collection and collection in said:
-            return unknown_collection(collection)
-        case 408 | 504:
-            return UpstreamTimeout("vectors", message)
-        case 401 | 403:
-            return UpstreamUnavailable("vectors", f"{message}: check its API key")
-        case int(status) if status == 429 or status >= 500:
-            return UpstreamUnavailable("vectors", message)
-        case _:
-            return UpstreamBadReply("vectors", message)
-
-
-def _of_code(error: AioRpcError, collection: str | None) -> FetchwiseError:
-    said = error.details() or ""
-    message = f"the vector store answered {error.code().name} {said}"
-    match error.code():
-        case StatusCode.NOT_FOUND if collection and collection in said:
-            return unknown_collection(collection)
-        case StatusCode.DEADLINE_EXCEEDED:
-            return UpstreamTimeout("vectors", message)
-        case StatusCode.UNAUTHENTICATED | StatusCode.PERMISSION_DENIED:
-            return UpstreamUnavailable("vectors", f"{message}: check its API key")
-        case (
-            StatusCode.UNAVAILABLE
-            | StatusCode.RESOURCE_EXHAUSTED
-            | StatusCode.INTERNAL
-            | StatusCode.ABORTED
-            | StatusCode.CANCELLED
-        ):
-            return UpstreamUnavailable("vectors", message)
-        case _:
-            return UpstreamBadReply("vectors", message)

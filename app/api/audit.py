@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.auth import DENIALS, OPERATOR
-from app.api.routes import TheGateway
+from app.api.gateway import TheGateway
 from app.api.schemas import ErrorOut
 from app.errors import UnknownDecision
 

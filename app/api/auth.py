@@ -7,7 +7,7 @@ Without keys, whoever comes may do everything.
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
@@ -96,6 +96,11 @@ class Caller:
     def id(self) -> str | None:
         """The public id of the key, for the log."""
         return None if self.key is None else self.key.id
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether feedback from this caller would be taken."""
+        return self.key is None or Scope.FEEDBACK in self.key.scopes
 
     def reach(self, collection: str | None, where: Where | None, *, default: str) -> tuple[str, Where | None]:
         """Which collection to search and by which filter: what was asked for, within what the key allows."""
@@ -186,14 +191,19 @@ MayOperate = Annotated[bool, Depends(_may_operate)]
 
 def _presented(request: Request, *, browser: bool = False) -> str | None:
     """What a request presents as its key; None where it presents nothing."""
-    headers: Mapping[str, str] = request.headers
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return given.strip()
-        case "basic" if browser:
-            return _password(given)
-    return headers.get("x-api-key")
+    alone = None
+    # As they came: making Starlette's headers of them costs more than the rest of the check.
+    for name, value in request.scope["headers"]:
+        if name == b"authorization":
+            scheme, _, given = value.decode("latin-1").partition(" ")
+            match scheme.lower():
+                case "bearer":
+                    return str(given.strip())
+                case "basic" if browser:
+                    return _password(given)
+        elif name == b"x-api-key" and alone is None:
+            alone = value.decode("latin-1")
+    return alone
 
 
 def _password(given: str) -> str:

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.auth import DENIALS, OPERATOR
-from app.api.routes import TheGateway
+from app.api.gateway import TheGateway
 from app.api.schemas import ErrorOut
 from app.decision.breakeven import BreakEven, Verdict
+from app.decision.forecast import Objective, Schedule
 
 Reference = Literal["k1", "k5"]
 
@@ -131,7 +132,26 @@ _EXAMPLE: dict[str, Any] = {
         "100 % of the questions behind the cost of k5 were sent there by the gate. Those are the harder ones, so "
         "reading for every question may cost less than is shown."
     ],
+    "plan": {
+        "schedule": "serial",
+        "bypass": False,
+        "objective": "latency",
+        "expected_ratio": 1.0,
+        "why": "FETCHWISE_SCHEDULE=serial says so.",
+    },
 }
+
+
+class PlanOut(BaseModel):
+    """How questions are answered now, and why so."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: Schedule = Field(description="What runs beside the probe: nothing, retrieval, or reading too.")
+    bypass: bool = Field(description="Whether most questions go without the gate, because it loses.")
+    objective: Objective = Field(description="What is to be spent least of.")
+    expected_ratio: float = Field(description="What this is expected to cost over always reading `reference`.")
+    why: str
 
 
 class BreakEvenOut(BaseModel):
@@ -148,6 +168,7 @@ class BreakEvenOut(BaseModel):
         description="`money` is null unless the operator named a tariff."
     )
     caveats: list[str]
+    plan: PlanOut
 
 
 router = APIRouter()
@@ -169,7 +190,15 @@ async def breakeven(
 ) -> Response:
     """Compare what the gate costs with what reading for every question would, over the last minutes of traffic."""
     found = await asyncio.to_thread(gateway.break_even, window)
-    return Response(orjson.dumps(rendered(found)), media_type="application/json")
+    plan = gateway.planner.plan()
+    told = {
+        "schedule": plan.schedule.value,
+        "bypass": plan.bypass,
+        "objective": gateway.planner.objective.value,
+        "expected_ratio": plan.ratio,
+        "why": plan.why,
+    }
+    return Response(orjson.dumps(rendered(found) | {"plan": told}), media_type="application/json")
 
 
 def rendered(found: BreakEven) -> dict[str, Any]:

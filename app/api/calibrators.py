@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 
 from app.api.auth import DENIALS, OPERATOR
 from app.api.calibrator_survey import CalibratorsOut
-from app.api.routes import TheGateway
+from app.api.gateway import TheGateway
 from app.api.schemas import ErrorOut
 
 router = APIRouter()

@@ -9,9 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from app.api.openai_errors import PREFIX, as_openai
 from app.errors import (
     BadRequest,
     ContradictoryRequest,
+    DeadlinePassed,
     Denial,
     Denied,
     FetchwiseError,
@@ -24,6 +26,7 @@ from app.errors import (
     Unauthorised,
     UnknownCollection,
     UnknownDecision,
+    UnknownModel,
     UpstreamBadReply,
     UpstreamError,
     UpstreamTimeout,
@@ -36,6 +39,8 @@ logger = logging.getLogger(__name__)
 STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (UnknownCollection, 404, "unknown_collection"),
     (UnknownDecision, 404, "unknown_decision"),
+    (UnknownModel, 404, "model_not_found"),
+    (NoPassages, 404, "no_passages"),
     (NothingToJudge, 409, "nothing_to_judge"),
     (ContradictoryRequest, 422, "contradictory_request"),
     (PromptTooLong, 422, "prompt_too_long"),
@@ -44,12 +49,12 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (OverLimit, 429, "over_limit"),
     (Denied, 403, "denied"),
     (Overloaded, 429, "overloaded"),
+    (DeadlinePassed, 503, "deadline_passed"),
     (UpstreamTimeout, 503, "upstream_timeout"),
     (UpstreamUnavailable, 503, "upstream_unavailable"),
     (UpstreamBadReply, 503, "upstream_bad_reply"),
     (UpstreamError, 503, "upstream_error"),
     (LogUnavailable, 503, "log_unavailable"),
-    (NoPassages, 503, "no_passages"),
 )
 RETRY_AFTER_S = 1
 _HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -60,11 +65,15 @@ def problem(
     kind: str,
     message: str,
     *,
+    path: str,
     fields: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """An error response in the one shape."""
-    body = {"error": {"type": kind, "message": message, "fields": fields or []}}
+    """An error response in the one shape; below `/v1/`, in that of OpenAI's API."""
+    if path.startswith(PREFIX):
+        status, body = as_openai(status, kind, message, fields or [])
+    else:
+        body = {"error": {"type": kind, "message": message, "fields": fields or []}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 
@@ -73,7 +82,7 @@ def install(
 ) -> None:
     """Teach the application to answer every exception in the one shape."""
 
-    def explain(error: FetchwiseError) -> JSONResponse:
+    def explain(error: FetchwiseError, path: str) -> JSONResponse:
         if isinstance(error, UpstreamError):
             on_upstream_error(error.upstream, error.kind)
             logger.warning("%s failed (%s): %s", error.upstream, error.kind, error)
@@ -82,33 +91,32 @@ def install(
         status, kind = next(
             ((status, kind) for known, status, kind in STATUSES if isinstance(error, known)), (500, "internal_error")
         )
-        retry_after = error.retry_after_s if isinstance(error, Overloaded | OverLimit) else RETRY_AFTER_S
+        told = error.retry_after_s if isinstance(error, Overloaded | OverLimit | UpstreamError) else None
+        retry_after = told or RETRY_AFTER_S
         headers = {"retry-after": str(retry_after)} if status in {429, 503} else {}
         if isinstance(error, Unauthorised):
             headers["www-authenticate"] = error.challenge
-        return problem(status, kind, str(error), headers=headers)
+        return problem(status, kind, str(error), path=path, headers=headers)
 
-    async def known(_: Request, error: Exception) -> JSONResponse:
+    async def known(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, FetchwiseError)
-        return explain(error)
+        return explain(error, request.scope["path"])
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         fields = [_field(one) for one in error.errors()]
         message = f"{fields[0]['field']}: {fields[0]['message']}" if fields else "the request is not valid"
-        return problem(422, "invalid_request", message, fields=fields)
+        return problem(422, "invalid_request", message, path=request.scope["path"], fields=fields)
 
-    async def http(_: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         kind = _HTTP_TYPES.get(error.status_code, "http_error")
-        # A body that FastAPI could not parse comes here with the parser's error as its cause, and says no more.
-        unparsed = error.status_code == 400 and error.__cause__ is not None
-        message = "the body is not JSON in UTF-8, or is nested too deeply" if unparsed else str(error.detail)
-        return problem(error.status_code, kind, message, headers=dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        return problem(error.status_code, kind, str(error.detail), path=request.scope["path"], headers=headers)
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         logger.error("unforeseen error on %s", request.url.path, exc_info=error)
-        return problem(500, "internal_error", "an unforeseen error; the log has its trace")
+        return problem(500, "internal_error", "an unforeseen error; the log has its trace", path=request.scope["path"])
 
     # For a reply that has begun, in which an error can only be an event.
     app.state.explain = explain
@@ -120,8 +128,6 @@ def install(
 
 def _field(one: Mapping[str, Any]) -> dict[str, str]:
     """One mistake that validation found, and where."""
-    if one["type"] == "json_invalid":
-        return {"field": "body", "message": f"not JSON at character {one['loc'][-1]}: {one['ctx']['error']}"}
     return {
         "field": ".".join(str(part) for part in one["loc"] if part != "body") or "body",
         "message": str(one["msg"]).removeprefix("Value error, "),

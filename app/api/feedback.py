@@ -6,7 +6,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from app.api.auth import DENIALS, Judge
-from app.api.routes import TheGateway
+from app.api.direct import DirectRoute
+from app.api.gateway import TheGateway
 from app.api.schemas import ErrorOut, Tag
 from app.decision.feedback import Feedback, Source
 from app.decision.labels import words
@@ -97,7 +98,7 @@ class FeedbackReceipt(BaseModel):
     action: Action = Field(description="What was done for the question.")
 
 
-router = APIRouter()
+router = APIRouter(route_class=DirectRoute)
 
 
 @router.post("/feedback", responses=_ERRORS, summary="Say whether an answer was right")

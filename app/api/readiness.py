@@ -11,12 +11,19 @@ logger = logging.getLogger(__name__)
 PING_TIMEOUT_S = 2.0
 WATCH_EVERY_S = 10.0
 OK = "ok"
+# What is well enough, and not all well: some of several replicas do not answer.
+_OK_BUT = "ok, but "
 Pings = Mapping[str, Callable[[], Awaitable[object]]]
 
 
 async def states(pings: Pings) -> dict[str, str]:
-    """Ping every part at once; a part's text is `ok` or what is wrong with it."""
+    """Ping every part at once; a part's text is `ok`, `ok, but …` or what is wrong with it."""
     return dict(zip(pings, await asyncio.gather(*(_state(ping) for ping in pings.values())), strict=True))
+
+
+def up(state: str) -> bool:
+    """Whether a part of which this is said answers."""
+    return state == OK or state.startswith(_OK_BUT)
 
 
 async def watch(
@@ -25,7 +32,7 @@ async def watch(
     """Say again and again which parts answer, until cancelled."""
     while True:
         try:
-            on_states({part: state == OK for part, state in (await states(pings)).items()})
+            on_states({part: up(state) for part, state in (await states(pings)).items()})
         except Exception:
             # What a ping was not made to raise must not end the watch; the gauges keep what they last said.
             logger.exception("pinging the parts failed; trying again")
@@ -35,9 +42,9 @@ async def watch(
 async def _state(ping: Callable[[], Awaitable[object]]) -> str:
     try:
         async with asyncio.timeout(PING_TIMEOUT_S):
-            await ping()
+            remark = await ping()
     except TimeoutError:
         return f"no reply within {PING_TIMEOUT_S:g} s"
     except FetchwiseError as error:
         return str(error)
-    return OK
+    return f"{_OK_BUT}{remark}" if remark else OK

@@ -1,8 +1,8 @@
 """Gives every request an id, echoes it, and writes one line about each request that asks for work."""
 
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,12 @@ _SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 READING = frozenset({"GET", "HEAD"})
 _LONGEST_PATH = 200
 _STAGES = ("probe", "embed", "search", "read", "total")
-_NOT_ANSWERED = 500
+# Nobody reads it; what other gateways log for a client that closed the connection.
+CLIENT_LEFT = 499
+_DEFECT = 500
+_REFUSED = 429
+# Request ids only tell requests apart: no secret hangs on them, and the system's randomness is slow to ask for.
+_dice = random.Random()  # noqa: S311
 
 
 def log_requests(app: FastAPI, *, log_questions: bool, on_begin: Callable[[Note], None] | None = None) -> None:
@@ -52,7 +57,8 @@ class RequestLog:
         current.set(note)
         if self._on_begin is not None:
             self._on_begin(note)
-        status = _NOT_ANSWERED
+        # Until there is another: who is not answered has left, or met a defect.
+        status = CLIENT_LEFT
 
         async def echoing(message: Message) -> None:
             nonlocal status
@@ -63,29 +69,38 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, echoing)
+        except BaseException:
+            status = _DEFECT if status == CLIENT_LEFT else status
+            raise
         finally:
-            level = logging.DEBUG if scope["method"] in READING else logging.INFO
+            # Refusals are counted, and come in floods.
+            quiet = scope["method"] in READING or status == _REFUSED
+            level = logging.DEBUG if quiet else logging.INFO
             if logger.isEnabledFor(level):
                 self._log(level, scope, note, status, (time.perf_counter() - began) * 1000)
 
     def _log(self, level: int, scope: Scope, note: Note, status: int, ms: float) -> None:
         # As it came, percent signs and all: decoded, it could hold line breaks.
         path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_LONGEST_PATH]
-        fields: dict[str, Any] = {"method": scope["method"], "path": path, "status": status, "ms": round(ms, 3)}
-        done = ""
-        if note.record is not None:
-            fields |= _decided(note.record)
-            done = f"{fields['action']} {fields['reason']} "
-        if self._log_questions and note.question:
-            fields["question"] = note.question
+        done = f"{note.record.action.value} {note.record.reason.value} " if note.record else ""
         message = f"{scope['method']} {path} {status} {done}{ms:.1f} ms"
+
+        def fields() -> dict[str, Any]:
+            # Only when asked for: lines for people do without.
+            said: dict[str, Any] = {"method": scope["method"], "path": path, "status": status, "ms": round(ms, 3)}
+            if note.record is not None:
+                said |= _decided(note.record)
+            if self._log_questions and note.question:
+                said["question"] = note.question
+            return said
+
         # Not by logger.info, which would search the stack for our own name.
         logger.handle(logger.makeRecord(logger.name, level, __file__, 0, message, (), None, extra={"fields": fields}))
 
 
 def _request_id(scope: Scope) -> str:
     given: bytes = next((value for name, value in scope["headers"] if name == HEADER), b"")
-    return given.decode() if _SANE.fullmatch(given) else secrets.token_hex(12)
+    return given.decode() if given and _SANE.fullmatch(given) else f"{_dice.getrandbits(96):024x}"
 
 
 def _decided(record: DecisionRecord) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What goes over the wire: the request to `/answer`, and the decision receipt that comes back."""
 
-import unicodedata
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from app.api.readiness import up
 from app.decision.policy import Action, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
 
@@ -12,20 +13,11 @@ Scalar = Annotated[str, Field(max_length=256)] | bool | int
 Tag = Annotated[str, Field(max_length=128)]
 
 
-class AnswerRequest(BaseModel):
-    """A question, and what its asker may choose."""
+class Choices(BaseModel):
+    """What an asker may choose about how a question is answered, on whichever route it comes."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"question": "What is the capital of Jamaica?"},
-                {"question": "What is the currency of Laos?", "retrieval": "required", "abstain": False},
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="forbid")
 
-    question: str = Field(min_length=1, description="What to answer, in a sentence.")
     policy: Policy | None = Field(default=None, description="How k is chosen; the server's default where absent.")
     retrieval: Retrieval = Field(
         default=Retrieval.AUTO, description="`required` insists on passages, `forbidden` on none."
@@ -35,27 +27,55 @@ class AnswerRequest(BaseModel):
     filter: dict[Annotated[str, Field(min_length=1, max_length=64)], Scalar] | None = Field(
         default=None, max_length=16, description="Payload fields that a passage must have, with exactly these values."
     )
+    tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
+        default_factory=dict, max_length=16, description="Labels of your own, for audits."
+    )
+    timeout_ms: int | None = Field(
+        default=None,
+        ge=1,
+        le=600_000,
+        strict=True,
+        description="How long the answer is worth waiting for; the server's own limit holds where it is shorter. "
+        "A search that takes longer is given up like one that failed, a reader that does is a 503.",
+    )
+
+
+# Control characters and surrogates are invisible or broken, but for line breaks and tabs, which people paste.
+_BROKEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def readable(text: str, *, what: str = "the question") -> str:
+    """A text without the white space around it; ValueError where nothing is left, or where it is broken."""
+    stripped = text.strip()
+    if not stripped:
+        raise ValueError(f"{what} is empty")
+    if bad := _BROKEN.search(stripped):
+        raise ValueError(f"{what} holds the control character U+{ord(bad[0]):04X}: remove it")
+    return stripped
+
+
+class AnswerRequest(Choices):
+    """A question, and what its asker may choose."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"question": "What is the capital of Jamaica?"},
+                {"question": "What is the currency of Laos?", "retrieval": "required", "abstain": False},
+                {"question": "What is the capital of Nauru?", "timeout_ms": 5000},
+            ]
+        },
+    )
+
+    question: Annotated[str, AfterValidator(readable)] = Field(
+        min_length=1, description="What to answer, in a sentence."
+    )
     max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens.")
     stream: bool = Field(
         default=False,
         strict=True,
         description="Answer by events: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`.",
     )
-    tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
-        default_factory=dict, max_length=16, description="Labels of your own, for audits."
-    )
-
-    @field_validator("question")
-    @classmethod
-    def _readable(cls, question: str) -> str:
-        stripped = question.strip()
-        if not stripped:
-            raise ValueError("the question is empty")
-        # Line breaks and tabs are how people paste; anything else in these categories is invisible or broken.
-        bad = next((c for c in stripped if unicodedata.category(c) in {"Cc", "Cs"} and c not in "\n\r\t"), None)
-        if bad is not None:
-            raise ValueError(f"the question holds the control character U+{ord(bad):04X}: remove it")
-        return stripped
 
 
 class CitationOut(BaseModel):
@@ -102,12 +122,21 @@ class TokensOut(BaseModel):
     completion_tokens: int
 
 
+class CallsOut(BaseModel):
+    """Searches, by whether their passages were read."""
+
+    used: int
+    wasted: int
+
+
 class UsageOut(BaseModel):
     """What the answer cost; a stage that did not run is null."""
 
     probe: TokensOut | None
     read: TokensOut | None
+    wasted: TokensOut = Field(description="Of a read that was begun beside the probe and not wanted.")
     passages: int
+    calls: CallsOut
 
 
 class TimingsOut(BaseModel):
@@ -117,7 +146,7 @@ class TimingsOut(BaseModel):
     embed: float | None
     search: float | None
     read: float | None
-    total: float
+    total: float = Field(description="From the question's arrival, with a wait in line and what is between the stages.")
 
 
 class Receipt(BaseModel):
@@ -153,7 +182,9 @@ class Receipt(BaseModel):
                     "usage": {
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
+                        "wasted": {"prompt_tokens": 0, "completion_tokens": 0},
                         "passages": 1,
+                        "calls": {"used": 1, "wasted": 0},
                     },
                     "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
                     "feedback_wanted": False,
@@ -176,9 +207,13 @@ class Receipt(BaseModel):
     )
 
 
+_NONE = Usage()
+
+
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt; plain data, because validating our own output buys nothing."""
     thresholds, timings = record.thresholds, record.timings
+    used = record.retrieval_calls if record.citations else 0
     return {
         "id": record.id,
         "answer": record.answer,
@@ -204,7 +239,9 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
         "usage": {
             "probe": _tokens(record.probe_usage),
             "read": _tokens(record.read_usage),
+            "wasted": _tokens(record.wasted_usage or _NONE),
             "passages": len(record.citations),
+            "calls": {"used": used, "wasted": record.retrieval_calls - used},
         },
         "timings_ms": {
             "probe": _ms(timings.probe),
@@ -265,7 +302,7 @@ class CalibratorState(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether questions can be answered, part by part; a part's text is `ok` or what is wrong with it."""
+    """Whether questions can be answered, part by part; a part's text is `ok`, `ok, but …` or what is wrong with it."""
 
     ready: bool
     parts: dict[str, str]
@@ -276,6 +313,6 @@ class Readiness(BaseModel):
         problem = "told to a key that may operate" if self.calibrator.problem else ""
         return Readiness(
             ready=self.ready,
-            parts={part: state if state == "ok" else "not ready" for part, state in self.parts.items()},
+            parts={part: "ok" if up(state) else "not ready" for part, state in self.parts.items()},
             calibrator=self.calibrator.model_copy(update={"problem": problem}),
         )

@@ -1,16 +1,16 @@
-"""A streamed answer: server-sent events `decision`, `passages`, `token`..., and at the end `final` or `error`."""
+"""A streamed answer: the work on a question, told event by event while it goes on."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import orjson
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.errors import problem
 from app.api.schemas import receipt
 from app.decision.policy import Decision
 from app.decision.record import DecisionRecord
@@ -26,33 +26,103 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 Work = Callable[[Listener], Awaitable[DecisionRecord]]
 
 
+class Rendering(Protocol):
+    """How what is heard goes over the wire, as the bytes of whole server-sent events; empty where it says nothing."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the reply's head can tell once there is an event."""
+        ...
+
+    def decided(self, decision: Decision) -> bytes:
+        """How the question is to be answered."""
+        ...
+
+    def found(self, passages: Sequence[Passage]) -> bytes:
+        """What will be read."""
+        ...
+
+    def token(self, text: str) -> bytes:
+        """A piece of the answer."""
+        ...
+
+    def final(self, record: DecisionRecord) -> bytes:
+        """What it came to."""
+        ...
+
+    def failed(self, problem: bytes) -> bytes:
+        """The error that ends it, of which this would have been the body of a reply."""
+        ...
+
+
+class ReceiptEvents:
+    """The events of `/answer`: `decision`, `passages`, `token`..., and at the end `final` (the receipt) or `error`."""
+
+    headers: Mapping[str, str] = MappingProxyType({})
+
+    def decided(self, decision: Decision) -> bytes:
+        """Say k, the reason, and the probability it was decided by."""
+        return _event("decision", {"k": decision.k, "reason": decision.reason.value, "p_closed_book": decision.p0})
+
+    def found(self, passages: Sequence[Passage]) -> bytes:
+        """Say them as the receipt will cite them."""
+        cited = [
+            {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
+            for index, one in enumerate(passages, start=1)
+        ]
+        return _event("passages", {"passages": cited})
+
+    def token(self, text: str) -> bytes:
+        """Say it as it is."""
+        return _event("token", {"text": text})
+
+    def final(self, record: DecisionRecord) -> bytes:
+        """Say the receipt."""
+        return _event("final", receipt(record))
+
+    def failed(self, problem: bytes) -> bytes:
+        """Say it in the one shape of errors."""
+        return format_sse_event(event="error", data_str=problem.decode())
+
+
+def _event(name: str, data: dict[str, Any]) -> bytes:
+    return format_sse_event(event=name, data_str=orjson.dumps(data).decode())
+
+
 class AnswerStream:
     """Works on a question and turns what it hears into events; closing it stops the work."""
 
     def __init__(
-        self, work: Work, *, explain: Callable[[FetchwiseError], JSONResponse], release: Callable[[], None]
+        self,
+        work: Work,
+        *,
+        render: Rendering,
+        explain: Callable[[FetchwiseError], JSONResponse],
+        release: Callable[[], None],
     ) -> None:
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._render = render
         self._explain = explain
         self._release = release
         self._begun = asyncio.Event()
         self._working = asyncio.create_task(self._work(work), name="streamed answer")
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the reply's head can tell once the stream has begun."""
+        return self._render.headers
+
     def decided(self, decision: Decision) -> None:
         """Say how the question is to be answered."""
-        self._say("decision", {"k": decision.k, "reason": decision.reason.value, "p_closed_book": decision.p0})
+        self._say(self._render.decided(decision))
 
     def found(self, passages: Sequence[Passage]) -> None:
         """Say what will be read."""
-        cited = [
-            {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
-            for index, one in enumerate(passages, start=1)
-        ]
-        self._say("passages", {"passages": cited})
+        self._say(self._render.found(passages))
 
     def token(self, text: str) -> None:
         """Say a piece of the answer."""
-        self._say("token", {"text": text})
+        self._say(self._render.token(text))
 
     async def begun(self) -> None:
         """Return once there is an event; what fails before raises here, while it can still be a status."""
@@ -85,32 +155,31 @@ class AnswerStream:
 
     async def _work(self, work: Work) -> None:
         try:
-            self._say("final", receipt(await work(self)))
+            self._say(self._render.final(await work(self)))
         except FetchwiseError as error:
             if not self._begun.is_set():
                 raise
-            self._say_raw("error", bytes(self._explain(error).body))
+            self._say(self._render.failed(bytes(self._explain(error).body)))
         except Exception:
             if not self._begun.is_set():
                 raise
             logger.exception("unforeseen error in a streamed answer")
-            self._say_raw("error", bytes(problem(500, "internal_error", "an unforeseen error; see the log").body))
+            unforeseen = FetchwiseError("an unforeseen error; see the log")
+            self._say(self._render.failed(bytes(self._explain(unforeseen).body)))
         finally:
             self._events.put_nowait(None)
 
-    def _say(self, event: str, data: dict[str, Any]) -> None:
-        self._say_raw(event, orjson.dumps(data))
-
-    def _say_raw(self, event: str, data: bytes) -> None:
-        self._events.put_nowait(format_sse_event(event=event, data_str=data.decode()))
-        self._begun.set()
+    def _say(self, event: bytes) -> None:
+        if event:
+            self._events.put_nowait(event)
+            self._begun.set()
 
 
 class StreamedAnswer(EventSourceResponse):
     """Sends the events, and ends the work with the connection, whoever ended that."""
 
     def __init__(self, stream: AnswerStream) -> None:
-        super().__init__(stream.events(), headers=_HEADERS)
+        super().__init__(stream.events(), headers={**_HEADERS, **stream.headers})
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

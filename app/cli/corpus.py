@@ -13,8 +13,8 @@ from app.cli.console import app, err, log_to_stderr, out
 from app.ingest.ingest import Progress as IngestProgress
 from app.ingest.ingest import Report
 from app.ingest.ingest import ingest as ingest_files
-from app.parts import VectorStore, open_embedder, open_vectors
-from app.ports import Embedder
+from app.parts import open_embedder, open_vectors, resilience_of
+from app.ports import Embedder, VectorStore
 from app.settings import Settings
 
 _SHOWN = 20
@@ -45,10 +45,11 @@ def ingest(
 
 async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) -> Report:
     async with AsyncExitStack() as stack:
-        vectors = open_vectors(settings)
+        resilience = resilience_of(settings)
+        vectors = open_vectors(settings, resilience)
         stack.push_async_callback(vectors.close)
         with err.status("loading the embedder…"):
-            embedder = await open_embedder(settings, stack)
+            embedder = await open_embedder(settings, stack, resilience)
         return await fill(paths, collection, embedder, vectors)
 
 

@@ -1,6 +1,7 @@
 """`fetchwise doctor`: try every part as the gateway would use it, and say how to mend what fails."""
 
 import asyncio
+import stat
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -12,11 +13,21 @@ from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import count
+from app.adapters.key_file import KeyFile
 from app.cli.console import app, err, out
+from app.decision.access import Scope
 from app.decision.artifact import mismatches
 from app.decision.signals import NAMES, extract
-from app.errors import ArtifactError, DataError, FetchwiseError, StoreInUse, UpstreamBadReply
-from app.parts import KS, open_decision_store, open_embedder, open_reader, open_vectors
+from app.errors import (
+    ArtifactError,
+    DataError,
+    FetchwiseError,
+    StoreInUse,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamUnavailable,
+)
+from app.parts import KS, keys_required, open_decision_store, open_embedder, open_reader, open_vectors, resilience_of
 from app.ports import Embedder, Prompt, Reader
 from app.settings import Settings
 
@@ -43,6 +54,7 @@ async def _examine(settings: Settings) -> bool:
     checks: dict[str, Callable[[_Patient], Awaitable[str]]] = {
         "python": _python,
         "data directory": _data_dir,
+        "keys": _keys,
         "decision log": _decision_log,
         "reader": _reader,
         "embedder": _embedder,
@@ -80,6 +92,26 @@ async def _data_dir(patient: _Patient) -> str:
     return str(folder.resolve())
 
 
+async def _keys(patient: _Patient) -> str:
+    return await asyncio.to_thread(_keys_found, patient.settings)
+
+
+def _keys_found(settings: Settings) -> str:
+    file, required = KeyFile(settings.keys_at), keys_required(settings)
+    content = file.content()
+    if content is None and not required:
+        return "off: whoever reaches this address may ask and see everything"
+    in_force = [] if content is None else [one for one in file.parsed(content) if one.revoked is None]
+    if not in_force:
+        raise DataError(f"on, but none in {file.path} is in force, so nobody is let in: `fetchwise keys create`")
+    others = stat.S_IMODE(file.path.stat().st_mode) & 0o077
+    if others & 0o022:
+        raise DataError(f"others may write to {file.path}, and so let themselves in: `chmod 600` it")
+    scopes = ", ".join(f"{scope.value} {sum(scope in one.scopes for one in in_force)}" for scope in Scope)
+    seen = "others may read it, too: `chmod 600` it" if others & 0o044 else "for its owner's eyes only"
+    return f"on: {len(in_force)} in force (scopes: {scopes}) in {file.path}, {seen}"
+
+
 async def _decision_log(patient: _Patient) -> str:
     store = await asyncio.to_thread(open_decision_store, patient.settings)
     if store is None:
@@ -92,9 +124,23 @@ async def _decision_log(patient: _Patient) -> str:
 
 
 async def _reader(patient: _Patient) -> str:
-    patient.reader = await open_reader(patient.settings, patient.stack)
-    identity = await patient.reader.identify()
-    generation = await patient.reader.generate(Prompt("What is the capital of France?"), max_tokens=8)
+    settings = patient.settings
+    patient.reader = await open_reader(settings, patient.stack, resilience_of(settings))
+    if len(settings.readers) == 1:
+        return await _reads(patient.reader)
+    findings = []
+    for url in settings.readers:
+        alone = settings.model_copy(update={"reader": url})
+        try:
+            findings.append(f"{url}: {await _reads(await open_reader(alone, patient.stack, resilience_of(alone)))}")
+        except UpstreamError as error:
+            raise UpstreamUnavailable("reader", f"{url}: {error}") from error
+    return "\n".join(findings)
+
+
+async def _reads(reader: Reader) -> str:
+    identity = await reader.identify()
+    generation = await reader.generate(Prompt("What is the capital of France?"), max_tokens=8)
     missing = [name for name in NAMES if name not in extract(generation.tokens)]
     if missing:
         raise UpstreamBadReply(
@@ -105,14 +151,14 @@ async def _reader(patient: _Patient) -> str:
 
 
 async def _embedder(patient: _Patient) -> str:
-    patient.embedder = await open_embedder(patient.settings, patient.stack)
+    patient.embedder = await open_embedder(patient.settings, patient.stack, resilience_of(patient.settings))
     return f"{patient.embedder.name}, {patient.embedder.dimension} dimensions"
 
 
 async def _vectors(patient: _Patient) -> str:
     settings = patient.settings
     try:
-        vectors = open_vectors(settings)
+        vectors = open_vectors(settings, resilience_of(settings))
     except StoreInUse as error:
         return f"in use by a running gateway, which is fine: {error}"
     patient.stack.push_async_callback(vectors.close)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -21,12 +22,33 @@ _LONGEST_QUEUE = 10_000
 _GONE = (OSError, ValueError)
 
 
+class _Clock:
+    """Writes a time down once a second, because a busy gateway writes thousands of lines in it."""
+
+    def __init__(self, pattern: str, zone: Callable[[float], time.struct_time]) -> None:
+        self._pattern = pattern
+        self._zone = zone
+        self._second, self._written = -1, ""
+
+    def at(self, moment: float) -> str:
+        """The time, without its fraction."""
+        second = int(moment)
+        if second != self._second:
+            self._second, self._written = second, time.strftime(self._pattern, self._zone(second))
+        return self._written
+
+
 class TextLines(logging.Formatter):
     """A message for people, with the id of its request behind it."""
 
     def __init__(self, pattern: str = "%(message)s", *, log_questions: bool) -> None:
-        super().__init__(pattern, datefmt="%H:%M:%S")
+        super().__init__(pattern)
         self._log_questions = log_questions
+        self._clock = _Clock("%H:%M:%S", time.localtime)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 logging's own
+        """When, to the second."""
+        return self._clock.at(record.created)
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and the trace of an exception below it."""
@@ -39,18 +61,18 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, for machines; what a line adds in `fields` stands beside the rest."""
+    """One JSON object a line, for machines; what a line's `fields` return stands beside the rest."""
 
     def __init__(self, *, log_questions: bool) -> None:
         super().__init__()
         self._log_questions = log_questions
-        self._second, self._written = -1, ""
+        self._clock = _Clock("%Y-%m-%dT%H:%M:%S", time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         """The object as text."""
         note = current.get()
         line: dict[str, Any] = {
-            "time": self._time(record.created),
+            "time": f"{self._clock.at(record.created)}.{int(record.msecs):03d}+00:00",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._fit(record.getMessage(), note, record),
@@ -61,27 +83,24 @@ class JsonLines(logging.Formatter):
                 line["trace_id"] = note.trace_id
         if record.exc_info:
             line["exception"] = self._fit(self.formatException(record.exc_info), note, record)
-        return orjson.dumps(line | getattr(record, "fields", {})).decode()
-
-    def _time(self, at: float) -> str:
-        second = int(at)
-        if second != self._second:
-            # Once a second, because a busy gateway writes thousands of lines in it.
-            self._second, self._written = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._written}.{int((at - second) * 1000):03d}+00:00"
+        if (fields := getattr(record, "fields", None)) is not None:
+            line |= fields()
+        return orjson.dumps(line).decode()
 
     def _fit(self, text: str, note: Note | None, record: logging.LogRecord) -> str:
         return text if note is None else _fit(text, note, record, log_questions=self._log_questions)
 
 
 def _fit(text: str, note: Note, record: logging.LogRecord, *, log_questions: bool) -> str:
-    """Leave the question out of what others say about it, as it is or as JSON or Python would quote it."""
+    """Leave what was asked out of what others say about it, as it is or as JSON or Python would quote it."""
     # Lines with fields are our own, and hold the question only where they may.
     if log_questions or not note.question or hasattr(record, "fields"):
         return text
-    quotes = (json.dumps(note.question), json.dumps(note.question, ensure_ascii=False), repr(note.question))
-    for shown in (note.question, *(quoted[1:-1] for quoted in quotes)):
-        text = text.replace(shown, _WITHHELD)
+    # The longest first: a shorter one may be a part of it.
+    for said in sorted((note.question, *note.earlier), key=len, reverse=True):
+        quotes = (json.dumps(said), json.dumps(said, ensure_ascii=False), repr(said))
+        for shown in (said, *(quoted[1:-1] for quoted in quotes)):
+            text = text.replace(shown, _WITHHELD)
     return text
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from app.adapters.artifact_store import parse
 from app.cli.console import app, err, log_to_stderr, out, progress
 from app.cli.log import seconds
 from app.cli.opening import opened_parts
+from app.cli.sources import embed
 from app.cli.sources import from_log as read_log
 from app.cli.sources import from_table as read_table
 from app.decision.cost import Tariff
@@ -141,6 +143,13 @@ def refit(
     price_passage: Annotated[float, typer.Option(help="For money: price of a passage read.")] = 0.0,
     price_prompt_token: Annotated[float, typer.Option(help="For money: price of a prompt token.")] = 0.0,
     price_completion_token: Annotated[float, typer.Option(help="For money: price of a completion token.")] = 0.0,
+    pregate: Annotated[
+        bool | None,
+        typer.Option(
+            help="Spare probes by the question alone; by default where the objective is time, tokens or money."
+        ),
+    ] = None,
+    exits: Annotated[bool | None, typer.Option(help="Cut hopeless probes short; by default as for --pregate.")] = None,
     force: Annotated[bool, typer.Option(help="Serve it even if it is worse than what is served.")] = False,  # noqa: FBT002
 ) -> None:
     """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
@@ -160,40 +169,45 @@ def refit(
         raise ConfigurationError("--log and --since are about the decision log: add --from-log")
     try:
         from app.refit.corrections import apply_corrections  # noqa: PLC0415
+        from app.refit.foretell import wanted  # noqa: PLC0415
         from app.refit.options import Options  # noqa: PLC0415
         from app.refit.publish import publish  # noqa: PLC0415
         from app.refit.refit import refit as run  # noqa: PLC0415
     except ImportError as error:
         raise _missing(error) from error
-    aside = None
+    options = Options(
+        name=out_dir.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        objective=objective,
+        reference=reference,
+        epsilon=epsilon,
+        delta=delta,
+        risk_target=risk_target,
+        risk_delta=risk_delta,
+        signals=tuple(signal) if signal else None,
+        tariff=Tariff(
+            call=price_call,
+            passage=price_passage,
+            prompt_token=price_prompt_token,
+            completion_token=price_completion_token,
+        ),
+        pregate=pregate,
+        exits=exits,
+    )
+    aside, settings = None, Settings()
     if outcomes is not None:
-        table, source = read_table(outcomes), outcomes.name
+        table, source = read_table(outcomes, questions=wanted(pregate, options)), outcomes.name
     else:
-        settings = Settings()
         logged = read_log(settings, log, since=since, clip=clip, folders=[out_dir, settings.calibrators])
         table, aside, source = logged.outcomes, logged.aside, "decision log"
+    if wanted(pregate, options):
+        table = asyncio.run(embed(table, settings, insist=pregate is True))
     with err.status("fitting…") as status:
         if labels is not None:
             table = apply_corrections(table, labels)
-        options = Options(
-            name=out_dir.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            source=source,
-            objective=objective,
-            reference=reference,
-            epsilon=epsilon,
-            delta=delta,
-            risk_target=risk_target,
-            risk_delta=risk_delta,
-            signals=tuple(signal) if signal else None,
-            tariff=Tariff(
-                call=price_call,
-                passage=price_passage,
-                prompt_token=price_prompt_token,
-                completion_token=price_completion_token,
-            ),
+        artifact, summary = run(
+            table, replace(options, source=source), aside=aside, on_step=lambda step: status.update(f"{step}…")
         )
-        artifact, summary = run(table, options, aside=aside, on_step=lambda step: status.update(f"{step}…"))
         published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
     for note in summary.notes:
         out.print(f"- {note}", markup=False, highlight=False)

@@ -14,6 +14,7 @@ import uvicorn
 from app.adapters.key_file import KeyFile
 from app.cli.console import app, err, log_to_stderr
 from app.cli.corpus import fill
+from app.cli.http_protocol import ServerConfig
 from app.cli.opening import opened_parts
 from app.cli.workers import check_workers, run_workers
 from app.errors import ConfigurationError, DataError, UnknownCollection
@@ -62,8 +63,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 
 async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener: socket.socket) -> None:
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
-    config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=10)
-    server = _Server(config)
+    server = _Server(ServerConfig(application, settings))
     await server.serve(sockets=[listener])
     if not server.started:
         raise ConfigurationError("the gateway did not start: the lines above say why")

@@ -1,13 +1,15 @@
 """Where the rows of a refit come from: an outcome table, or the decision log of a gateway."""
 
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.adapters.decision_lessons import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.cli.console import err, progress
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, FetchwiseError
+from app.parts import open_embedder, resilience_of
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,12 +17,30 @@ if TYPE_CHECKING:
     from app.refit.table import Outcomes
 
 
-def from_table(path: Path) -> "Outcomes":
-    """Read an outcome table."""
+def from_table(path: Path, *, questions: bool = False) -> "Outcomes":
+    """Read an outcome table, with what was asked where that is wanted."""
     from app.refit.table import load  # noqa: PLC0415
 
     with err.status("reading the table…"):
-        return load(path, columns="fit")
+        return load(path, columns="asked" if questions else "fit")
+
+
+async def embed(table: "Outcomes", settings: Settings, *, insist: bool) -> "Outcomes":
+    """Embed a table's questions by the embedder that runs; where that cannot be, as it was, unless `insist`."""
+    from app.refit.embed import embed_questions  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        try:
+            with err.status("starting the embedder…"):
+                embedder = await open_embedder(settings, stack, resilience_of(settings))
+            with progress() as bar:
+                task = bar.add_task("embedding the questions", total=len(table))
+                return await embed_questions(table, embedder, on_progress=lambda done: bar.update(task, completed=done))
+        except FetchwiseError as error:
+            if insist:
+                raise
+            err.print(f"note: no pre-gate: {error}", markup=False, highlight=False, soft_wrap=True)
+            return table
 
 
 def from_log(

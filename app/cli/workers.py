@@ -18,6 +18,7 @@ from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
 from app.cli.console import log_to_stderr
+from app.cli.http_protocol import ServerConfig
 from app.errors import ConfigurationError
 from app.main import Shared, create_app
 from app.observers.exposition import SHARED_VARIABLE
@@ -54,13 +55,11 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
         shared.metrics.mkdir()
         # For the workers, which inherit it: the library takes it from nowhere else.
         os.environ[SHARED_VARIABLE] = str(shared.metrics)
-        config = uvicorn.Config(
+        config = ServerConfig(
             partial(worker, settings, shared),
+            settings,
             factory=True,
             workers=settings.workers,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=10,
             timeout_worker_healthcheck=_STARTUP_S,
         )
         supervisor = _Supervisor(config, [listener], shared)
@@ -92,6 +91,12 @@ class _Supervisor(Multiprocess):
         super().__init__(config, sockets)
         self._metrics = shared.metrics
         self._known: set[int] = set()
+
+    def terminate_all(self) -> None:
+        """Stop listening first: who comes now is refused at once, and does not wait for a worker in vain."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
 
     def keep_subprocess_alive(self) -> None:
         """Look at the processes alone: uvicorn's own way waits for each to answer, and hears no Ctrl-C meanwhile."""

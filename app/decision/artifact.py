@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from app.decision.calibrator import Calibrator
+from app.decision.foresight import Foresight
+from app.decision.signals import PREFIXES
 
 SCHEMA = 1
 # A threshold that no probability reaches: isotonic curves do reach 1.
@@ -18,14 +20,39 @@ UNREACHABLE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class Early:
+    """Thresholds that spare a probe, or the rest of one.
+
+    By the question alone, a p0 below `unasked` means no probe; then a p1 of at least `compact` reads one passage, else
+    five are read. By a probe's first n tokens, once the answer is known to go on, a p0 below the tau of n in `exits`
+    cuts the probe short and reads `exit_k` passages.
+    """
+
+    unasked: float = 0.0
+    compact: float = 0.0
+    exits: tuple[tuple[int, float], ...] = ()
+    exit_k: int = 5
+
+    def __post_init__(self) -> None:
+        taus = (self.unasked, self.compact, *(tau for _, tau in self.exits))
+        if not all(0.0 <= tau <= UNREACHABLE for tau in taus):
+            raise ValueError(f"early thresholds must lie in [0, 2], got {taus}")
+        lengths = [length for length, _ in self.exits]
+        if lengths != sorted(set(lengths)) or not set(lengths) <= set(PREFIXES) or self.exit_k not in (1, 5):
+            raise ValueError(f"exits need ascending lengths among {PREFIXES} and read 1 or 5, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
 class Thresholds:
     """p >= tau0 answers closed-book, tau1 <= p < tau0 reads one passage, p < tau1 reads five.
 
-    Equal thresholds are the binary policy. Every fixed action is a pair of thresholds too (`ALWAYS_K`).
+    Equal thresholds are the binary policy. Every fixed action is a pair of thresholds too (`ALWAYS_K`). `early`: what
+    is decided before a probe is whole, if anything is.
     """
 
     tau0: float
     tau1: float
+    early: Early | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tau1 <= self.tau0 <= UNREACHABLE:
@@ -154,17 +181,40 @@ class Artifact:
     # Deciles of each signal on train, against which drift is measured.
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    # What early thresholds compare: P(right) by the question alone, and by the first tokens of its probe.
+    foresight: Foresight | None = None
+    exits: Mapping[int, Calibrator] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         if self.fallback_action not in (1, 5):
             raise ValueError(f"fallback_action must be 1 or 5, got {self.fallback_action}")
+        if self.foresight and self.identity and self.foresight.embedder != self.identity.embedder:
+            raise ValueError(f"foresight reads {self.foresight.embedder}, the artifact is for {self.identity.embedder}")
+        for fit in self.policies.values():
+            early = fit.thresholds.early
+            if early is not None and early.unasked > 0.0 and self.foresight is None:
+                raise ValueError("thresholds on the question alone need the artifact's foresight")
+            if early is not None and not {length for length, _ in early.exits} <= self.exits.keys():
+                raise ValueError("every exit needs a calibrator of its length")
+
+
+def as_json(artifact: Artifact) -> dict[str, Any]:
+    """The artifact as JSON holds it. What it does without is left out, so that older ones keep their bytes."""
+    body = asdict(artifact)
+    for part in ("foresight", "exits"):
+        if not body[part]:
+            del body[part]
+    for fit in body["policies"].values():
+        if fit["thresholds"]["early"] is None:
+            del fit["thresholds"]["early"]
+    return body
 
 
 def canonical_bytes(artifact: Artifact) -> bytes:
     """One byte string per artifact: sorted keys, no white space, no NaN; what the checksum is taken over."""
     # There and back, so that what JSON spells otherwise is the same before and after: keys become text, 1 is 1.0.
-    body = json.loads(json.dumps(asdict(artifact), allow_nan=False), parse_float=_number)
+    body = json.loads(json.dumps(as_json(artifact), allow_nan=False), parse_float=_number)
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -74,13 +74,32 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Early exit: the share of retrieving questions whose probe is cut short, and how much of it was spent."""
+    """Early exit: the share of retrieving questions whose probe is cut short, and how much of it was spent.
+
+    `lost` is the share of the other questions that is cut too, and so reads five passages instead of none.
+    """
 
     caught: float
     spent: float
+    lost: float = 0.0
 
 
 NO_EXIT = Exit(caught=0.0, spent=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """What two generations side by side on one server take from each other: the probe from the read's start, and back.
+
+    A batching server reads a prompt within one step, for which every answer in the batch waits; and what arrives
+    waits for the end of the step at hand.
+    """
+
+    probe: float = 0.0
+    read: float = 0.0
+
+
+ALONE = Contention()
 
 
 def always_rag(c: Costs) -> float:
@@ -95,25 +114,49 @@ def always(c: Costs, k: int) -> float:
 
 def serial(c: Costs, s: Shares, exit_: Exit = NO_EXIT) -> float:
     """Probe, then retrieve, then read; an exit cuts the probes that would have led to retrieval."""
-    retrieving = s.k1 + s.k5
-    probe = c.cb * (s.k0 + retrieving * (1.0 - exit_.caught + exit_.caught * exit_.spent))
-    return probe + s.k1 * (c.ret1 + c.ob1) + s.k5 * (c.ret5 + c.ob5)
+    read, _ = after_exits(s, exit_)
+    return probing(c, s, exit_) + read.k1 * (c.ret1 + c.ob1) + read.k5 * (c.ret5 + c.ob5)
 
 
 def overlap(c: Costs, s: Shares, exit_: Exit = NO_EXIT) -> float:
     """Retrieve five passages while the probe runs, for every question; only reading waits for both.
 
-    A saving in latency only: in calls and money it pays every retrieval.
+    A saving in latency only: `app.decision.spending` says what it spends.
     """
+    s, exit_ = after_exits(s, exit_)
     retrieving = s.k1 + s.k5
     late = retrieving * exit_.caught * max(c.cb * exit_.spent, c.ret5)
     waited = retrieving * (1.0 - exit_.caught) * max(c.cb, c.ret5)
     return s.k0 * c.cb + late + waited + s.k1 * c.ob1 + s.k5 * c.ob5
 
 
-def race(c: Costs, s: Shares) -> float:
+def race(c: Costs, s: Shares, exit_: Exit = NO_EXIT, beside: Contention = ALONE) -> float:
     """Probe and read five passages side by side, and cancel the loser. One passage is read after the probe."""
-    return s.k0 * c.cb + s.k1 * (max(c.cb, c.ret5) + c.ob1) + s.k5 * max(c.cb, c.ret5 + c.ob5)
+    s, exit_ = after_exits(s, exit_)
+    whole = c.cb + beside.probe if c.cb > c.ret5 else c.cb
+    cut = c.cb * exit_.spent
+    cut = cut + beside.probe if cut > c.ret5 else cut
+    total = s.k0 * whole
+    for weight, probe in ((1.0 - exit_.caught, whole), (exit_.caught, cut)):
+        read = c.ret5 + c.ob5 + (beside.read if probe > c.ret5 else 0.0)
+        total += weight * (s.k1 * (max(probe, c.ret5) + c.ob1) + s.k5 * max(probe, read))
+    return total
+
+
+def probing(c: Costs, s: Shares, exit_: Exit = NO_EXIT) -> float:
+    """What probes cost on average, those that an exit cuts short included."""
+    s, exit_ = after_exits(s, exit_)
+    return c.cb * (1.0 - (s.k1 + s.k5) * exit_.caught * (1.0 - exit_.spent))
+
+
+def after_exits(s: Shares, exit_: Exit) -> tuple[Shares, Exit]:
+    """The shares as they are read, and the exit among them, once questions cut by mistake count as retrieving."""
+    lost = s.k0 * exit_.lost
+    if lost == 0.0:
+        return s, exit_
+    retrieving = s.k1 + s.k5
+    caught = (retrieving * exit_.caught + lost) / (retrieving + lost)
+    return Shares(s.k0 - lost, s.k1, s.k5 + lost), Exit(caught, exit_.spent)
 
 
 def break_even_skip(c: Costs) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.decision.artifact import Artifact, PolicyFit, Thresholds
+from app.decision.artifact import Artifact, Early, PolicyFit, Thresholds
 from app.errors import ContradictoryRequest
 
 FULL = 5
@@ -52,6 +52,8 @@ class Reason(StrEnum):
     CONFIDENT = "confident"
     BORDERLINE = "borderline"
     UNCERTAIN = "uncertain"
+    FORESEEN = "foreseen"
+    HOPELESS = "hopeless"
     RETRIEVAL_REQUIRED = "retrieval_required"
     RETRIEVAL_FORBIDDEN = "retrieval_forbidden"
     NO_SIGNAL = "no_signal"
@@ -76,6 +78,9 @@ class Prices:
     abstain: float = 0.0
 
 
+_CONTRADICTIONS = frozenset({(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)})
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What one request asks of the policy. `filtered`: a payload filter narrows what can be found."""
@@ -86,10 +91,7 @@ class Ask:
     filtered: bool = False
 
     def __post_init__(self) -> None:
-        if (self.policy, self.retrieval) in {
-            (Policy.ALWAYS, Retrieval.FORBIDDEN),
-            (Policy.NEVER, Retrieval.REQUIRED),
-        }:
+        if (self.policy, self.retrieval) in _CONTRADICTIONS:
             raise ContradictoryRequest(
                 f"policy {self.policy.value!r} contradicts retrieval {self.retrieval.value!r}: drop one of them"
             )
@@ -129,8 +131,6 @@ class Decision:
     k: int
     reason: Reason
     p0: float | None = None
-    p1: float | None = None
-    p5: float | None = None
     thresholds: Thresholds | None = None
     certified: bool = False
     escalate: bool = False
@@ -152,30 +152,35 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
     return fit is not None and foregone(fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED) is None
 
 
-def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:  # noqa: PLR0911 - a table, read downwards
-    """Choose the number of passages. Total: every request gets a decision, and doubt reads more, not less."""
+def decide(  # noqa: PLR0911 - a table, read downwards
+    ask: Ask, gate: Gate, signals: Mapping[str, float], *, watched: bool = False
+) -> Decision:
+    """Choose the number of passages. Total: every request gets a decision, and doubt reads more, not less.
+
+    `watched`: the early thresholds, where the policy has any, were applied on the way here and let the probe be.
+    """
     artifact = gate.artifact
-    p0, p1, p5 = probabilities(artifact, signals)
+    p0 = confidence_of(artifact, 0, signals)
     if ask.retrieval is Retrieval.FORBIDDEN or ask.policy is Policy.NEVER:
-        return Decision(0, Reason.RETRIEVAL_FORBIDDEN, p0, p1, p5)
+        return Decision(0, Reason.RETRIEVAL_FORBIDDEN, p0)
     if ask.policy is Policy.ALWAYS:
         return Decision(FULL, Reason.RETRIEVAL_REQUIRED)
     if artifact is None:
         return Decision(FULL, Reason.NOT_CALIBRATED)
     if gate.bypassed:
-        return Decision(artifact.fallback_action, Reason.BYPASSED, p0, p1, p5)
+        return Decision(artifact.fallback_action, Reason.BYPASSED, p0)
     if ask.policy is Policy.UTILITY:
         if gate.revoked:
-            return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
-        return _by_utility(ask, gate, artifact, (p0, p1, p5))
+            return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0)
+        return _by_utility(ask, gate, artifact, signals)
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
-        return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0, p1, p5)
+        return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0)
     required = ask.retrieval is Retrieval.REQUIRED
     if p0 is None and foregone(fit.thresholds, required=required) is None:
         return Decision(FULL, Reason.NO_SIGNAL, thresholds=fit.thresholds)
     k, reason = route(p0 or 0.0, fit.thresholds, required=required)
-    return Decision(k, reason, p0, p1, p5, fit.thresholds, _certified(ask, gate, fit), fit.escalate)
+    return Decision(k, reason, p0, fit.thresholds, certified(ask, gate, fit, watched=watched), fit.escalate)
 
 
 def route(p0: float, thresholds: Thresholds, *, required: bool = False) -> tuple[int, Reason]:
@@ -202,6 +207,16 @@ def foregone(thresholds: Thresholds, *, required: bool = False) -> int | None:
     most, _ = route(0.0, thresholds, required=required)
     least, _ = route(1.0, thresholds, required=required)
     return most if least == most > 0 else None
+
+
+def most_passages(ask: Ask, gate: Gate) -> int:
+    """The most passages that a question can lead to, as far as that is known before it is probed."""
+    fit = gate.fit_in_force(ask.policy)
+    if fit is None:
+        return FULL
+    most, _ = route(0.0, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
+    early = early_in_force(ask, gate)
+    return max(most, early.exit_k) if early is not None and early.exits else most
 
 
 def settle(ask: Ask, gate: Gate, confidence: float | None) -> bool:
@@ -243,12 +258,8 @@ def without_passages(ask: Ask, gate: Gate, p0: float | None, *, found_nothing: b
     return Fallback.ABSTAIN if ask.abstain and p0 is not None else Fallback.REFUSE
 
 
-def probabilities(
-    artifact: Artifact | None, signals: Mapping[str, float]
-) -> tuple[float | None, float | None, float | None]:
+def probabilities(artifact: Artifact, signals: Mapping[str, float]) -> tuple[float | None, float | None, float | None]:
     """P(right) of the answer with no, one and five passages, each judged from the closed-book signals."""
-    if artifact is None:
-        return None, None, None
     fitted = artifact.calibrators
     return (
         fitted.p0.predict(signals),
@@ -261,7 +272,8 @@ def confidence_of(artifact: Artifact | None, k: int, signals: Mapping[str, float
     """P(right) of the answer really given: by its own signals, under the calibrator fitted for that k."""
     if artifact is None:
         return None
-    calibrator = {0: artifact.calibrators.p0, COMPACT: artifact.calibrators.conf1, FULL: artifact.calibrators.conf5}[k]
+    fitted = artifact.calibrators
+    calibrator = fitted.p0 if k == 0 else fitted.conf1 if k == COMPACT else fitted.conf5
     return calibrator.predict(signals) if calibrator else None
 
 
@@ -286,12 +298,10 @@ def utilities(
     return values
 
 
-def _by_utility(
-    ask: Ask, gate: Gate, artifact: Artifact, p: tuple[float | None, float | None, float | None]
-) -> Decision:
-    p0, p1, p5 = p
+def _by_utility(ask: Ask, gate: Gate, artifact: Artifact, signals: Mapping[str, float]) -> Decision:
+    p0, p1, p5 = probabilities(artifact, signals)
     if p0 is None or p1 is None or p5 is None:
-        return Decision(FULL, Reason.NO_SIGNAL, p0, p1, p5)
+        return Decision(FULL, Reason.NO_SIGNAL, p0)
     values = utilities(
         {0: p0, COMPACT: p1, FULL: p5},
         gate.prices,
@@ -301,17 +311,27 @@ def _by_utility(
     )
     best = max(values, key=lambda action: values[action])
     if best is Action.ABSTAIN:
-        return Decision(0, Reason.LOW_CONFIDENCE, p0, p1, p5, withhold=True)
+        return Decision(0, Reason.LOW_CONFIDENCE, p0, withhold=True)
     k = next(k for k, action in ANSWERED.items() if action is best)
     if ask.retrieval is Retrieval.REQUIRED:
-        return Decision(k, Reason.RETRIEVAL_REQUIRED, p0, p1, p5)
+        return Decision(k, Reason.RETRIEVAL_REQUIRED, p0)
     reason = {0: Reason.CONFIDENT, COMPACT: Reason.BORDERLINE, FULL: Reason.UNCERTAIN}[k]
-    return Decision(k, reason, p0, p1, p5)
+    return Decision(k, reason, p0)
 
 
-def _certified(ask: Ask, gate: Gate, fit: PolicyFit) -> bool:
+def early_in_force(ask: Ask, gate: Gate) -> Early | None:
+    """The thresholds that act before a probe is whole, where the policy's own choice is asked for and has any."""
+    if ask.retrieval is not Retrieval.AUTO or ask.policy not in (Policy.GRADED, Policy.BINARY):
+        return None
+    fit = gate.fit_in_force(ask.policy)
+    return fit.thresholds.early if fit is not None else None
+
+
+def certified(ask: Ask, gate: Gate, fit: PolicyFit, *, watched: bool) -> bool:
     """Exactly the certified policy: its thresholds, its corpus, and no abstention beyond a certified one."""
     assert gate.artifact is not None
+    if fit.thresholds.early is not None and not watched:
+        return False
     # Abstention is certified for the answers of the graded policy; under another it would withhold other ones.
     certified_abstention = gate.artifact.abstention.certificate is not None and ask.policy is Policy.GRADED
     abstention_covered = not ask.abstain or gate.tau_abstain() is None or certified_abstention

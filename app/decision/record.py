@@ -8,7 +8,16 @@ from app.decision.policy import Action, Policy, Reason, Retrieval
 
 # Policies that choose k by a probability, and the reasons that stand where their choice was carried out.
 _GATING = frozenset({Policy.GRADED, Policy.BINARY, Policy.UTILITY})
-_CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE})
+_CHOSEN = frozenset(
+    {
+        Reason.CONFIDENT,
+        Reason.BORDERLINE,
+        Reason.UNCERTAIN,
+        Reason.LOW_CONFIDENCE,
+        Reason.FORESEEN,
+        Reason.HOPELESS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,8 @@ class DecisionRecord:
     citations: tuple[Citation, ...] = ()
     probe_usage: Usage | None = None
     read_usage: Usage | None = None
+    # Tokens of a read that was begun beside the probe and not wanted in the end; None where there was none.
+    wasted_usage: Usage | None = None
     # How many searches were sent, whether or not their passages were read.
     retrieval_calls: int = 0
     # A part that failed on the way, and how, though the question could still be settled.
@@ -115,6 +126,8 @@ class DecisionRecord:
     solicited: bool = False
     # The public id of the asker's key, where callers have keys.
     key: str | None = None
+    # Whether the answer was longer than it might be.
+    cut_off: bool = False
 
     def outline(self) -> dict[str, str | float | None]:
         """How it was decided, for logs and traces: never the question, the answer or a passage."""

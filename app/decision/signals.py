@@ -3,15 +3,17 @@
 The same functions run when a calibrator is fitted and when it serves, so an estimator's bias cancels.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, fsum, isfinite, isnan, log, nan
+from operator import mul
+from sys import maxsize
 
 TOP = 20
 PREFIXES = (1, 2, 4, 8)
 NAMES = ("seq_logprob", "neg_entropy", "margin")
-# None: the whole answer.
-_LENGTHS = ((None, ""), *((length, f"@{length}") for length in PREFIXES))
+# How many tokens, and what the signals on them are called; the whole answer first.
+_LENGTHS = ((maxsize, NAMES), *((length, tuple(f"{name}@{length}" for name in NAMES)) for length in PREFIXES))
 
 # Servers mark an impossible token with -inf or -9999. Real log-probabilities of printed alternatives stay far
 # above this, so the clamp touches sentinels only, and one of them cannot swamp a mean.
@@ -42,27 +44,28 @@ def extract(tokens: Sequence[TokenLogprobs]) -> dict[str, float]:
     A prefix longer than the answer is the whole answer: that is what an early-exit probe would have seen. Where
     nothing can be said (no token, a NaN, no alternatives) the name is absent; a stand-in would look calibrated.
     """
-    by_token = {
-        "seq_logprob": [_clamp(token.logprob) for token in tokens],
-        "neg_entropy": [-_entropy(token.top) for token in tokens],
-        "margin": [_margin(token.top) for token in tokens],
-    }
-    signals = {}
-    for length, suffix in _LENGTHS:
-        for name, values in by_token.items():
-            value = _mean(values[:length])
-            if math.isfinite(value):
-                signals[name + suffix] = value
+    by_token = (
+        [_clamp(token.logprob) for token in tokens],
+        [-_entropy(token.top) for token in tokens],
+        [_margin(token.top) for token in tokens],
+    )
+    whole = [_mean(values) for values in by_token]
+    signals: dict[str, float] = {}
+    for length, names in _LENGTHS:
+        means = whole if length >= len(tokens) else [_mean(values[:length]) for values in by_token]
+        signals |= {name: value for name, value in zip(names, means, strict=True) if isfinite(value)}
     return signals
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
+    return fsum(values) / len(values) if values else nan
 
 
 def _clamp(logprob: float) -> float:
     # min and max would quietly turn a NaN into a bound.
-    return logprob if math.isnan(logprob) else max(LOGPROB_FLOOR, min(0.0, logprob))
+    if LOGPROB_FLOOR <= logprob <= 0.0 or isnan(logprob):
+        return logprob
+    return max(LOGPROB_FLOOR, min(0.0, logprob))
 
 
 def _entropy(top: Sequence[float]) -> float:
@@ -71,12 +74,16 @@ def _entropy(top: Sequence[float]) -> float:
     One bucket understates a flat tail; a fixed estimator matters more than a tight one.
     """
     if len(top) < TOP:
-        return math.nan
-    logprobs = [_clamp(logprob) for logprob in top[:TOP]]
-    rest = 1.0 - math.fsum(math.exp(logprob) for logprob in logprobs)
-    seen = -math.fsum(math.exp(logprob) * logprob for logprob in logprobs)
-    return seen if rest <= 0.0 else seen - rest * math.log(rest)
+        return nan
+    logprobs = top[:TOP]
+    # Nearly always there is nothing to clamp, and asking so is cheaper than clamping one by one.
+    if not (min(logprobs) >= LOGPROB_FLOOR and max(logprobs) <= 0.0):
+        logprobs = [_clamp(logprob) for logprob in logprobs]
+    masses = [*map(exp, logprobs)]
+    rest = 1.0 - fsum(masses)
+    seen = -fsum(map(mul, masses, logprobs))
+    return seen if rest <= 0.0 else seen - rest * log(rest)
 
 
 def _margin(top: Sequence[float]) -> float:
-    return _clamp(top[0]) - _clamp(top[1]) if len(top) > 1 else math.nan
+    return _clamp(top[0]) - _clamp(top[1]) if len(top) > 1 else nan

@@ -25,10 +25,12 @@ from app.decision.breakeven import (
     verdict,
 )
 from app.decision.cost import Tariff, break_even_against, gate_cost
+from app.decision.forecast import Schedule
 from app.observers.sampling import Drawn, Floats, combine, means, shares
-from app.observers.traffic import ACTIONS, Rows, Traffic, select
+from app.observers.traffic import ACTIONS, SCHEDULES, Rows, Traffic, select
 
 _KS = (1, 5)
+_SERIAL = SCHEDULES.index(Schedule.SERIAL.value)
 _SEED = 20_240
 # A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
 _RARE = 0.05
@@ -43,6 +45,8 @@ class Spent:
     probe: Floats
     retrieval: Floats
     read: Floats
+    # All together: less time than the parts where some ran side by side, more tokens where some were for nothing.
+    whole: Floats
 
 
 Count = Callable[[Rows], Spent]
@@ -76,13 +80,17 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
 
 
 def _latency(rows: Rows) -> Spent:
-    retrieval = _float(rows["embed_ms"]) + _float(rows["search_ms"])
-    return Spent(_float(rows["probe_ms"]), retrieval, _float(rows["read_ms"]))
+    probe, read = _ms(rows["probe_ms"]), _ms(rows["read_ms"])
+    retrieval = _ms(rows["embed_ms"]) + _ms(rows["search_ms"])
+    # The total counts the time in line, too, which is nobody's part.
+    return Spent(probe, retrieval, read, np.minimum(probe + retrieval + read, _float(rows["total_ms"])))
 
 
 def _tokens(rows: Rows) -> Spent:
     probe = _float(rows["probe_prompt"]) + _float(rows["probe_completion"])
-    return Spent(probe, np.zeros(len(rows)), _float(rows["read_prompt"]) + _float(rows["read_completion"]))
+    read = _float(rows["read_prompt"]) + _float(rows["read_completion"])
+    wasted = _float(rows["wasted_prompt"]) + _float(rows["wasted_completion"])
+    return Spent(probe, np.zeros(len(rows)), read, probe + read + wasted)
 
 
 def _money(tariff: Tariff) -> Count:
@@ -90,11 +98,12 @@ def _money(tariff: Tariff) -> Count:
         fetched = np.where(rows["k"] == 1, tariff.retrieval(1), tariff.retrieval(5))
         # A question that searched again had fetched one passage before.
         fetched = fetched + np.where(rows["calls"] > 1, tariff.retrieval(1), 0.0)
-        return Spent(
-            tariff.generation(_float(rows["probe_prompt"]), _float(rows["probe_completion"])),
-            fetched,
-            tariff.generation(_float(rows["read_prompt"]), _float(rows["read_completion"])),
+        fetched = np.where(rows["calls"] > 0, fetched, 0.0)
+        probe, read, wasted = (
+            tariff.generation(_float(rows[f"{stage}_prompt"]), _float(rows[f"{stage}_completion"]))
+            for stage in ("probe", "read", "wasted")
         )
+        return Spent(probe, fetched, read, probe + fetched + read + wasted)
 
     return count
 
@@ -114,6 +123,10 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, skip: Estimate) -> Cos
         always[k] = combine(add, retrieval, reading)
     skipped, retrieving = _retrieving(rng, gated, count, {k: combine(add, *both) for k, both in read.items()})
     gate = probe if retrieving is None else combine(gate_cost, probe, skipped, retrieving)
+    if (gated["schedule"] != _SERIAL).any():
+        # Parts that ran side by side, or for nothing, do not add up to what a question took.
+        (gate,) = means(rng, count(gated).whole)
+        gate = gate.wanting(_GATED)
     against = {}
     for k in _KS:
         ratio = _positive(always[k], lambda a: combine(truediv, gate, a)).estimate()
@@ -190,6 +203,11 @@ def _caveats(traffic: Traffic, seconds: float, reference: int) -> tuple[str, ...
             f"of {seconds:g} s."
         )
     return tuple(said)
+
+
+def _ms(values: NDArray[Any]) -> Floats:
+    """Milliseconds of a stage, none where it did not run."""
+    return np.nan_to_num(_float(values))
 
 
 def _float(values: NDArray[Any]) -> Floats:

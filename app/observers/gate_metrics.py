@@ -7,6 +7,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from app.decision.breakeven import BreakEven, Estimate
+from app.decision.forecast import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,31 @@ class GateMetrics(Collector):
                     _add(even, (cost, reference), comparison.break_even_skip)
                     _add(ratio, (cost, reference), comparison.gate_cost_ratio)
         yield from (calibrator, fallback, skip, even, ratio)
+
+
+class PlanMetrics(Collector):
+    """How questions are answered now."""
+
+    def __init__(self, plan: Callable[[], Plan]) -> None:
+        self._plan = plan
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The family without a sample."""
+        yield _plan_family()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The plan in force."""
+        family, plan = _plan_family(), self._plan()
+        family.add_metric((plan.schedule.value, str(plan.bypass).lower()), 1)
+        yield family
+
+
+def _plan_family() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        "fetchwise_plan_info",
+        "1 for the schedule in force; `bypass` is true where most questions go without the gate because it loses.",
+        labels=("schedule", "bypass"),
+    )
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:

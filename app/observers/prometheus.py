@@ -5,6 +5,7 @@ step.
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -16,16 +17,26 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")
 KS = ("0", "1", "5")
+_LABELS = {int(k): k for k in KS}
 PARTS = ("reader", "embedder", "vectors")
-_UPSTREAMS = (*PARTS, "gateway")
-_FAILURES = ("timeout", "unavailable", "bad_reply", "error")
+_FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
 # Why each number of passages can have been read, where the answer was given.
 _REASONS = {
     0: (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES, Reason.EXPLORED),
-    1: (Reason.BORDERLINE, Reason.RETRIEVAL_REQUIRED, Reason.NOT_CERTIFIED, Reason.BYPASSED, Reason.EXPLORED),
+    1: (
+        Reason.BORDERLINE,
+        Reason.FORESEEN,
+        Reason.HOPELESS,
+        Reason.RETRIEVAL_REQUIRED,
+        Reason.NOT_CERTIFIED,
+        Reason.BYPASSED,
+        Reason.EXPLORED,
+    ),
     5: (
         Reason.UNCERTAIN,
         Reason.BORDERLINE,  # escalated
+        Reason.FORESEEN,
+        Reason.HOPELESS,
         Reason.RETRIEVAL_REQUIRED,
         Reason.NO_SIGNAL,
         Reason.NOT_CALIBRATED,
@@ -64,7 +75,10 @@ class PrometheusObserver:
             registry=registry,
         )
         self._tokens = Counter(
-            "fetchwise_tokens", "Tokens of the probe and of reading.", ("stage", "kind", "k"), registry=registry
+            "fetchwise_tokens",
+            "Tokens of the probe, of reading, and of reading that was not wanted.",
+            ("stage", "kind", "k"),
+            registry=registry,
         )
         self._passages = Counter("fetchwise_passages", "Passages given to the reader.", ("k",), registry=registry)
         self._calls = Counter(
@@ -77,19 +91,24 @@ class PrometheusObserver:
             registry=registry,
         )
         self._gated = Counter("fetchwise_gated", "Questions whose k the gate chose.", ("k",), registry=registry)
+        # Which child a set of labels means is looked up for every question: prometheus_client takes a lock for it.
+        self._requests_of, self._duration_of = cache(self._requests.labels), cache(self._duration.labels)
+        self._stage_of, self._tokens_of = cache(self._stage.labels), cache(self._tokens.labels)
+        self._gated_of = cache(self._gated.labels)
         self._start_at_zero()
 
     def observe(self, record: DecisionRecord) -> None:
         """Count one finished decision."""
-        k = str(record.k)
-        self._requests.labels(record.action.value, k, record.reason.value).inc()
-        self._duration.labels(record.action.value, k).observe(record.timings.total / 1000)
+        k = _LABELS[record.k]
+        self._requests_of(record.action.value, k, record.reason.value).inc()
+        self._duration_of(record.action.value, k).observe(record.timings.total / 1000)
         for stage in STAGES:
             ms = getattr(record.timings, stage)
             if ms is not None:
-                self._stage.labels(stage, k).observe(ms / 1000)
+                self._stage_of(stage, k).observe(ms / 1000)
         self._count_tokens("probe", k, record.probe_usage)
         self._count_tokens("read", k, record.read_usage)
+        self._count_tokens("wasted", k, record.wasted_usage)
         if record.citations:
             self._passages.labels(k).inc(len(record.citations))
         if record.retrieval_calls:
@@ -99,7 +118,7 @@ class PrometheusObserver:
         if record.p_closed_book is not None:
             self._p.observe(record.p_closed_book)
         if record.gated:
-            self._gated.labels(k).inc()
+            self._gated_of(k).inc()
 
     def _start_at_zero(self) -> None:
         for k, reasons in _REASONS.items():
@@ -115,6 +134,7 @@ class PrometheusObserver:
                 self._stage.labels(stage, k_label)
             for kind in ("prompt", "completion"):
                 self._tokens.labels("probe", kind, k_label)
+                self._tokens.labels("wasted", kind, k_label)
                 if k_label != "0":
                     self._tokens.labels("read", kind, k_label)
                     self._passages.labels(k_label)
@@ -123,8 +143,8 @@ class PrometheusObserver:
 
     def _count_tokens(self, stage: str, k: str, usage: Usage | None) -> None:
         if usage is not None:
-            self._tokens.labels(stage, "prompt", k).inc(usage.prompt_tokens)
-            self._tokens.labels(stage, "completion", k).inc(usage.completion_tokens)
+            self._tokens_of(stage, "prompt", k).inc(usage.prompt_tokens)
+            self._tokens_of(stage, "completion", k).inc(usage.completion_tokens)
 
 
 class TrafficMetrics:
@@ -134,6 +154,15 @@ class TrafficMetrics:
         self._in_flight = Gauge(
             "fetchwise_in_flight", "Questions being worked on.", registry=registry, multiprocess_mode="livesum"
         )
+        self._queued = Gauge(
+            "fetchwise_queued", "Questions waiting in line.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._waited = Histogram(
+            "fetchwise_queue_wait_seconds",
+            "Time in line of questions that had to wait, whether or not they were served in the end.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
         self._errors = Counter(
             "fetchwise_upstream_errors",
@@ -141,7 +170,7 @@ class TrafficMetrics:
             ("upstream", "kind"),
             registry=registry,
         )
-        for upstream in _UPSTREAMS:
+        for upstream in PARTS:
             for kind in _FAILURES:
                 self._errors.labels(upstream, kind)
         self._denied = Counter(
@@ -165,6 +194,14 @@ class TrafficMetrics:
     def ended(self) -> None:
         """It gave the permit back."""
         self._in_flight.dec()
+
+    def queued(self, length: int) -> None:
+        """So many wait in line now."""
+        self._queued.set(length)
+
+    def waited(self, seconds: float) -> None:
+        """One that waited has left the line."""
+        self._waited.observe(seconds)
 
     def shed(self) -> None:
         """A question was refused."""

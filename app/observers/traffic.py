@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.decision.forecast import Schedule
 from app.decision.policy import Action
 from app.decision.record import DecisionRecord, Usage
 from app.ports import Clock
@@ -27,12 +28,14 @@ from app.processes import is_alive
 
 CAPACITY = 50_000
 ACTIONS = tuple(action.value for action in Action)
+SCHEDULES = tuple(schedule.value for schedule in Schedule)
 ROW = np.dtype(
     [
         ("at", "<f8"),  # Unix seconds
         ("k", "u1"),
         ("action", "u1"),  # an index into ACTIONS
         ("gated", "?"),
+        ("schedule", "u1"),  # an index into SCHEDULES
         ("p", "<f4"),
         ("probe_ms", "<f4"),  # NaN where the stage did not run
         ("embed_ms", "<f4"),
@@ -43,6 +46,8 @@ ROW = np.dtype(
         ("probe_completion", "<u4"),
         ("read_prompt", "<u4"),
         ("read_completion", "<u4"),
+        ("wasted_prompt", "<u4"),  # of a read that was begun and not wanted
+        ("wasted_completion", "<u4"),
         ("passages", "u1"),
         ("calls", "u1"),
     ]
@@ -50,14 +55,15 @@ ROW = np.dtype(
 # Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B B ? 6f 4I B B Q")
+_PACKED = struct.Struct("<Q d B B ? B 6f 6I B B Q")
 _HEADER = struct.Struct("<8s I I")
-_MAGIC = b"fwring01"
+_MAGIC = b"fwring02"
 # A dead worker's ring is kept for as long as any window could ask for it.
 _KEEP_S = 86_400
 _NAN = math.nan
 _NO_TOKENS = Usage()
 _INDEX = {action: index for index, action in enumerate(Action)}
+_SCHEDULE_INDEX = {schedule: index for index, schedule in enumerate(SCHEDULES)}
 assert _PACKED.size == _SLOT.itemsize
 
 Rows = NDArray[Any]
@@ -91,6 +97,7 @@ class TrafficWindow:
         """Append one row; a few microseconds, and never waits for a reader."""
         timings = record.timings
         probe, read = record.probe_usage or _NO_TOKENS, record.read_usage or _NO_TOKENS
+        wasted = record.wasted_usage or _NO_TOKENS
         sequence = self._written + 1
         _PACKED.pack_into(
             self._map,
@@ -100,6 +107,7 @@ class TrafficWindow:
             record.k,
             _INDEX[record.action],
             record.gated,
+            _SCHEDULE_INDEX[record.schedule],
             _or_nan(record.p_closed_book),
             _or_nan(timings.probe),
             _or_nan(timings.embed),
@@ -110,6 +118,8 @@ class TrafficWindow:
             probe.completion_tokens,
             read.prompt_tokens,
             read.completion_tokens,
+            wasted.prompt_tokens,
+            wasted.completion_tokens,
             len(record.citations),
             record.retrieval_calls,
             sequence,

@@ -20,8 +20,8 @@ import numpy as np
 from app.decision.artifact import Abstention, Certificate, PolicyFit, Thresholds
 from app.refit.abstain import Given
 from app.refit.bounds import Betting, binomial_p
-from app.refit.choose import Step
 from app.refit.ledger import Floats, Ledger, is_fixed
+from app.refit.paths import Step
 from app.refit.split import VALIDATION_SHARE, Units, Validation
 
 _PAIRED = Betting(-1.0, 1.0)

@@ -1,7 +1,7 @@
 """Held-out operating points: train fits, validation chooses, test is asked once; then the whole table beside it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         "fallback": f"always-k{artifact.fallback_action}",
         "policies": {
             name: {
-                "thresholds": asdict(fit.thresholds),
+                "thresholds": _pair(fit.thresholds),
                 "certificate": asdict(fit.certificate) if fit.certificate else None,
                 "why_not": fit.why_not,
                 "labels_needed": fit.labels_needed,
@@ -117,7 +117,7 @@ def _described(study: Study, points: list[Point]) -> dict[str, Any]:
     return {
         "whole_table": {
             point.name: {
-                "thresholds": asdict(point.thresholds),
+                "thresholds": _pair(point.thresholds),
                 "chosen_on": point.chosen_on,
                 "accuracy": study.draws.interval(point.right),
                 "minus_k5": study.draws.interval(point.right - study.right[5]),
@@ -149,9 +149,11 @@ def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on
 
 
 def _given(study: Study, artifact: Artifact) -> Point:
-    fit = artifact.policies["graded"]
+    thresholds = artifact.policies["graded"].thresholds
     p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
-    return _point(study, p, "artifact", fit.thresholds, "its own data")
+    # An evaluation embeds no question and watches no prefix: early thresholds are described by the artifact's report.
+    probing = "" if thresholds.early is None else ", every question probed to the end"
+    return _point(study, p, "artifact", replace(thresholds, early=None), f"its own data{probing}")
 
 
 def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:
@@ -172,7 +174,7 @@ def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: 
     route, draws = ledger.route(thresholds), Draws(grouping, resamples)
     return {
         "n": len(test.outcomes),
-        "thresholds": asdict(thresholds),
+        "thresholds": _pair(thresholds),
         "accuracy": draws.interval(ledger.right(route)),
         "minus_k5": draws.interval(ledger.right(route) - ledger.fixed(5)),
         "shares": shares(route, grouping.weights),
@@ -197,3 +199,7 @@ def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[st
         )
         proper = np.where(point.route == k, np.nan if judged is None else judged, proper)
     return {"proper": proper, "naive": deployed.out_of_fold}, made_of
+
+
+def _pair(thresholds: Thresholds) -> dict[str, float]:
+    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1}

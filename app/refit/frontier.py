@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.decision.artifact import ALWAYS_K, Thresholds
-from app.refit.choose import grid
 from app.refit.ledger import Ledger
 from app.refit.metrics import Draws, cells_of
+from app.refit.paths import grid
 from app.refit.split import Train
 
 Floats = NDArray[np.float64]

@@ -10,10 +10,22 @@ from app.decision.artifact import Artifact, Calibrators, PolicyFit
 from app.decision.cost import Tariff
 from app.errors import DataError
 from app.refit.bounds import answers
-from app.refit.choose import frontier
 from app.refit.fit import predict_many
-from app.refit.ledger import ACTIONS, OBJECTIVES, Choices, Floats, Ledger, gate_costs, pick, read_costs
+from app.refit.foretell import of_artifact, without_foresight
+from app.refit.ledger import (
+    ACTIONS,
+    OBJECTIVES,
+    Choices,
+    Floats,
+    Foretold,
+    Ledger,
+    advances,
+    gate_costs,
+    pick,
+    read_costs,
+)
 from app.refit.metrics import Draws, ece, interval, losses
+from app.refit.paths import frontier
 from app.refit.selective import drawn, risk_of
 from app.refit.split import Test, Train, Units, units
 from app.refit.table import Outcomes
@@ -53,7 +65,7 @@ def evaluate_policy(
             name: {f"k{k}": ledger.mean((route == k).astype(np.float64)) for k in ACTIONS}
             for name, route in chosen.items()
         },
-        "cost": _costs(ledger, chosen, tariff),
+        "cost": _costs(ledger, policies, tariff),
         "p0": _calibration(ledger),
         "selective": {
             "tau": tau,
@@ -74,7 +86,7 @@ def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str,
     enveloped on train; the areas are those of the accuracies that these thresholds have on test.
     """
     tariff = Tariff()
-    on_train = replace(train, costs=gate_costs(train.split.outcomes, "passage", tariff))
+    on_train = replace(train, costs=gate_costs(train.split.outcomes, "passage", tariff), foretold=Foretold())
     area = {}
     for name, graded in (("graded", True), ("binary", False)):
         steps = frontier(on_train, graded=graded, most=1.0, steps=_BUDGETS)[::-1]
@@ -97,7 +109,11 @@ def served_accuracy(artifact: Artifact, test: Test) -> float:
     fit = artifact.policies.get("graded")
     thresholds = fit.thresholds if fit is not None and fit.certificate is not None else None
     p = predict_many(artifact.calibrators.p0, test.outcomes.signals[0], len(test.outcomes))
-    ledger = Ledger(test, p, units(test.outcomes), {})
+    foretold = of_artifact(artifact).apply(test.outcomes)
+    if thresholds is not None and foretold.p0 is None:
+        # Without embedded questions every one is probed, as where the gateway cannot embed.
+        thresholds = without_foresight(thresholds)
+    ledger = Ledger(test, p, units(test.outcomes), {}, foretold)
     return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_action)))
 
 
@@ -155,8 +171,11 @@ def _interval(value: float, resampled: Floats) -> dict[str, float]:
     return {"value": float(value), "low": float(low), "high": float(high)}
 
 
-def _costs(ledger: Ledger[Test], chosen: Mapping[str, Choices], tariff: Tariff) -> dict[str, Any]:
-    """Mean cost of each policy on every axis that the table can tell, and its ratio to always reading five."""
+def _costs(ledger: Ledger[Test], policies: Mapping[str, PolicyFit], tariff: Tariff) -> dict[str, Any]:
+    """Mean cost of each policy on every axis that the table can tell, and its ratio to always reading five.
+
+    On the serial schedule: a question is embedded, then probed, then read for, each only where it must be.
+    """
     outcomes = ledger.split.outcomes
     result: dict[str, Any] = {}
     for objective in OBJECTIVES:
@@ -164,9 +183,10 @@ def _costs(ledger: Ledger[Test], chosen: Mapping[str, Choices], tariff: Tariff) 
             gate, reads = gate_costs(outcomes, objective, tariff), read_costs(outcomes, objective, tariff)
         except DataError:
             continue  # the table has no such column
-        axis = replace(ledger, costs=gate)
+        paid_early = advances(outcomes, objective, tariff, ledger.foretold.prefixes)
+        axis = replace(ledger, costs=gate, advances=paid_early)
         full = ledger.mean(reads[5])
-        means = {name: ledger.mean(axis.spent(route)) for name, route in chosen.items()}
+        means = {name: ledger.mean(axis.spent(fit.thresholds)) for name, fit in policies.items()}
         means |= {f"k{k}": ledger.mean(reads[k]) for k in ACTIONS}
         result[objective] = {
             name: {"mean": value, "ratio_to_k5": value / full if full > 0.0 else None} for name, value in means.items()

@@ -1,13 +1,13 @@
 """A split as numbers: each question's probability, and what every number of passages would have yielded and cost."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.artifact import ALWAYS_K, Early, Thresholds
 from app.decision.cost import Tariff
 from app.decision.policy import foregone
 from app.errors import DataError
@@ -18,9 +18,32 @@ Floats = NDArray[np.float64]
 Choices = NDArray[np.int8]
 Objective = Literal["call", "full", "passage", "latency", "tokens", "money"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+# On these a probe that is spared shows.
+PROBE_COUNTS: tuple[Objective, ...] = ("latency", "tokens", "money")
 ACTIONS = (0, 1, 5)
 
 S = TypeVar("S", Train, Validation, Test)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Foretold:
+    """P(right) of each question before its probe is whole; NaN where nothing is said."""
+
+    # By the question alone, closed-book and with one passage.
+    p0: Floats | None = None
+    p1: Floats | None = None
+    # By the first n tokens of the closed-book answer; NaN where it has no more than these.
+    prefixes: Mapping[int, Floats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Advances:
+    """What is paid before a probe is whole, on the ledger's axis."""
+
+    # A probe that is cut short once it has gone on after n tokens.
+    cut: Mapping[int, Floats] = field(default_factory=dict)
+    # Embedding a question that then reads no passage.
+    embedding: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,9 +55,41 @@ class Ledger(Generic[S]):
     units: Units
     # What the gate spends on a question that reads k passages, the probe included where the axis counts it.
     costs: Mapping[int, Floats]
+    foretold: Foretold = field(default_factory=Foretold)
+    advances: Advances = field(default_factory=Advances)
 
     def route(self, thresholds: Thresholds) -> Choices:
-        """The number of passages for each question, as the gateway decides it.
+        """The number of passages for each question, as the gateway decides it, early or by the whole probe."""
+        probed = self._by_probe(thresholds)
+        if thresholds.early is None:
+            return probed
+        settled = self.settled(thresholds.early, probing=foregone(thresholds) is None)
+        return np.where(settled >= 0, settled, probed)
+
+    def settled(self, early: Early, *, probing: bool = True) -> Choices:
+        """The number of passages for each question that is decided before its probe is whole; -1 for the others."""
+        settled = np.full(len(self.p), -1, dtype=np.int8)
+        with np.errstate(invalid="ignore"):
+            for length, tau in early.exits if probing else ():
+                settled[self.foretold.prefixes[length] < tau] = early.exit_k
+            if early.unasked > 0.0:
+                unasked = self.unasked(early)
+                settled[unasked] = self._compact(early)[unasked]
+        return settled
+
+    def unasked(self, early: Early) -> NDArray[np.bool_]:
+        """Which questions are not probed at all."""
+        if self.foretold.p0 is None or early.unasked <= 0.0:
+            return np.zeros(len(self.p), dtype=np.bool_)
+        return self.foretold.p0 < early.unasked
+
+    def _compact(self, early: Early) -> Choices:
+        if self.foretold.p1 is None:
+            return np.full(len(self.p), 1 if early.compact <= 0.0 else 5, dtype=np.int8)
+        return np.where(self.foretold.p1 >= early.compact, 1, 5).astype(np.int8)
+
+    def _by_probe(self, thresholds: Thresholds) -> Choices:
+        """The same by whole probes alone.
 
         A missing probability compares false and so reads five, unless every probability leads to the same passages:
         then the gateway asks for no signal, and none can be missing.
@@ -62,13 +117,35 @@ class Ledger(Generic[S]):
         """The same where every question reads k."""
         return self.split.outcomes.correct[k].astype(np.float64)
 
-    def spent(self, chosen: Choices) -> Floats:
-        """The cost of each question."""
-        return pick(self.costs, chosen)
+    def spent(self, thresholds: Thresholds) -> Floats:
+        """The cost of each question: of its probe as far as it runs, and of what it reads."""
+        return self.probing(thresholds) + self.reading(self.route(thresholds))
+
+    def reading(self, chosen: Choices) -> Floats:
+        """The cost of what is read after a probe; nothing where nothing is."""
+        return pick(self.costs, chosen) - self.costs[0]
+
+    def probing(self, thresholds: Thresholds) -> Floats:
+        """The cost of each question's probe. Where every probability leads to the same passages there is none."""
+        early = thresholds.early or _NOTHING_EARLY
+        probing = foregone(thresholds) is None
+        cost = self.costs[0].copy() if probing else np.zeros(len(self.p))
+        with np.errstate(invalid="ignore"):
+            for length, tau in reversed(early.exits if probing else ()):
+                cut = self.foretold.prefixes[length] < tau
+                cost[cut] = self.advances.cut[length][cut]
+        cost[self.unasked(early)] = 0.0
+        if early.unasked > 0.0:
+            # Whoever reads passages embeds the question anyway.
+            cost[self.route(thresholds) == 0] += self.advances.embedding
+        return cost
 
     def mean(self, rows: Floats) -> float:
         """The mean over groups."""
         return float(rows @ self.units.weights)
+
+
+_NOTHING_EARLY = Early()
 
 
 def pick(values: Mapping[int, Floats], chosen: Choices) -> Floats:
@@ -87,6 +164,32 @@ def gate_costs(outcomes: Outcomes, objective: Objective, tariff: Tariff) -> dict
         return {k: np.full(len(outcomes), share) for k, share in _SHARES[objective].items()}
     reads = read_costs(outcomes, objective, tariff)
     return {k: reads[0] + (reads[k] if k else 0.0) for k in ACTIONS}
+
+
+def advances(outcomes: Outcomes, objective: Objective, tariff: Tariff, lengths: Iterable[int]) -> Advances:
+    """What is paid before probes are whole. A probe cut short pays its prompt, n tokens, and the one that told it so.
+
+    Milliseconds a token are those by which longer answers took longer, over the whole table.
+    """
+    if objective in _SHARES:
+        return Advances({length: np.zeros(len(outcomes)) for length in lengths})
+    whole, tokens = read_costs(outcomes, objective, tariff)[0], outcomes.completion_tokens[0]
+    if objective == "latency":
+        each = _per_token(outcomes.ms[0], tokens)
+    else:
+        each = 1.0 if objective == "tokens" else tariff.completion_token
+    cut = {length: whole - each * np.maximum(np.nan_to_num(tokens) - length - 1, 0.0) for length in lengths}
+    embed_ms = outcomes.asked.embed_ms if outcomes.asked and objective == "latency" else 0.0
+    return Advances({length: np.maximum(cost, 0.0) for length, cost in cut.items()}, embed_ms)
+
+
+def _per_token(ms: Floats, tokens: Floats) -> float:
+    """The slope of milliseconds over tokens, by least squares; never below zero, nor above all of them by the token."""
+    known = np.isfinite(ms) & np.isfinite(tokens)
+    if known.sum() < 2 or np.ptp(tokens[known]) == 0.0:
+        return 0.0
+    slope = float(np.polyfit(tokens[known], ms[known], 1)[0])
+    return min(max(slope, 0.0), float(ms[known].sum() / tokens[known].sum()))
 
 
 def read_costs(outcomes: Outcomes, objective: Objective, tariff: Tariff) -> dict[int, Floats]:

@@ -29,6 +29,9 @@ class Options:
     signals: tuple[str, ...] | None = None
     methods: tuple[Method, ...] = DEFAULT_METHODS
     tariff: Tariff = field(default_factory=Tariff)
+    # Whether questions may be decided before their probe, or before its end; None: where the objective would see it.
+    pregate: bool | None = None
+    exits: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse levels that are no probabilities."""

@@ -1,7 +1,7 @@
 """The offline job from an outcome table to an artifact; the same table and options give the same bytes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,15 @@ from app.decision.signals import all_names
 from app.errors import DataError
 from app.refit.abstain import Given
 from app.refit.certify import certify_abstention, certify_policy
-from app.refit.choose import (
-    Chosen,
-    Step,
-    best_fixed,
-    choose_calibrator,
-    foreseen,
-    lay_abstention,
-    lay_path,
-)
+from app.refit.choose import Chosen, choose_calibrator, lay_abstention
+from app.refit.early_report import early_report, in_words
 from app.refit.fit import Floats, Labels, Weighted, predict_many
+from app.refit.foretell import Foretellers, learn
 from app.refit.holdout import confidence_at, confidences, evaluate_policy, graded_against_binary
-from app.refit.ledger import ACTIONS, Choices, Ledger, S, gate_costs, is_fixed, pick
+from app.refit.ledger import ACTIONS, Choices, Foretold, Ledger, S, advances, gate_costs, pick
+from app.refit.notes import policy_notes
 from app.refit.options import Options
+from app.refit.paths import Step, best_fixed, foreseen, lay_path
 from app.refit.split import Test, Train, Validation, split, units
 from app.refit.table import Outcomes
 
@@ -60,6 +56,9 @@ class Plan:
     ledger: Ledger[Train]
     chosen: Mapping[str, Chosen]
     calibrators: Calibrators
+    foretellers: Foretellers
+    # How each foreteller was chosen.
+    foretelling: Mapping[str, Any]
     paths: Mapping[str, tuple[Step, ...]]
     fallback: int
     # What the gateway may come to serve once validation has been walked: the fallback, or a step that train foresees.
@@ -108,8 +107,11 @@ def refit(
     verdict = certify(validation, chosen, options)
     say("evaluating on test")
     artifact = _artifact(outcomes, chosen, verdict, options)
-    notes = (*aside.notes, *chosen.notes, *_policy_notes(verdict.policies))
-    report = _report(chosen, verdict, validation, test, options) | {**aside.report, "notes": list(notes)}
+    report = _report(chosen, verdict, validation, test, options)
+    notes = (*aside.notes, *chosen.notes, *policy_notes(verdict.policies, chosen.foretellers))
+    if "early" in report["test"]:
+        notes = (*notes, f"graded: {in_words(report['test']['early'])}")
+    report |= {**aside.report, "notes": list(notes)}
     artifact = replace(artifact, report=report)
     return replace(artifact, version=content_version(artifact)), Summary(notes, test)
 
@@ -133,7 +135,15 @@ def plan(train: Train, names: tuple[str, ...], options: Options, aside: Mapping[
             if name == "p0":
                 raise
             notes.append(f"{name}: left out, {error}")
-    ledger = Ledger(train, chosen["p0"].out_of_fold, grouping, _costs(train.outcomes, options))
+    foretellers, foretold, foretelling = learn(train, names, options, notes.append)
+    ledger = Ledger(
+        train,
+        chosen["p0"].out_of_fold,
+        grouping,
+        gate_costs(train.outcomes, options.objective, options.tariff),
+        foretold,
+        advances(train.outcomes, options.objective, options.tariff, foretold.prefixes),
+    )
     paths = {
         policy: lay_path(ledger, graded=policy == "graded", references=options.references, epsilon=options.epsilon)
         for policy in ("binary", "graded")
@@ -141,12 +151,13 @@ def plan(train: Train, names: tuple[str, ...], options: Options, aside: Mapping[
     calibrators = Calibrators(**{name: fitted.calibrator for name, fitted in chosen.items()})
     ahead = foreseen(ledger, paths["graded"], options.references, options.epsilon)
     possible = (None, *(step.thresholds for step in paths["graded"][:ahead]))
-    return Plan(ledger, chosen, calibrators, paths, best_fixed(ledger, (1, 5)), possible, tuple(notes))
+    fallback = best_fixed(ledger, (1, 5))
+    return Plan(ledger, chosen, calibrators, foretellers, foretelling, paths, fallback, possible, tuple(notes))
 
 
 def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
     """Walk the paths, then the path of abstention under the policy that will really be served."""
-    ledger = ledger_of(validation, planned.calibrators, options)
+    ledger = ledger_of(validation, planned.calibrators, options, planned.foretellers)
     policies = {}
     for policy, path in planned.paths.items():
         policies[policy], _ = certify_policy(
@@ -184,7 +195,7 @@ def _abstention_path(planned: Plan, options: Options) -> list[float]:
 
 
 def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test, options: Options) -> dict[str, Any]:
-    ledger = ledger_of(test, planned.calibrators, options)
+    ledger = ledger_of(test, planned.calibrators, options, planned.foretellers)
     route = ledger.serve(verdict.served, planned.fallback)
     held_out = evaluate_policy(
         ledger,
@@ -194,22 +205,43 @@ def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test,
         tau=verdict.abstention.tau,
         tariff=options.tariff,
     )
+    thresholds, early = verdict.policies["graded"].thresholds, {}
+    if thresholds.early is not None:
+        gating = _gating_by_probes(planned, validation, options)
+        early = {"early": early_report(ledger, thresholds, gating, options.tariff)}
     train = planned.ledger
     return {
         "splits": {
             name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
             for name, part in (("train", train.split), ("validation", validation), ("test", test))
         },
-        "chosen": {name: _describe(fitted) for name, fitted in planned.chosen.items()},
+        "chosen": {name: _describe(fitted) for name, fitted in planned.chosen.items()} | dict(planned.foretelling),
         "path": {policy: [_lay_open(step) for step in path] for policy, path in planned.paths.items()},
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in ACTIONS},
         "abstention_policy": "graded" if verdict.served else f"always-k{planned.fallback}",
-        "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)},
+        "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)} | early,
     }
+
+
+def _gating_by_probes(planned: Plan, validation: Validation, options: Options) -> Thresholds:
+    """What a policy that decides early is held against: the gate that probes every question, for the fewest passages.
+
+    Chosen and walked like any other, and never served.
+    """
+    by_passages = replace(options, objective="passage")
+    bare = replace(planned.ledger, costs=gate_costs(planned.ledger.split.outcomes, "passage", options.tariff))
+    references, epsilon = options.references, options.epsilon
+    path = lay_path(replace(bare, foretold=Foretold()), graded=True, references=references, epsilon=epsilon)
+    ledger = ledger_of(validation, planned.calibrators, by_passages)
+    fit, _ = certify_policy(
+        ledger, path, references=references, epsilon=epsilon, delta=options.delta, objective="passage"
+    )
+    return fit.thresholds
 
 
 def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Options) -> Artifact:
     train = planned.ledger.split.outcomes
+    foretellers = planned.foretellers.used_by(verdict.policies.values())
     return Artifact(
         name=options.name,
         version="",
@@ -222,6 +254,8 @@ def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Opti
         window=Window(len(outcomes), len(set(outcomes.groups)), options.source, outcomes.first, outcomes.last),
         cost_ms=_cost_ms(train),
         quantiles=_quantiles(train.signals[0]),
+        foresight=foretellers.foresight,
+        exits=foretellers.exits,
     )
 
 
@@ -256,45 +290,34 @@ def _describe(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _lay_open(step: Step) -> dict[str, float]:
+def _lay_open(step: Step) -> dict[str, Any]:
     thresholds = step.thresholds
-    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1, "accuracy": step.accuracy, "cost": step.cost}
+    early = {} if thresholds.early is None else {"early": asdict(thresholds.early)}
+    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1, **early, "accuracy": step.accuracy, "cost": step.cost}
 
 
-def ledger_of(part: S, calibrators: Calibrators, options: Options) -> Ledger[S]:
-    """A split under fitted calibrators."""
+def ledger_of(
+    part: S,
+    calibrators: Calibrators,
+    options: Options,
+    foretellers: Foretellers = Foretellers(),  # noqa: B008
+) -> Ledger[S]:
+    """A split under fitted calibrators, and under what can be known before a probe is whole."""
     p = predict_many(calibrators.p0, part.outcomes.signals[0], len(part.outcomes))
-    return Ledger(part, p, units(part.outcomes, salt="order"), _costs(part.outcomes, options))
-
-
-def _costs(outcomes: Outcomes, options: Options) -> dict[int, Floats]:
-    return gate_costs(outcomes, options.objective, options.tariff)
+    return Ledger(
+        part,
+        p,
+        units(part.outcomes, salt="order"),
+        gate_costs(part.outcomes, options.objective, options.tariff),
+        foretellers.apply(part.outcomes),
+        advances(part.outcomes, options.objective, options.tariff, foretellers.exits),
+    )
 
 
 def _out_of_fold_confidence(chosen: Mapping[str, Chosen], route: Choices) -> Floats:
     unknown = np.full(len(route), np.nan)
     named = {0: "p0", 1: "conf1", 5: "conf5"}
     return pick({k: chosen[name].out_of_fold if name in chosen else unknown for k, name in named.items()}, route)
-
-
-def _policy_notes(fits: Mapping[str, PolicyFit]) -> list[str]:
-    notes = []
-    graded = fits["graded"].thresholds
-    # A fixed action drops the others for want of a certificate, not of worth: that is said below.
-    if is_fixed(graded) is None:
-        if graded.tau0 == graded.tau1:
-            notes.append("graded: k=1 is not worth choosing at these thresholds, so the policy drops it")
-        if graded.tau1 == 0.0:
-            notes.append("graded: k=5 is not worth choosing at these thresholds, so only a missing signal reads five")
-        if graded.tau0 > 1.0:
-            notes.append("graded: k=0 is not worth choosing at these thresholds, so the policy drops it")
-    for policy, fit in fits.items():
-        fixed = is_fixed(fit.thresholds)
-        if fit.certificate is not None and fixed is not None:
-            more = f"; about {fit.labels_needed} labelled groups might do more" if fit.labels_needed else ""
-            notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
-    notes += [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if fit.certificate is None]
-    return notes
 
 
 def _cost_ms(outcomes: Outcomes) -> dict[int, float]:

@@ -7,7 +7,7 @@ import gzip
 import re
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -26,6 +26,18 @@ _IS_K = re.compile(r"k\d+")
 # Rows between two progress reports, and between two conversions of Python floats to packed columns.
 _BLOCK = 50_000
 _MISSING = float("nan")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Asked:
+    """What each question says by itself: its embedding, then the named features of its text, a row a question."""
+
+    embedder: str
+    dimension: int
+    texts: tuple[str, ...]
+    features: Floats
+    # Milliseconds that embedding one question takes, for where it would not be done otherwise.
+    embed_ms: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +61,8 @@ class Outcomes:
     # When the first and the last question was asked, as ISO 8601 in UTC; None where no row says.
     first: str | None = None
     last: str | None = None
+    # None: the questions were not embedded.
+    asked: Asked | None = None
 
     def __len__(self) -> int:
         """How many questions."""
@@ -80,6 +94,7 @@ class Outcomes:
             ms=pick_each(self.ms),
             first=self.first,
             last=self.last,
+            asked=replace(self.asked, features=self.asked.features[index]) if self.asked else None,
         )
 
 
@@ -105,19 +120,20 @@ def read_identity(given: object) -> Identity:
 def load(
     path: Path,
     *,
-    columns: Literal["all", "fit"] = "all",
+    columns: Literal["all", "fit", "asked"] = "all",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Outcomes:
     """Read a `.jsonl` or `.jsonl.gz` outcome table whole, or refuse it, naming the line and the remedy.
 
-    `columns="fit"` leaves questions, gold answers, answers and tags out. `on_progress` is told how many bytes of
+    `columns="fit"` leaves questions, gold answers, answers and tags out, `"asked"` all of these but the questions.
+    `on_progress` is told how many bytes of
     the file have been read, and of how many.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as raw:
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            reader = TableBuilder(path, texts=columns == "all")
+            reader = TableBuilder(path, texts=columns == "all", questions=columns != "fit")
             for number in reader.consume(stream):
                 if on_progress is not None and number % _BLOCK == 0:
                     on_progress(raw.tell(), size)
@@ -181,8 +197,11 @@ class SignalColumns:
 class TableBuilder:
     """Takes rows one at a time, from the lines of a file or from elsewhere; the first wrong one ends it."""
 
-    def __init__(self, source: str | Path, *, texts: bool, identity: Identity | None = None) -> None:
+    def __init__(
+        self, source: str | Path, *, texts: bool, identity: Identity | None = None, questions: bool | None = None
+    ) -> None:
         self.source, self.texts = source, texts
+        self.keeps_questions = texts if questions is None else questions
         # Where the row at hand stands in the source: its line, or what else names it.
         self.number: int | str = 0
         self.identity = identity
@@ -288,8 +307,9 @@ class TableBuilder:
         if len(self.ids) % _BLOCK == 0:
             for columns in self.signals.values():
                 columns.flush()
-        if self.texts:
+        if self.keeps_questions:
             self.questions.append(question)
+        if self.texts:
             self.gold.append(row.get("gold") or [])
             self.tags.append(row.get("tags") or {})
 

@@ -218,12 +218,33 @@ def is_everything_up() -> list[Panel]:
             ),
         ),
         graph(
+            "Breakers and retries",
+            "Share of a part's servers that are left alone because they fail, and calls tried again a second.",
+            RATIO,
+            Query('max by (upstream) (fetchwise_breaker_open{job="$job"})', "{{upstream}} left alone"),
+            Query(
+                'sum by (upstream) (rate(fetchwise_retries_total{job="$job"}[$__rate_interval]))',
+                "{{upstream}} tried again",
+            ),
+        ),
+        graph(
             "In flight, refused, lost",
-            "Questions being worked on, those answered 429, and decisions that the log had to drop.",
+            "Questions being worked on or waiting in line, those answered 429, and decisions that the log had to drop.",
             COUNT,
             Query('sum by (instance) (fetchwise_in_flight{job="$job"})', "in flight on {{instance}}"),
+            Query('sum by (instance) (fetchwise_queued{job="$job"})', "in line on {{instance}}"),
             Query('sum(rate(fetchwise_shed_total{job="$job"}[$__rate_interval]))', "refused a second"),
             Query('sum(rate(fetchwise_log_dropped_total{job="$job"}[$__rate_interval]))', "lost by the log a second"),
+        ),
+        graph(
+            "Lag of the event loop",
+            "99th percentile of how late it came back to something that was due: more is something that blocks it.",
+            SECONDS,
+            Query(
+                "histogram_quantile(0.99, sum by (instance, le)"
+                ' (rate(fetchwise_event_loop_lag_seconds_bucket{job="$job"}[$__rate_interval])))',
+                "{{instance}}",
+            ),
         ),
     ]
 

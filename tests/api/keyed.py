@@ -15,10 +15,18 @@ from tests.fakes.gateway import FakeGateway
 from tests.fakes.keys import bearer, make_key
 
 ASKED = {"question": "What is the capital of France?"}
-BODIES: dict[str, Any] = {"/answer": ASKED, "/feedback": {"id": "a" * 24, "correct": True}}
+CHATTED = {"model": "fetchwise", "messages": [{"role": "user", "content": ASKED["question"]}]}
+BODIES: dict[str, Any] = {
+    "/answer": ASKED,
+    "/v1/chat/completions": CHATTED,
+    "/feedback": {"id": "a" * 24, "correct": True},
+}
 # What each route wants; None: nothing.
 NEEDS: dict[tuple[str, str], Scope | None] = {
     ("POST", "/answer"): Scope.ANSWER,
+    ("POST", "/v1/chat/completions"): Scope.ANSWER,
+    ("GET", "/v1/models"): Scope.ANSWER,
+    ("GET", "/v1/models/fetchwise"): Scope.ANSWER,
     ("POST", "/feedback"): Scope.FEEDBACK,
     ("GET", "/metrics"): Scope.OPERATE,
     ("GET", "/metrics/"): Scope.OPERATE,
@@ -34,6 +42,11 @@ NEEDS: dict[tuple[str, str], Scope | None] = {
     ("GET", "/static/ask.js"): None,
     ("GET", "/openapi.json"): None,
 }
+
+
+def as_asked(path: str) -> str:
+    """The path of a route with something in the place of its parameter."""
+    return path.replace("{name}", "ask.js").replace("{model}", "fetchwise")
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from starlette.routing import Route
 
 from app.decision.access import Scope
 from app.errors import Denial, UpstreamUnavailable
+from tests.fakes.keys import bearer
 
 from .conftest import OpenKeyed
-from .keyed import ASKED, NEEDS, Keyed, basic
+from .keyed import ASKED, NEEDS, Keyed, as_asked, basic
 from .test_errors import check_shape
 
 
@@ -26,7 +27,7 @@ def _routes(router: APIRouter) -> Iterator[Route]:
 async def test_every_route_is_decided_on(keyed: Keyed) -> None:
     """A new route fails here until somebody says what it wants."""
     routes = {
-        (method, route.path.replace("{name}", "ask.js"))
+        (method, as_asked(route.path))
         for route in _routes(keyed.gateway.app.router)
         for method in route.methods or ()
         if method != "HEAD"
@@ -157,6 +158,20 @@ async def test_the_description_knows_the_key(keyed: Keyed) -> None:
     assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
-            wanted = NEEDS[method.upper(), path] is not None
+            wanted = NEEDS[method.upper(), as_asked(path)] is not None
             assert (operation.get("security") == [{"key": []}]) is wanted, path
             assert ({"401", "403", "429"} <= operation["responses"].keys()) is wanted, path
+
+
+@pytest.mark.parametrize("path", [path for method, path in NEEDS if method == "POST"])
+@pytest.mark.parametrize("body", [b"", b"{", b'{"unknown": 1}', b"\xff" * 1000])
+async def test_the_key_is_looked_at_before_the_body(keyed: Keyed, path: str, body: bytes) -> None:
+    """Whoever has no key learns nothing of what a body should have been, and a key without the scope as little."""
+    _, asker = keyed.make(Scope.ANSWER, Scope.FEEDBACK)
+    await keyed.known(asker)
+    json = {"content-type": "application/json"}
+    without = await keyed.gateway.client.post(path, content=body, headers=json)
+    other = await keyed.gateway.client.post(path, content=body, headers=json | bearer(keyed.operator))
+    rightly = await keyed.gateway.client.post(path, content=body, headers=json | bearer(asker))
+    assert (without.status_code, other.status_code) == (401, 403)
+    assert rightly.status_code in {400, 422}

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api.openai_reply import OpenAIErrorOut
 from app.api.schemas import ErrorOut
 from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from tests.fakes.gateway import FakeGateway
@@ -17,16 +18,23 @@ from tests.fakes.gateway import FakeGateway
 from .conftest import Open
 
 ASKED = "What is the capital of France?"
+# Our word for an error, and OpenAI's where it has one.
+OPENAI_CODES = {
+    "unauthorised": "invalid_api_key",
+    "over_limit": "rate_limit_exceeded",
+    "prompt_too_long": "context_length_exceeded",
+}
 
 
-def check_shape(response: httpx.Response, status: int, kind: str) -> ErrorOut:
-    """The error, which must hold the three keys and nothing else."""
-    assert response.status_code == status, response.text
+def check_shape(response: httpx.Response, status: int, kind: str) -> Any:
+    """The error, which must hold the three keys and nothing else, or below /v1/ the four of OpenAI's API."""
+    there = response.request.url.path.startswith("/v1/")
+    assert response.status_code == (400 if there and status == 422 else status), response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()
-    error = ErrorOut.model_validate(body)
+    error = OpenAIErrorOut.model_validate(body) if there else ErrorOut.model_validate(body)
     assert error.model_dump() == body
-    assert error.error.type == kind
+    assert (error.error.code if there else error.error.type) == (OPENAI_CODES.get(kind, kind) if there else kind)
     assert error.error.message
     assert "Traceback" not in response.text
     if status in {429, 503}:
@@ -62,7 +70,7 @@ def raw(content: bytes, status: int = 422, says: str = "", **headers: str) -> Ca
 DEEP = b"[" * 2000 + b"]" * 2000
 CASES: dict[str, Case] = {
     "unknown field": invalid("colour", colour="red"),
-    "unknown field of an odd name": invalid("", **{"\n\x00\udc80": 1}),
+    "unknown field of an odd name": invalid("", **{"\n\x00\x80": 1}),
     "no question": Case(422, "invalid_request", "question", body={}),
     "question null": invalid("question", question=None),
     "question empty": invalid("question", question=""),
@@ -73,12 +81,10 @@ CASES: dict[str, Case] = {
     "control character": invalid("U+0000", question="What\x00?"),
     "escape character": invalid("U+001B", question="What \x1b[31m?"),
     "C1 control character": invalid("U+0085", question="What\x85?"),
-    "lone surrogate": raw(b'{"question": "What \\ud800?"}', says="question"),
-    "lone surrogate in a tag": raw(b'{"question": "x", "tags": {"a": "\\ud800"}}', says="tags"),
-    "lone surrogate in a tag's name": raw(b'{"question": "x", "tags": {"\\ud800": "a"}}', says="tags"),
-    "lone surrogate in a field's name": raw(b'{"question": "x", "\\ud800": "a"}'),
-    "lone surrogate in the collection": raw(b'{"question": "x", "collection": "\\udfff"}', says="collection"),
-    "lone surrogate in a filter": raw(b'{"question": "x", "filter": {"\\udfff": 1}}', says="filter"),
+    # JSON of Unicode text has none: the parser says where.
+    "lone surrogate": raw(b'{"question": "What \\ud800?"}', 400, "hex escape"),
+    "lone surrogate in a tag": raw(b'{"question": "x", "tags": {"a": "\\ud800"}}', 400, "hex escape"),
+    "lone surrogate in a field's name": raw(b'{"question": "x", "\\ud800": "a"}', 400, "hex escape"),
     "policy unknown": invalid("policy", policy="greedy"),
     "retrieval unknown": invalid("retrieval", retrieval="maybe"),
     "abstain a string": invalid("abstain", abstain="yes"),
@@ -98,6 +104,13 @@ CASES: dict[str, Case] = {
     "max_tokens not a number": raw(b'{"question": "x", "max_tokens": NaN}', says="max_tokens"),
     "stream": invalid("stream", stream="yes"),
     "tags a number": invalid("tags", tags={"team": 7}),
+    "too many tags": invalid("tags", tags={f"t{n}": "x" for n in range(17)}),
+    "tag's name too long": invalid("tags", tags={"x" * 65: "y"}),
+    "timeout_ms zero": invalid("timeout_ms", timeout_ms=0),
+    "timeout_ms too long": invalid("timeout_ms", timeout_ms=600_001),
+    "timeout_ms a string": invalid("timeout_ms", timeout_ms="500"),
+    "timeout_ms a fraction": invalid("timeout_ms", timeout_ms=0.5),
+    "timeout_ms a truth": invalid("timeout_ms", timeout_ms=True),
     "tag too long": invalid("tags", tags={"team": "x" * 129}),
     "always, forbidden": Case(
         422,
@@ -112,9 +125,9 @@ CASES: dict[str, Case] = {
         body={"question": ASKED, "policy": "never", "retrieval": "required"},
     ),
     "unknown collection": Case(404, "unknown_collection", "nowhere", body={"question": ASKED, "collection": "nowhere"}),
-    "no body": raw(b""),
-    "not JSON": raw(b"{question: 1}", says="JSON"),
-    "half JSON": raw(b'{"question": "x', says="JSON"),
+    "no body": raw(b"", 400, "JSON"),
+    "not JSON": raw(b"{question: 1}", 400, "JSON"),
+    "half JSON": raw(b'{"question": "x', 400, "JSON"),
     "a list": raw(b"[1, 2]"),
     "a string": raw(b'"x"'),
     "null": raw(b"null"),
@@ -225,9 +238,9 @@ async def test_a_failed_search_where_evidence_is_required(gateway: FakeGateway) 
 
 
 async def test_nothing_found_where_an_answer_is_owed(gateway: FakeGateway) -> None:
-    """A search that found nothing is a 503 where the question may neither do without nor abstain."""
+    """A search that found nothing is a 404 where the question may neither do without nor abstain."""
     body = {"question": ASKED, "retrieval": "required", "abstain": False, "filter": {"lang": "tlh"}}
-    check_shape(await gateway.client.post("/answer", json=body), 503, "no_passages")
+    check_shape(await gateway.client.post("/answer", json=body), 404, "no_passages")
 
 
 async def test_a_prompt_too_long_for_the_reader(gateway: FakeGateway) -> None:
@@ -252,7 +265,7 @@ async def test_an_unforeseen_exception(gateway: FakeGateway, caplog: pytest.LogC
 
 async def test_more_questions_than_permits(open_gateway: Open) -> None:
     """The question after the last permit is refused at once with a 429, and served once a permit is free."""
-    async with open_gateway(max_in_flight=2) as gateway:
+    async with open_gateway(max_in_flight=2, queue=0) as gateway:
         gateway.reader.hang = True
         working = [asyncio.create_task(gateway.client.post("/answer", json={"question": ASKED})) for _ in range(2)]
         while gateway.reader.calls < 2:  # noqa: ASYNC110 the reader has no event to wait for
@@ -273,8 +286,8 @@ async def test_a_question_that_takes_too_long(open_gateway: Open) -> None:
     """A question is given up after its time, the generation is stopped, and the permit is free again."""
     async with open_gateway(max_in_flight=1, request_timeout_s=0.05) as gateway:
         gateway.reader.hang = True
-        error = check_shape(await gateway.client.post("/answer", json={"question": ASKED}), 503, "upstream_timeout")
-        assert "0.05 s" in error.error.message
+        error = check_shape(await gateway.client.post("/answer", json={"question": ASKED}), 503, "deadline_passed")
+        assert "the reader" in error.error.message
         assert gateway.reader.cancelled == 1
         gateway.reader.hang = False
         # Generous now: only the permit is of interest.

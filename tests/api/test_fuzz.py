@@ -1,20 +1,18 @@
 """Any body at all: a receipt or a 4xx in the one shape, never a 500."""
 
-import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.api.errors import STATUSES
 from app.api.schemas import AnswerRequest, ErrorOut, Receipt
-from tests.fakes.gateway import FakeGateway, fake_gateway
 
+from .running import Running, running_gateway
 from .test_streaming import parsed
 
 # Every code point, lone surrogates too.
@@ -34,6 +32,7 @@ PLAUSIBLE = {
     "max_tokens": st.integers(-1, 600) | st.none(),
     "stream": st.booleans(),
     "tags": st.dictionaries(TEXT, TEXT, max_size=3),
+    "timeout_ms": st.integers(-1, 600_001) | st.none(),
 }
 FIELDS = st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, value in PLAUSIBLE.items()})
 BODIES = ANYTHING | FIELDS | st.builds(lambda body: {"question": "What is this?"} | body, FIELDS)
@@ -41,34 +40,11 @@ BODIES = ANYTHING | FIELDS | st.builds(lambda body: {"question": "What is this?"
 STATUS_OF = {kind: status for _, status, kind in STATUSES}
 
 
-class Running:
-    """A gateway in an event loop that goes on between examples."""
-
-    def __init__(self, runner: asyncio.Runner, gateway: FakeGateway) -> None:
-        self._runner = runner
-        self._gateway = gateway
-
-    def post(self, content: bytes) -> tuple[int, Any]:
-        """The status and body of the reply; of a stream its last event, an error with the status that came too late."""
-        headers = {"content-type": "application/json"}
-        response = self._runner.run(self._gateway.client.post("/answer", content=content, headers=headers))
-        if response.headers["content-type"].startswith("text/event-stream"):
-            name, data = parsed(response)[-1]
-            return (200 if name == "final" else STATUS_OF[data["error"]["type"]]), data
-        return response.status_code, response.json()
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One gateway for all examples."""
-    folder: Path = tmp_path_factory.mktemp("fuzz")
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        gateway = runner.run(stack.enter_async_context(fake_gateway(folder, artifact={}, max_body_bytes=65536)))
-        try:
-            yield Running(runner, gateway)
-        finally:
-            runner.run(stack.aclose())
+    with running_gateway(tmp_path_factory.mktemp("fuzz"), artifact={}, max_body_bytes=65536) as one:
+        yield one
 
 
 def test_every_field_is_fuzzed() -> None:
@@ -76,24 +52,33 @@ def test_every_field_is_fuzzed() -> None:
     assert set(PLAUSIBLE) == set(AnswerRequest.model_fields)
 
 
-def check(status: int, body: Any) -> None:
-    """A receipt, or an error of the caller's in the one shape (503: a search that found nothing where it must)."""
+def ended(response: httpx.Response) -> tuple[int, Any]:
+    """The status and body of a reply; of a stream its last event, an error with the status that came too late."""
+    if response.headers["content-type"].startswith("text/event-stream"):
+        name, data = parsed(response)[-1]
+        return (200 if name == "final" else STATUS_OF[data["error"]["type"]]), data
+    return response.status_code, response.json()
+
+
+def check(response: httpx.Response) -> None:
+    """A receipt, or an error of the caller's in the one shape (503: less time was allowed than it took)."""
+    status, body = ended(response)
     if status == 200:
         Receipt.model_validate(body)
         return
     error = ErrorOut.model_validate(body)
-    assert 400 <= status < 500 or error.error.type == "no_passages", body
+    assert 400 <= status < 500 or error.error.type == "deadline_passed", body
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=BODIES)
 def test_any_json(running: Running, body: Any) -> None:
     """Whatever JSON comes, lone surrogates, NaN and huge numbers included, is answered or refused."""
-    check(*running.post(json.dumps(body).encode()))
+    check(running.post("/answer", json.dumps(body).encode()))
 
 
 @settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=200) | st.builds(lambda raw: b'{"question": "' + raw + b'"}', st.binary(max_size=60)))
 def test_any_bytes(running: Running, content: bytes) -> None:
     """Whatever bytes come are answered or refused."""
-    check(*running.post(content))
+    check(running.post("/answer", content))

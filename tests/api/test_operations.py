@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections import Counter
 from typing import Any
 
@@ -186,7 +187,7 @@ async def test_failures_are_counted_once(gateway: FakeGateway) -> None:
 
 async def test_work_under_way_and_work_refused(open_gateway: Open) -> None:
     """Questions in flight are a gauge, and those refused a counter."""
-    async with open_gateway(max_in_flight=1) as gateway:
+    async with open_gateway(max_in_flight=1, queue=0) as gateway:
         gateway.reader.hang = True
         working = asyncio.create_task(gateway.client.post("/answer", json={"question": ASKED}))
         while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
@@ -232,7 +233,7 @@ async def test_openapi_documents_every_status(gateway: FakeGateway) -> None:
     responses = schema["paths"]["/answer"]["post"]["responses"]
     # A conflict is feedback's.
     can_happen = {status for _, status, _ in STATUSES} - {409}
-    assert set(responses) == {"200", "400", "413", "500"} | {str(status) for status in can_happen}
+    assert set(responses) == {"200", "400", "408", "413", "500"} | {str(status) for status in can_happen}
     for status, response in responses.items():
         wanted = "Receipt" if status == "200" else "ErrorOut"
         reference = response["content"]["application/json"]["schema"]["$ref"]
@@ -255,3 +256,14 @@ async def test_openapi_examples_are_real(gateway: FakeGateway) -> None:
         assert Receipt.model_validate(example).model_dump(mode="json") == example
     for name in ("AnswerRequest", "Receipt", ErrorOut.__name__):
         assert components[name]["description"]
+
+
+async def test_the_event_loops_lag_is_measured(gateway: FakeGateway) -> None:
+    """What blocks the loop for a while shows as a lag of about that long."""
+    async with asyncio.timeout(30):
+        while True:
+            time.sleep(0.6)  # noqa: ASYNC251 - it is to block
+            await asyncio.sleep(0)
+            told = await metrics(gateway)
+            if sample(told, "event_loop_lag_seconds_count") > sample(told, "event_loop_lag_seconds_bucket", le="0.25"):
+                break

@@ -103,7 +103,7 @@ async def test_what_fails_in_mid_stream_is_an_event_of_the_same_shape(gateway: F
 
 async def test_a_stream_holds_its_permit_to_the_end_and_gives_it_back(open_gateway: Open) -> None:
     """The next is refused while it runs, and served afterwards, also where it failed."""
-    async with open_gateway(artifact={}, max_in_flight=1) as gateway:
+    async with open_gateway(artifact={}, max_in_flight=1, queue=0) as gateway:
         begun = asyncio.Event()
         gateway.reader.hang, gateway.reader.before = True, lambda _: begun.set()
         first = asyncio.create_task(gateway.client.post("/answer", json={"question": ASKED, "stream": True}))
@@ -122,4 +122,4 @@ async def test_a_slow_question_ends_in_time(open_gateway: Open) -> None:
     async with open_gateway(artifact={}, request_timeout_s=0.05) as gateway:
         gateway.reader.hang = True
         response = await gateway.client.post("/answer", json={"question": ASKED, "stream": True})
-        check_shape(response, 503, "upstream_timeout")
+        check_shape(response, 503, "deadline_passed")

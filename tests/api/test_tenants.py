@@ -6,13 +6,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.decision.access import Scope
 from app.errors import UpstreamUnavailable
 from tests.fakes.keys import make_key
 
-from .conftest import Open
-from .keyed import ASKED, Keyed
+from .conftest import Open, OpenKeyed
+from .keyed import ASKED, BODIES, Keyed
 from .test_errors import check_shape
 from .test_feedback import kept
+from .test_streaming import parsed
 
 
 async def test_collections_and_filters(keyed: Keyed) -> None:
@@ -115,3 +117,16 @@ async def test_what_was_answered_without_keys_is_nobodys(open_gateway: Open, tmp
         for identifier, status in ((during, 404), (before, 200)):
             said = {"id": identifier, "correct": True}
             assert (await gateway.client.post("/feedback", json=said)).status_code == status
+
+
+async def test_feedback_is_wanted_of_those_who_may_give_it(open_keyed: OpenKeyed) -> None:
+    """Of a key without that scope nothing is asked that it could not do, streamed or not, by either API."""
+    chatted = BODIES["/v1/chat/completions"]
+    async with open_keyed(solicit_share=1.0, shadow_share=1.0, learning_budget=10.0) as keyed:
+        (_, judge), (_, silent) = keyed.make(Scope.ANSWER, Scope.FEEDBACK), keyed.make(Scope.ANSWER)
+        await keyed.known(judge, silent)
+        for presented, wanted in ((judge, True), (silent, False)):
+            plain = (await keyed.ask(presented)).json()
+            final = parsed(await keyed.ask(presented, stream=True))[-1][1]
+            completion = (await keyed.send("POST", "/v1/chat/completions", presented, json=chatted)).json()
+            assert [one["feedback_wanted"] for one in (plain, final, completion["fetchwise"])] == [wanted] * 3

@@ -1,4 +1,4 @@
-"""What every reader promises: the fake, the client of a server in either dialect, and the embedded engine."""
+"""What every reader promises: the fake, the client of one server in either dialect or of two, the embedded engine."""
 
 import asyncio
 import importlib.util
@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from app.adapters.balanced_reader import BalancedReader
 from app.adapters.llama_server import MODEL as EMBEDDED_MODEL
 from app.adapters.llama_server import embedded_model, llama_server
 from app.adapters.openai_reader import OpenAIReader
+from app.adapters.resilience import Resilience
 from app.decision import signals
 from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt, Reader, Token
+from app.ports import Generation, Passage, Prompt, Reader, Token, Turn
 from app.prompts import DEFAULT
 from tests.fakes.reader import FakeReader
 from tests.wire.reader_server import MODEL, Dialect, reader_server
@@ -51,7 +53,7 @@ async def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
         await server.stop()
 
 
-@pytest.fixture(params=["fake", "vllm", "llama", ENGINE])
+@pytest.fixture(params=["fake", "vllm", "llama", "balanced", ENGINE])
 def kind(request: pytest.FixtureRequest) -> str:
     """Which reader a test runs on; starts the engine here, where no test's loop runs yet."""
     if request.param == "embedded":
@@ -63,12 +65,16 @@ def kind(request: pytest.FixtureRequest) -> str:
 async def reader(request: pytest.FixtureRequest, kind: str) -> AsyncIterator[Reader]:
     """A reader of each kind, closed after the test."""
     async with AsyncExitStack() as stack:
-        made: FakeReader | OpenAIReader
+        made: FakeReader | OpenAIReader | BalancedReader
         if kind == "fake":
             made = FakeReader()
         elif kind == "embedded":
             url = request.getfixturevalue("engine_url")
             made = OpenAIReader(url, EMBEDDED_MODEL, prompts=DEFAULT, timeout_s=120)
+        elif kind == "balanced":
+            servers = [await stack.enter_async_context(reader_server(Dialect.VLLM)) for _ in range(2)]
+            clients = {server.url: OpenAIReader(server.url, MODEL, prompts=DEFAULT) for server in servers}
+            made = BalancedReader(clients, Resilience(failures=5, retry_s=2.0, retries=1, at_once=64))
         else:
             server = await stack.enter_async_context(reader_server(Dialect(kind)))
             made = OpenAIReader(server.url, MODEL, prompts=DEFAULT)
@@ -144,7 +150,22 @@ async def test_at_most_max_tokens(reader: Reader) -> None:
     assert cut.completion_tokens <= 2
     assert whole.text.startswith(cut.text)
     assert cut.text != whole.text
-    assert (await streamed(reader, FRANCE, max_tokens=2))[1].text == cut.text
+    assert cut.cut_off
+    assert not whole.cut_off
+    piecemeal = (await streamed(reader, FRANCE, max_tokens=2))[1]
+    assert (piecemeal.text, piecemeal.cut_off) == (cut.text, True)
+
+
+async def test_what_was_said_before_is_heard(reader: Reader) -> None:
+    """Earlier turns are part of the prompt, streamed or not, and take room in it."""
+    earlier = (Turn("system", "Be brief."), Turn("user", "What is the capital of Japan?"), Turn("assistant", "Tokyo."))
+    prompt = Prompt(FRANCE.question, earlier=earlier)
+    answer, alone = await reader.generate(prompt, max_tokens=24), await reader.generate(FRANCE, max_tokens=24)
+    assert answer.prompt_tokens > alone.prompt_tokens
+    assert answer.text
+    assert (await streamed(reader, prompt))[1].prompt_tokens == answer.prompt_tokens
+    with pytest.raises(PromptTooLong):
+        await reader.generate(Prompt(FRANCE.question, earlier=(Turn("user", FILLER.text),)), max_tokens=24)
 
 
 async def test_identity_is_stable(reader: Reader) -> None:

@@ -96,6 +96,14 @@ def test_services_wait_for_what_starts_with_them(service: dict[str, Any]) -> Non
         assert set(service["profiles"]) <= set(SERVICES[name]["profiles"])
 
 
+def test_there_is_time_to_stop() -> None:
+    """Nothing is killed while answers under way may still end, and after them the log and the embedded reader."""
+    for name in ("gateway-lean", "gateway-embedded"):
+        grace = re.fullmatch(r"(\d+)s", SERVICES[name]["stop_grace_period"])
+        assert grace
+        assert int(grace[1]) >= Settings().shutdown_timeout_s + 15
+
+
 def test_there_is_a_stack_without_a_gpu() -> None:
     """The profile `cpu` asks for no device, and both profiles have one gateway and the whole monitoring."""
     for profile in ("cpu", "gpu"):

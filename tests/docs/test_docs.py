@@ -15,8 +15,10 @@ from app.decision.cost import Tariff
 from app.errors import FetchwiseError
 from app.observers.breakeven import estimate
 from app.observers.drift import DriftMetrics, Revocable
+from app.observers.fault_metrics import FaultMetrics
 from app.observers.gate_metrics import GateMetrics, InForce
 from app.observers.log_metrics import LogMetrics
+from app.observers.loop_lag import LoopLag
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from app.observers.signal_drift import Outlook
 from app.observers.traffic import ROW, Traffic
@@ -118,11 +120,16 @@ METRICS = {
     "retrieval_calls_total": ("use",),
     "p_closed_book": (),
     "upstream_errors_total": ("upstream", "kind"),
+    "breaker_open": ("upstream",),
+    "retries_total": ("upstream",),
     "in_flight": (),
+    "queued": (),
+    "queue_wait_seconds": (),
     "shed_total": (),
     "denied_total": ("why",),
     "gated_total": ("k",),
     "part_up": ("part",),
+    "event_loop_lag_seconds": (),
     "calibrator_info": ("version", "certified"),
     "fallback_info": ("reference",),
     "skip_ratio": (),
@@ -145,6 +152,8 @@ def exported() -> dict[str, tuple[str, ...]]:
     registry = CollectorRegistry()
     PrometheusObserver(registry, TrafficMetrics(registry))
     LogMetrics(registry)
+    FaultMetrics(registry)
+    LoopLag(registry)
     nothing = estimate(Traffic(np.empty(0, ROW), 0.0, 0), seconds=900, reference=5, tariff=Tariff())
     registry.register(DriftMetrics(Outlook, cast("Revocable", None), lambda: None))
     registry.register(GateMetrics(lambda: InForce(None, certified=False, reference=5), lambda: nothing))

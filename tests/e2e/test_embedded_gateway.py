@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from openai import OpenAI
 
 from app.api.schemas import Receipt
 from tests.e2e.processes import REPO, Gateway, descendants, fetchwise, gateway, wait_until_gone
@@ -68,6 +69,37 @@ def test_a_streamed_answer_is_the_same_and_comes_in_pieces(running: Gateway) -> 
     assert [name for name, _ in events[:2]] == ["event: decision", "event: passages"]
     assert len(tokens) > 1
     assert "".join(tokens).strip() == plain["answer"] == events[-1][1]["answer"]
+
+
+def test_the_openai_client_asks_and_is_answered(running: Gateway) -> None:
+    """Whole and streamed, alone and in a conversation."""
+    with OpenAI(base_url=f"{running.url}/v1", api_key="none", timeout=90) as client:
+        whole = client.chat.completions.create(
+            model="fetchwise", messages=[{"role": "user", "content": "What is the capital of Jamaica?"}]
+        )
+        assert "Kingston" in (whole.choices[0].message.content or "")
+        with client.chat.completions.create(
+            model="fetchwise-always",
+            messages=[
+                {"role": "system", "content": "You answer questions about countries."},
+                {"role": "user", "content": "What do you know about Jamaica?"},
+                {"role": "assistant", "content": "It is a country."},
+                {"role": "user", "content": "What is the capital of Jamaica?"},
+            ],
+            stream=True,
+            stream_options={"include_usage": True},
+        ) as stream:
+            *chunks, ended, counted = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    receipt = (ended.model_extra or {})["fetchwise"]
+    assert text == receipt["answer"]
+    assert "Kingston" in text
+    assert sum(bool(chunk.choices[0].delta.content) for chunk in chunks) > 1
+    assert (receipt["k"], receipt["confidence"]) == (5, None)
+    assert counted.usage is not None
+    assert counted.usage.prompt_tokens == receipt["usage"]["read"]["prompt_tokens"]
+    assert whole.usage is not None
+    assert counted.usage.prompt_tokens > whole.usage.prompt_tokens
 
 
 def test_without_a_calibrator_everything_reads_five_and_says_so(running: Gateway) -> None:

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.main import PartsOpener, create_app
-from app.parts import KS, Parts, VectorStore
-from app.ports import Passage
+from app.parts import KS, Parts
+from app.ports import Passage, VectorStore
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.embedder import FakeEmbedder

@@ -100,13 +100,15 @@ class FakeReader:
         passages = self._fitting(prompt)
         scripted = self._scripted(prompt.question, passages)
         texts = pieces(scripted.text)
+        earlier = "".join(turn.text for turn in prompt.earlier)
         return Generation(
             text="".join(texts[:max_tokens]).strip(),
             tokens=scripted.tokens[:max_tokens],
-            prompt_tokens=1 + _length(prompt.question, passages) // 4,
+            prompt_tokens=1 + _length(earlier + prompt.question, passages) // 4,
             # The end token is counted where it was reached.
             completion_tokens=min(len(texts) + 1, max_tokens),
             passages_read=len(passages),
+            cut_off=len(texts) >= max_tokens,
         )
 
     def _scripted(self, question: str, passages: Sequence[Passage]) -> Scripted:
@@ -117,8 +119,8 @@ class FakeReader:
         return Scripted(text, tuple(surely(0.9) for _ in pieces(text)))
 
     def _fitting(self, prompt: Prompt) -> tuple[Passage, ...]:
-        passages = prompt.passages
-        while _length(prompt.question, passages) > self._context_chars:
+        passages, earlier = prompt.passages, "".join(turn.text for turn in prompt.earlier)
+        while _length(earlier + prompt.question, passages) > self._context_chars:
             if len(passages) <= 1:
                 raise PromptTooLong("the question does not fit the reader's context: shorten it")
             passages = passages[:-1]

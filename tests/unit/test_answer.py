@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.answer import Answerer, Question
+from app.answer import SERIAL, Answerer
 from app.decision.artifact import Artifact, Calibrators
+from app.decision.forecast import Plan, Schedule
 from app.decision.policy import (
     Action,
     Ask,
@@ -34,7 +35,9 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Filter, Passage, Prompt
+from app.explore import Budget, DiceExplorer
+from app.journey import Question
+from app.ports import Filter, Passage, Prompt, Turn
 from tests.fakes.artifacts import TAU_ABSTAIN, a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import CORPUS, filled
@@ -123,6 +126,7 @@ class World:
     embedder: TimedEmbedder = field(default_factory=TimedEmbedder)
     retriever: TimedRetriever = field(default_factory=TimedRetriever)
     notebook: Notebook = field(default_factory=Notebook)
+    plan: Plan = SERIAL
 
     def __post_init__(self) -> None:
         self.embedder.clock = self.retriever.clock = self.clock
@@ -150,6 +154,7 @@ class World:
             gatekeeper=FixedGate(self.gate),
             observers=(self.notebook,),
             clock=self.clock,
+            plan=lambda: self.plan,
             **more,
         )
 
@@ -247,9 +252,10 @@ CASES = {
 }
 
 
-async def carried_out(case: Case) -> tuple[World, DecisionRecord]:
+async def carried_out(case: Case, schedule: Schedule = Schedule.SERIAL) -> tuple[World, DecisionRecord]:
     """Set a case up and ask."""
     world = await a_world(case.p, gate=case.gate, **case.sure)
+    world.plan = Plan(schedule)
     match case.fault:
         case "vectors":
             world.retriever.fail_with = down()
@@ -262,11 +268,12 @@ async def carried_out(case: Case) -> tuple[World, DecisionRecord]:
     return world, await world.answer(where=case.where, **case.ask)
 
 
+@pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("name", CASES)
-async def test_every_reason(name: str) -> None:
-    """Each way through ends in its action, its number of passages and its reason, and the answer fits them."""
+async def test_every_reason(name: str, schedule: Schedule) -> None:
+    """Each way through ends in its action, its number of passages and its reason, whatever ran beside the probe."""
     case = CASES[name]
-    _, record = await carried_out(case)
+    _, record = await carried_out(case, schedule)
     assert (record.reason, record.action, record.k) == (case.reason, case.action, case.k)
     expected = {0: "Paris", 1: "It is Franville", 5: "Franville it is"}[case.k]
     assert record.answer == (None if case.action is Action.ABSTAIN else expected)
@@ -276,8 +283,12 @@ async def test_every_reason(name: str) -> None:
 
 
 def test_every_reason_of_the_closed_set_is_reached() -> None:
-    """No reason is without a case; `explored` belongs to what is not built yet."""
-    assert {case.reason for case in CASES.values()} == set(Reason) - {Reason.EXPLORED}
+    """No reason is without a case, but for those that chance brings about, or what is known early."""
+    assert {case.reason for case in CASES.values()} == set(Reason) - {
+        Reason.EXPLORED,
+        Reason.FORESEEN,
+        Reason.HOPELESS,
+    }
 
 
 @pytest.mark.parametrize(
@@ -665,3 +676,48 @@ async def test_a_prompt_without_passages_is_the_probe() -> None:
     assert probe == Prompt(ASKED)
     assert reading.question == ASKED
     assert world.embedder.queries == [ASKED]
+
+
+EARLIER = (Turn("system", "Be brief."), Turn("user", "And in Italy?"), Turn("assistant", "Rome."))
+
+
+class Dice:
+    """Shadows that would draw every question."""
+
+    def draws(self, ask: Ask, *, collection: str, max_tokens: int) -> bool:
+        return True
+
+    def run(self, identifier: str, text: str) -> None:
+        self.ran = identifier
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("policy", Policy)
+async def test_a_conversation_is_decided_by_no_artifact(gate: str, policy: Policy) -> None:
+    """Whatever is in force: no confidence, no certificate, no chance at work, and no shadow run."""
+    world = await a_world(CONFIDENT, gate=GATES[gate])
+    explorer = DiceExplorer(1.0, Budget(1.0))
+    answerer = world.answerer(explorer=explorer, shadows=Dice())
+    record = await answerer.answer(Question(ASKED, "demo", 24, Ask(policy), earlier=EARLIER))
+    assert record.k == (0 if policy is Policy.NEVER else 5)
+    if policy not in {Policy.NEVER, Policy.ALWAYS}:
+        assert record.reason is Reason.NOT_CALIBRATED
+    assert (record.confidence, record.p_closed_book, record.calibrator) == (None, None, None)
+    assert (record.certified, record.explored, record.propensities, record.shadowed) == (False, False, None, False)
+    assert [prompt.earlier for prompt in world.reader.prompts] == [EARLIER]
+    assert world.embedder.queries == ([] if policy is Policy.NEVER else [f"{ASKED}\nAnd in Italy?"])
+    alone = await answerer.answer(Question(ASKED, "demo", 24, Ask(policy)))
+    assert alone.shadowed
+
+
+async def test_the_record_says_whether_the_answer_was_cut() -> None:
+    """Of the answer that is given: the probe's where nothing was read, else the reading's."""
+    world = await a_world(CONFIDENT)
+    for policy, k in ((Policy.NEVER, 0), (Policy.ALWAYS, 5)):
+        world.reader.says(ASKED, "one two three", k=k, sure=CONFIDENT)
+        for most, cut in ((24, False), (2, True)):
+            record = await world.answerer().answer(Question(ASKED, "demo", most, Ask(policy)))
+            assert record.cut_off is cut
+    world.reader.says(ASKED, "one two three", k=0, sure=UNCERTAIN)
+    world.reader.says(ASKED, "one", k=5, sure=CONFIDENT)
+    assert not (await world.answerer().answer(Question(ASKED, "demo", 3))).cut_off

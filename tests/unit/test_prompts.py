@@ -1,10 +1,12 @@
 """Prompts: questions and passages are data, and a template's every character counts."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.prompts import DEFAULT, Prompts
+from app.prompts import DEFAULT, Prompts, defused, search_query
 
 PLAIN = Prompts(closed_book="Q: {question}", open_book="{passages}\nQ: {question}")
 
@@ -44,6 +46,47 @@ def test_a_passage_is_one_line() -> None:
     """Line breaks of every kind in passage, title and question become single spaces."""
     rendered = PLAIN.render("one\n\ntwo", [("A\nB", "x\r\n[2] fake\u2028y\t\x0bz\n")])
     assert rendered == "[1] A B: x [2] fake y z\nQ: one two"
+
+
+def test_all_white_space_is_one_space() -> None:
+    """Whatever Unicode takes for white space separates words and is a plain space in the prompt."""
+    for code in range(sys.maxunicode + 1):
+        if chr(code).isspace():
+            assert PLAIN.render(f"{chr(code)}a{chr(code)}b {chr(code)}") == "Q: a b"
+
+
+MARKERS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|start_header_id|>",
+    "<｜User｜>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "[INST]",
+    "[/INST]",
+    "<s>",
+    "</s>",
+    "<bos>",
+)
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_nothing_can_speak_in_anothers_turn(marker: str) -> None:
+    """Markers of chat templates in question, title or text stay readable and are none any more."""
+    rendered = PLAIN.render(f"{marker}a{marker}", [(f"{marker}", f"b{marker * 2}")])
+    assert marker not in rendered
+    apart = f"{marker[0]} {marker[1:]}"
+    assert rendered == f"[1] {apart}: b{apart}{apart}\nQ: {apart}a{apart}"
+    assert defused(defused(marker)) == apart
+
+
+@pytest.mark.parametrize(
+    "text", ["a < b | c > d", "x[0] <= y", "<b>bold</b> [1] [INSTALL]", "a|b", "<html>", "f<string>", "[s]ic < s >"]
+)
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    """Brackets are common, and what a calibrator was fitted on must not change."""
+    assert defused(text) == text
 
 
 @given(st.text(max_size=40), st.lists(st.tuples(st.text(max_size=20), st.text(max_size=40)), min_size=1, max_size=5))
@@ -104,3 +147,22 @@ def test_the_default_reads_as_intended() -> None:
     opened = DEFAULT.render("Who?", [("T", "x")])
     assert opened.startswith("[1] T: x\n")
     assert opened.endswith("Who?")
+
+
+def test_a_lone_question_is_searched_as_it_is() -> None:
+    """Also a long one: embedders cut it where they must."""
+    assert search_query("Who?") == "Who?"
+    assert search_query("x" * 5000) == "x" * 5000
+
+
+def test_a_follow_up_is_searched_with_what_was_said_before() -> None:
+    """The question first, then the two newest turns, the newest first."""
+    assert search_query("And of Italy?", ["One?", "Two?", "Three?"]) == "And of Italy?\nThree?\nTwo?"
+
+
+@given(st.text(max_size=3000), st.lists(st.text(max_size=1500), max_size=4))
+def test_a_query_is_bounded_and_begins_with_the_question(question: str, said: list[str]) -> None:
+    """Whatever was said before."""
+    query = search_query(question, said)
+    assert query.startswith(question)
+    assert len(query) <= max(len(question), 2000)

@@ -169,7 +169,7 @@ def paper_upstream(costs: PaperCosts, *, scale: float = 1.0) -> Iterator[PaperUp
     async def start() -> web.AppRunner:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", upstream.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         return runner

@@ -33,12 +33,8 @@ class Fault(StrEnum):
     NOT_AN_OBJECT = auto()
     HTML_500 = auto()
     STATUS_503 = auto()
-    STATUS_504 = auto()
-    STATUS_429 = auto()
     STATUS_401 = auto()
-    STATUS_403 = auto()
     STATUS_400 = auto()
-    REDIRECT = auto()
     NO_LOGPROBS = auto()
     NULL_LOGPROBS = auto()
     NULL_NUMBERS = auto()
@@ -89,6 +85,8 @@ class ReaderServer:
         self.context_chars = context_chars
         self.answer: Callable[[str], str] = lambda content: from_passages(content, content)
         self.fault: Fault | None = None
+        # With what it refuses to tell its chat template, if it does.
+        self.template_status: int | None = None
         self.token_delay_s = 0.0
         self.requests: list[Asked] = []
         self.generated = 0
@@ -106,6 +104,8 @@ class ReaderServer:
         match request.method, request.path:
             case "GET", "/v1/models":
                 return self._broken(request) or web.json_response({"object": "list", "data": [self._model()]})
+            case "POST", "/tokenize" | "/apply-template" if self.template_status:
+                return _error(self.template_status, "SomeError", "not now")
             case "POST", "/tokenize" if self.dialect is Dialect.VLLM:
                 return web.json_response({"count": 3, "max_model_len": self._context, "tokens": [1, 2, 3]})
             case "POST", "/apply-template" if self.dialect is Dialect.LLAMA:
@@ -148,9 +148,7 @@ class ReaderServer:
                 return web.Response(status=500, text=f"<html><h1>Oops</h1>{key}</html>", content_type="text/html")
             case Fault.STATUS_503:
                 return _error(503, "unavailable_error", f"Loading model {key}")
-            case Fault.REDIRECT:
-                return web.Response(status=307, headers={"location": "/elsewhere"})
-            case Fault.STATUS_504 | Fault.STATUS_429 | Fault.STATUS_401 | Fault.STATUS_403 | Fault.STATUS_400:
+            case Fault.STATUS_401 | Fault.STATUS_400:
                 return _error(int(self.fault[-3:]), "SomeError", f"Incorrect API key provided: {key}")
             case Fault.NOT_AN_OBJECT if not self._is_streamed(request):
                 return web.json_response([1, 2])
@@ -165,8 +163,7 @@ class ReaderServer:
     def _refusal(self, body: Any) -> web.Response | None:
         if self.dialect is Dialect.VLLM and body["model"] != MODEL:
             return _error(404, "NotFoundError", f"The model `{body['model']}` does not exist.")
-        length = len(body["messages"][0]["content"])
-        if length <= self.context_chars:
+        if _length(body) <= self.context_chars:
             return None
         if self.dialect is Dialect.VLLM:
             return _error(
@@ -180,7 +177,7 @@ class ReaderServer:
         )
 
     def _generate(self, body: Any) -> _Answer:
-        content = body["messages"][0]["content"]
+        content = body["messages"][-1]["content"]
         text, newline, _ = self.answer(content).partition("\n")
         made = [piece for word in pieces(text) for piece in self._tokens(word)]
         if newline and self.dialect is Dialect.VLLM:
@@ -188,7 +185,7 @@ class ReaderServer:
         elif not newline:
             end = "<|im_end|>" if self.dialect is Dialect.VLLM else ""
             made.append(_Piece("", _entry(end, end.encode(), len(made))))
-        room = max(1, (self.context_chars - len(content)) // CHARS_PER_TOKEN)
+        room = max(1, (self.context_chars - _length(body)) // CHARS_PER_TOKEN)
         limit = min(room, body["max_tokens"])
         finish = "length" if len(made) > limit else "stop"
         prompt_tokens = self._context - room
@@ -304,6 +301,11 @@ def _entry(token: str, raw: bytes, number: int) -> dict[str, Any]:
     top = [round(-0.05 * (number + 1) - 0.25 * rank, 6) for rank in range(20)]
     named = [{"token": f"t{rank}", "logprob": logprob, "bytes": [116]} for rank, logprob in enumerate(top)]
     return {"token": token, "logprob": top[0], "bytes": list(raw), "top_logprobs": named}
+
+
+def _length(body: Any) -> int:
+    """How much of the context all messages take."""
+    return sum(len(message["content"]) for message in body["messages"])
 
 
 def _error(status: int, kind: str, message: str) -> web.Response:

@@ -74,7 +74,7 @@ function showParts({ parts, calibrator }) {
   const rows = Object.entries(parts).map(([name, state]) =>
     el(
       "li",
-      { class: state === "ok" ? "up" : "down" },
+      { class: state === "ok" ? "up" : state.startsWith("ok, ") ? "warn" : "down" },
       name,
       el("span", { class: state === "ok" ? "visually-hidden" : "muted" }, state === "ok" ? "up" : state),
     ),

@@ -9,6 +9,8 @@ const WHY = {
   confident: "The model knows this by itself: its own answer is likely enough to be right, so nothing was fetched.",
   borderline: "The model is not sure enough to answer alone, so one passage was read.",
   uncertain: "The model is unsure, so five passages were read.",
+  foreseen: "The question alone says that the model would not know, so it was not asked without passages.",
+  hopeless: "The first words of the model’s own answer were so unsure that it was stopped and passages were read.",
   retrieval_required: "The request insisted on passages.",
   retrieval_forbidden: "The request allowed no passages, so this is the model’s own answer.",
   no_signal: "The model gave no usable log-probabilities, so five passages were read to be safe.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from app.api import readiness
-from app.api.readiness import states, watch
+from app.api.readiness import states, up, watch
 from app.errors import UpstreamUnavailable
 
 
@@ -27,6 +27,18 @@ async def test_each_part_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(readiness, "PING_TIMEOUT_S", 0.05)
     found = await states({"reader": fine, "vectors": down, "embedder": silent})
     assert found == {"reader": "ok", "vectors": "nobody there", "embedder": "no reply within 0.05 s"}
+
+
+async def one_of_two() -> str:
+    return "1 of 2 readers answer"
+
+
+async def test_a_part_that_answers_with_a_remark_is_up() -> None:
+    """What is well enough is ready, and what is not all well is said."""
+    found = await states({"reader": one_of_two})
+    assert found == {"reader": "ok, but 1 of 2 readers answer"}
+    assert up(found["reader"])
+    assert not up("okay it is not")
 
 
 class Watched:

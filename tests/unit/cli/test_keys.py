@@ -11,9 +11,10 @@ import pytest
 from app.adapters.key_file import KeyFile
 from app.cli import main
 from app.cli.console import err, out
+from app.cli.doctor import _keys_found
 from app.cli.serve import check_keys
-from app.decision.access import matching, parts
-from app.errors import ConfigurationError
+from app.decision.access import Scope, matching, parts
+from app.errors import ConfigurationError, DataError
 from app.settings import Settings
 from tests.fakes.keys import make_key
 
@@ -197,3 +198,38 @@ def test_ask_presents_the_key(console: Console, monkeypatch: pytest.MonkeyPatch,
     printed = console.run("ask", "Who?", code=1)
     assert sent == [{} if key is None else {"authorization": f"Bearer {key}"}]
     assert "secret" not in str(printed)
+
+
+def keys_seen(path: Path, **chosen: Any) -> str:
+    """What the doctor says about the keys."""
+    return _keys_found(Settings(data_dir=path.parent, **chosen))
+
+
+def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
+    """How many are in force, what they may do, and who else can read them; a revoked one does not count."""
+    path = tmp_path / "keys.json"
+    assert keys_seen(path).startswith("off:")
+    with pytest.raises(DataError, match="nobody is let in"):
+        keys_seen(path, keys=path)
+    make_key(path)
+    make_key(path, scopes=[Scope.OPERATE])
+    gone, _ = make_key(path)
+    KeyFile(path).revoke(gone.id)
+    said = keys_seen(path)
+    assert said.startswith("on: 2 in force (scopes: answer 1, feedback 1, operate 1)")
+    assert said.endswith("for its owner's eyes only")
+    for one in KeyFile(path).read():
+        KeyFile(path).revoke(one.id)
+    with pytest.raises(DataError, match="nobody is let in"):
+        keys_seen(path)
+
+
+def test_the_doctor_looks_at_who_may_touch_the_keys(tmp_path: Path) -> None:
+    """To be read by others is told; to be written by them is wrong."""
+    path = tmp_path / "keys.json"
+    make_key(path)
+    path.chmod(0o644)
+    assert "others may read it" in keys_seen(path)
+    path.chmod(0o660)
+    with pytest.raises(DataError, match="let themselves in"):
+        keys_seen(path)

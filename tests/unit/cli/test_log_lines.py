@@ -42,7 +42,7 @@ def test_json_outside_a_request() -> None:
 def test_json_inside_a_request(note: Note) -> None:
     """The request's id and trace, and the fields that the line brings."""
     note.trace_id = "t1"
-    line = json.loads(JsonLines(log_questions=False).format(a_record(fields={"k": 1})))
+    line = json.loads(JsonLines(log_questions=False).format(a_record(fields=lambda: {"k": 1})))
     assert (line["request_id"], line["trace_id"], line["k"]) == ("r1", "t1", 1)
 
 
@@ -56,6 +56,15 @@ def test_the_question_is_cut_out_of_traces(note: Note) -> None:
     assert "Who am I?" not in TextLines(log_questions=False).format(record)
     for shown in (JsonLines(log_questions=True), TextLines(log_questions=True)):
         assert shown.format(record).count("Who am I?") >= 2
+
+
+def test_what_was_said_before_is_cut_out_too(note: Note) -> None:
+    """Also where it holds the question."""
+    note.earlier = ("I ask myself: Who am I? Nobody knows.",)
+    record = a_record("cannot parse 'I ask myself: Who am I? Nobody knows.', 'Who am I?'")
+    assert json.loads(JsonLines(log_questions=False).format(record))["message"] == (
+        "cannot parse '[question]', '[question]'"
+    )
 
 
 def test_text_names_the_request_on_its_first_line(note: Note) -> None:

@@ -221,8 +221,6 @@ def test_a_decision_carries_its_numbers() -> None:
         k=1,
         reason=Reason.BORDERLINE,
         p0=0.5,
-        p1=0.5,
-        p5=0.6875,
         thresholds=Thresholds(TAU0, TAU1),
         certified=True,
         escalate=True,
@@ -369,8 +367,7 @@ def test_without_passages_or_calibrator() -> None:
 
 
 def test_probabilities_without_calibrators() -> None:
-    """No artifact has no probabilities, and one with p0 alone has that one."""
-    assert probabilities(None, closed_book(0.5)) == (None, None, None)
+    """An artifact with p0 alone has that one."""
     assert probabilities(an_artifact(calibrators=Calibrators(a_line())), closed_book(0.5)) == (0.5, None, None)
     assert probabilities(an_artifact(), closed_book(0.0)) == (0.0, 0.25, 0.5)
 
@@ -422,7 +419,7 @@ def test_utility_is_the_best_of_all(
         required = ask.retrieval is Retrieval.REQUIRED
         assert decision.reason is (Reason.RETRIEVAL_REQUIRED if required else named)
     assert not decision.certified
-    assert (decision.p0, decision.p1, decision.p5) == p
+    assert decision.p0 == p[0]
 
 
 @given(open_asks, three, prices, milliseconds, sixty_fourths)
@@ -462,4 +459,4 @@ def test_utility_without_p1_reads_five() -> None:
     """An artifact that cannot judge reading one or five passages leaves nothing to compare."""
     gate = Gate(an_artifact(calibrators=Calibrators(a_line(), p5=a_line())))
     decision = decide(Ask(Policy.UTILITY), gate, closed_book(1.0))
-    assert (decision.k, decision.reason, decision.p0, decision.p1) == (5, Reason.NO_SIGNAL, 1.0, None)
+    assert (decision.k, decision.reason, decision.p0) == (5, Reason.NO_SIGNAL, 1.0)

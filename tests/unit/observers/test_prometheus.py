@@ -7,10 +7,11 @@ from itertools import product
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.answer import Answerer, Question
+from app.answer import Answerer
 from app.decision.policy import Action, Ask, Gate, Policy, Reason, Retrieval
 from app.decision.record import Timings
 from app.errors import UpstreamTimeout
+from app.journey import Question
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder

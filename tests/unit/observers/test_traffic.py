@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.decision.policy import Action, Policy
-from app.decision.record import Timings
+from app.decision.record import Timings, Usage
 from app.observers import traffic
 from app.observers.traffic import ACTIONS, ROW, TrafficWindow, traffic_window
 from tests.fakes.records import a_record, a_skip
@@ -33,7 +33,7 @@ def a_window(directory: Path, *, capacity: int = 100, clock: Time | None = None)
 def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
     """Every column comes from its own field; what did not run is NaN, and tokens that were not spent are 0."""
     with closing(a_window(tmp_path)) as window:
-        window.observe(a_record())
+        window.observe(a_record(schedule="race", wasted_usage=Usage(300, 4)))
         window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
         read, skipped = window.rows(60)
     assert [ACTIONS[row["action"]] for row in (read, skipped)] == ["k1", "k0"]
@@ -41,6 +41,7 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         "at": 1000.0,
         "k": 1,
         "gated": True,
+        "schedule": 2,
         "p": 0.625,
         "probe_ms": 200.0,
         "embed_ms": 15.0,
@@ -51,6 +52,8 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         "probe_completion": 8,
         "read_prompt": 120,
         "read_completion": 9,
+        "wasted_prompt": 300,
+        "wasted_completion": 4,
         "passages": 1,
         "calls": 1,
     }

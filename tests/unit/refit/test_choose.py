@@ -11,17 +11,9 @@ from app.decision.cost import Tariff
 from app.decision.policy import foregone, route
 from app.errors import DataError
 from app.refit.abstain import Given
-from app.refit.choose import (
-    best_fixed,
-    candidates,
-    choose_calibrator,
-    foreseen,
-    frontier,
-    grid,
-    lay_abstention,
-    lay_path,
-)
+from app.refit.choose import candidates, choose_calibrator, lay_abstention
 from app.refit.ledger import Ledger, gate_costs, is_fixed, read_costs
+from app.refit.paths import best_fixed, foreseen, frontier, grid, lay_path
 from app.refit.split import Train, units
 from app.refit.table import Outcomes
 from tests.refit.world import World
@@ -51,7 +43,7 @@ def test_the_grid_is_what_routing_each_question_gives(seed: int, objective: str,
         served = [(always or 5) if np.isnan(value) else route(float(value), thresholds)[0] for value in p]
         assert chosen.tolist() == served
         assert accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
-        assert cost[i] == pytest.approx(book.mean(book.spent(chosen)))
+        assert cost[i] == pytest.approx(book.mean(book.spent(thresholds)))
 
 
 def test_the_frontier_is_exact_on_a_small_table() -> None:

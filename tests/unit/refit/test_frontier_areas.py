@@ -139,7 +139,7 @@ def test_the_published_rule_takes_the_cheapest_that_matches() -> None:
     costs = {k: np.full(300, price) for k, price in ((0, 0.0), (1, 0.2), (5, 1.0))}
     ledger = Ledger(Train(outcomes), outcomes.signals[0]["seq_logprob"] / 10 + 0.5, units(outcomes), costs)
     floor = ledger.mean(ledger.fixed(5))
-    route = ledger.route(match(ledger, graded=True, floor=floor))
-    assert ledger.mean(ledger.right(route)) >= floor - 1e-12
-    assert ledger.mean(ledger.spent(route)) < 1.0
+    thresholds = match(ledger, graded=True, floor=floor)
+    assert ledger.mean(ledger.right(ledger.route(thresholds))) >= floor - 1e-12
+    assert ledger.mean(ledger.spent(thresholds)) < 1.0
     assert match(ledger, graded=True, floor=1.1) == ALWAYS_K[5]

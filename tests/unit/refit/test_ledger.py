@@ -17,7 +17,7 @@ from app.decision.artifact import (
 )
 from app.decision.policy import Ask, Gate, decide, foregone
 from app.refit.certify import lower_bound, walk
-from app.refit.choose import Step
+from app.refit.paths import Step
 from app.refit.fit import fit, predict_many
 from app.refit.ledger import Ledger
 from app.refit.split import Validation, units

@@ -1,0 +1,132 @@
+"""Asks a question for a route: under its permits, in time, and for as long as its client waits."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from fastapi import Request, Response
+
+from app.api.auth import Caller
+from app.api.gateway import Gateway
+from app.api.request_log import CLIENT_LEFT
+from app.api.schemas import Choices
+from app.api.streaming import AnswerStream, Rendering, StreamedAnswer
+from app.decision.policy import Ask, Policy
+from app.decision.record import DecisionRecord
+from app.journey import Question
+from app.ports import Listener, Turn
+
+T = TypeVar("T")
+
+
+def question_of(
+    text: str,
+    chosen: Choices,
+    gateway: Gateway,
+    caller: Caller,
+    *,
+    max_tokens: int | None,
+    policy: Policy | None = None,
+    earlier: tuple[Turn, ...] = (),
+) -> Question:
+    """The question of a request, within what its key allows."""
+    collection, where = caller.reach(chosen.collection, chosen.filter, default=gateway.default_collection)
+    return Question(
+        text=text,
+        collection=collection,
+        max_tokens=max_tokens or gateway.default_max_tokens,
+        ask=Ask(
+            policy=policy or chosen.policy or gateway.default_policy,
+            retrieval=chosen.retrieval,
+            abstain=chosen.abstain,
+            filtered=bool(where),
+        ),
+        where=where,
+        tags=chosen.tags,
+        key=caller.id,
+        may_judge=caller.may_judge,
+        earlier=earlier,
+        deadline=gateway.deadline(chosen.timeout_ms),
+    )
+
+
+async def whole(question: Question, gateway: Gateway, caller: Caller, request: Request) -> DecisionRecord | None:
+    """Ask, and wait for what it comes to; None once the client has left."""
+    with caller.under_way():
+        return await _while_wanted(request, _permitted(gateway, question))
+
+
+async def streamed(
+    question: Question, gateway: Gateway, caller: Caller, request: Request, render: Rendering
+) -> Response:
+    """Begin to stream; what fails before the first event is answered like any other failure."""
+    with ExitStack() as holding:
+        holding.enter_context(caller.under_way())
+        stream = AnswerStream(
+            lambda listener: _permitted(gateway, question, listener),
+            render=render,
+            explain=partial(request.app.state.explain, path=request.scope["path"]),
+            release=holding.pop_all().close,
+        )
+    try:
+        if await _while_wanted(request, _begun(stream)):
+            return StreamedAnswer(stream)
+    except BaseException:
+        await stream.close()
+        raise
+    await stream.close()
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def _begun(stream: AnswerStream) -> bool:
+    await stream.begun()
+    return True
+
+
+async def _permitted(gateway: Gateway, question: Question, listener: Listener | None = None) -> DecisionRecord:
+    """Work on the question under a permit, waiting in line for one if need be."""
+    permits = gateway.permits
+    if not permits.take():
+        question = replace(question, waited_s=await permits.wait(question.deadline))
+    try:
+        return await gateway.answerer.answer(question, listener)
+    finally:
+        permits.give_back()
+
+
+async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:
+    """Do the work for as long as the client waits for it; None, and the work is cancelled, once it has left."""
+    working = asyncio.current_task()
+    assert working is not None
+    left = done = False
+
+    def leave(leaving: asyncio.Task[None]) -> None:
+        nonlocal left
+        if not done and not leaving.cancelled():
+            left = True
+            working.cancel()
+
+    # Watches beside the work, which stays in the task of its request: a second task for it would cost more than most
+    # of what is done in it.
+    leaving = asyncio.create_task(_left(request))
+    leaving.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        # Whoever else cancels, as the server does when it stops, is obeyed.
+        if left and working.uncancel() == 0:
+            return None
+        raise
+    finally:
+        # Told rather than removed: a callback that is already on its way would cancel whatever comes next.
+        done = True
+        leaving.cancel()
+
+
+async def _left(request: Request) -> None:
+    # The body has been read by now, so the next message that matters is the last.
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

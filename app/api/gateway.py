@@ -1,0 +1,71 @@
+"""What the routes share: the running gateway, as the application's lifespan opened it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Request
+
+from app.answer import Answerer
+from app.api.calibrator_survey import CalibratorsOut
+from app.api.limits import Permits
+from app.api.readiness import Pings
+from app.api.schemas import CalibratorState
+from app.decision.audit import Audit
+from app.decision.breakeven import BreakEven
+from app.decision.forecast import Objective, Plan
+from app.decision.policy import Policy
+from app.ports import FeedbackDesk
+
+
+class Planning(Protocol):
+    """How questions are answered, and to spend least of what."""
+
+    @property
+    def objective(self) -> Objective:
+        """What the plan is chosen by."""
+        ...
+
+    def plan(self) -> Plan:
+        """The plan in force."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What the routes need; opened and closed by the application's lifespan."""
+
+    answerer: Answerer
+    permits: Permits
+    pings: Pings
+    calibrator: Callable[[], CalibratorState]
+    # Blocks: the newest versions in the folder, at most so many.
+    calibrators: Callable[[int], CalibratorsOut]
+    # None where no decisions are kept.
+    feedback: FeedbackDesk | None
+    # Rates by tag from a time on, over at most so many decisions; None where no decisions are kept.
+    audit: Callable[[float, int], Awaitable[Audit]] | None
+    # Blocks: what gating cost in the last so many seconds, by default as many as the gauges look back.
+    break_even: Callable[[int | None], BreakEven]
+    planner: Planning
+    default_policy: Policy
+    default_collection: str
+    default_max_tokens: int
+    max_question_chars: int
+    max_earlier_chars: int
+    request_timeout_s: float
+
+    def deadline(self, timeout_ms: int | None) -> float:
+        """When a question that begins now must be done, on the loop's clock."""
+        within = self.request_timeout_s if timeout_ms is None else min(timeout_ms / 1000, self.request_timeout_s)
+        return asyncio.get_running_loop().time() + within
+
+
+# A coroutine though it waits for nothing: anything else FastAPI calls in a thread, which costs more than all the rest.
+async def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+TheGateway = Annotated[Gateway, Depends(_gateway)]

@@ -1,0 +1,111 @@
+"""The OpenAI API: any client of it can ask, and reads the decision receipt beside what it knows."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.asking import question_of, streamed, whole
+from app.api.auth import Asker
+from app.api.direct import DirectRoute
+from app.api.gateway import TheGateway
+from app.api.openai_chunks import Chunks
+from app.api.openai_reply import (
+    POLICIES,
+    ChatCompletion,
+    ModelOut,
+    ModelsOut,
+    OpenAIErrorOut,
+    completion,
+    headers,
+)
+from app.api.openai_request import ChatRequest, conversation
+from app.api.request_log import CLIENT_LEFT
+from app.api.schemas import Choices
+from app.correlation import asked
+from app.decision.policy import Policy
+from app.errors import ContradictoryRequest, UnknownModel
+
+_DENIED: dict[int | str, dict[str, Any]] = {
+    401: {"model": OpenAIErrorOut, "description": "Keys are asked for, and none that is known was presented."},
+    403: {"model": OpenAIErrorOut, "description": "The key does not allow this: `message` says what."},
+    429: {"model": OpenAIErrorOut, "description": "Too much at once; `Retry-After` says when to try again."},
+    500: {"model": OpenAIErrorOut, "description": "An unforeseen error."},
+}
+_NO_MODEL: dict[int | str, dict[str, Any]] = {404: {"model": OpenAIErrorOut, "description": "No such model."}}
+_ERRORS: dict[int | str, dict[str, Any]] = _DENIED | {
+    400: {
+        "model": OpenAIErrorOut,
+        "description": "The request is not valid, or asks for what is not done: see `param`.",
+    },
+    404: {"model": OpenAIErrorOut, "description": "No such model or collection, or no passage where one is required."},
+    413: {"model": OpenAIErrorOut, "description": "The body is too large."},
+    503: {"model": OpenAIErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
+}
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The completion; with `stream`, in chunks. `fetchwise` is the receipt of `/answer`.",
+        "content": {
+            "text/event-stream": {
+                "itemSchema": {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]},
+                "example": 'data: {"id":"chatcmpl-...","object":"chat.completion.chunk","choices":[{"index":0,'
+                '"delta":{"content":"Kingston"},"finish_reason":null}]}\n\n'
+                'data: {"id":"chatcmpl-...","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},'
+                '"finish_reason":"stop"}],"fetchwise":{"id":"..."}}\n\ndata: [DONE]\n\n',
+            }
+        },
+    }
+}
+
+chat_router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=DirectRoute)
+models_router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+
+@chat_router.post(
+    "/chat/completions",
+    response_model=ChatCompletion,
+    responses=_ERRORS | _STREAMED,
+    summary="Answer the last message of a chat, or abstain",
+)
+async def chat(body: ChatRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
+    """Answer a lone message exactly as `/answer` would; a conversation, which no calibrator was fitted on, with k=5."""
+    chosen = body.fetchwise or Choices()
+    policy = _policy(body.model, chosen)
+    text, earlier = conversation(
+        body.messages, question_chars=gateway.max_question_chars, earlier_chars=gateway.max_earlier_chars
+    )
+    asked(text, *(turn.text for turn in earlier))
+    question = question_of(text, chosen, gateway, caller, max_tokens=body.longest, policy=policy, earlier=earlier)
+    if body.stream:
+        chunks = Chunks(question.id, body.model, with_usage=body.usage_wanted)
+        return await streamed(question, gateway, caller, request, chunks)
+    record = await whole(question, gateway, caller, request)
+    if record is None:
+        return Response(status_code=CLIENT_LEFT)
+    return Response(completion(record, body.model), media_type="application/json", headers=headers(record))
+
+
+@models_router.get("/models", responses=_DENIED, summary="The policies, as models")
+async def models(_: Asker) -> ModelsOut:
+    """List `fetchwise`, which follows the server's default policy, and one model for each policy."""
+    return ModelsOut(data=[ModelOut(id=name) for name in POLICIES])
+
+
+@models_router.get("/models/{model}", responses=_DENIED | _NO_MODEL, summary="One of them")
+async def model(model: str, _: Asker) -> ModelOut:
+    """Say that it is there."""
+    _known(model)
+    return ModelOut(id=model)
+
+
+def _known(name: str) -> Policy | None:
+    if name not in POLICIES:
+        raise UnknownModel(f"there is no model {name[:64]!r}: choose one of {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+def _policy(name: str, chosen: Choices) -> Policy | None:
+    """The policy that the model stands for, if it stands for one."""
+    policy = _known(name)
+    if policy is not None and chosen.policy not in {None, policy}:
+        raise ContradictoryRequest(f"the model {name!r} contradicts the policy in `fetchwise`: drop one of them")
+    return policy

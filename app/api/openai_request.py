@@ -1,0 +1,226 @@
+"""What comes in on the OpenAI API: a chat request, and the question with its conversation that it holds.
+
+A field of the standard that would change the answer and cannot be honoured is refused with the reason, never ignored.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NoReturn
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from app.api.openai_fields import Only
+from app.api.schemas import Choices, readable
+from app.ports import Turn
+
+MOST_MESSAGES = 128
+
+
+_Tools = Annotated[Any, Only("the gateway calls no tools", ([],))]
+_ToolChoice = Annotated[Any, Only("the gateway calls no tools", ("none",))]
+_Penalty = Annotated[Any, Only("answers are greedy: a penalty may only be 0", (0,))]
+_Logprobs = Annotated[
+    Any, Only("log-probabilities are not given; `fetchwise.decision.signals` tells of them", (False, 0))
+]
+_Audio = Annotated[Any, Only("answers are text")]
+
+
+class TextPart(BaseModel):
+    """A piece of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(BaseModel):
+    """A piece of an assistant's message that declined to answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+def _flat(content: object) -> object:
+    """The text of a message, however it was cut up."""
+    if not isinstance(content, list):
+        return content
+    return "\n".join(_text(part, position) for position, part in enumerate(content))
+
+
+def _text(part: object, position: int) -> str:
+    match part:
+        case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+            return text
+    raise ValueError(f"only text can be read, and part {position} of the content is none")
+
+
+class Message(BaseModel):
+    """One message of the conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        str | None, BeforeValidator(_flat, json_schema_input_type=str | list[TextPart | RefusalPart] | None)
+    ] = Field(default=None, description="Text, as a string or in parts.")
+    refusal: str | None = Field(default=None, description="Of the assistant, where it declined to answer.")
+    name: str | None = Field(default=None, description="Accepted, and not used.")
+    annotations: list[Any] | None = Field(default=None, description="Accepted, and not used.")
+    audio: _Audio = None
+    tool_calls: _Tools = None
+    function_call: _ToolChoice = None
+
+    @property
+    def text(self) -> str:
+        """What was said; an assistant that declined said that."""
+        return self.content or self.refusal or ""
+
+
+class StreamOptions(BaseModel):
+    """How to stream."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = Field(default=False, strict=True, description="Send one more chunk, with the usage.")
+    include_obfuscation: bool = Field(default=False, strict=True, description="Accepted, and not used.")
+
+
+class ChatRequest(BaseModel):
+    """A chat request; the last message is the question, and everything before it its context."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "fetchwise",
+                    "messages": [{"role": "user", "content": "What is the capital of Jamaica?"}],
+                },
+                {
+                    "model": "fetchwise-graded",
+                    "messages": [
+                        {"role": "user", "content": "What is the capital of Jamaica?"},
+                        {"role": "assistant", "content": "Kingston."},
+                        {"role": "user", "content": "And of Laos?"},
+                    ],
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                    "fetchwise": {"retrieval": "required", "abstain": False},
+                },
+            ]
+        },
+    )
+
+    model: str = Field(description="`fetchwise`, or `fetchwise-` and a policy: see `/v1/models`.")
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens."
+    )
+    max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="The same, by its older name.")
+    stream: bool | None = Field(default=None, strict=True, description="Answer by chunks, then `[DONE]`.")
+    stream_options: StreamOptions | None = None
+    fetchwise: Choices | None = Field(default=None, description="What `/answer` takes beyond a question.")
+
+    n: Annotated[Any, Only("one answer is given: n may only be 1", (1,))] = None
+    temperature: Annotated[Any, Only("answers are greedy: temperature may only be 0", (0,))] = None
+    top_p: Annotated[Any, Only("answers are greedy: top_p may only be 1", (1,))] = None
+    frequency_penalty: _Penalty = None
+    presence_penalty: _Penalty = None
+    logit_bias: Annotated[Any, Only("answers are greedy, by the model's own log-probabilities", ({},))] = None
+    logprobs: _Logprobs = None
+    top_logprobs: _Logprobs = None
+    stop: Annotated[Any, Only("an answer ends with its line, and nowhere before", ([],))] = None
+    response_format: Annotated[Any, Only("answers are plain text", ({"type": "text"},))] = None
+    modalities: Annotated[Any, Only("answers are text", (["text"],))] = None
+    audio: _Audio = None
+    tools: _Tools = None
+    tool_choice: _ToolChoice = None
+    functions: _Tools = None
+    function_call: _ToolChoice = None
+    web_search_options: Annotated[Any, Only("passages come from the gateway's own collections")] = None
+    prediction: Annotated[Any, Only("answers are short, and not predicted")] = None
+    reasoning_effort: Annotated[Any, Only("the reader answers at once", ("none",))] = None
+    verbosity: Annotated[Any, Only("answers are a few words; max_completion_tokens bounds them")] = None
+    moderation: Annotated[Any, Only("nothing is moderated")] = None
+    store: Annotated[Any, Only("completions are not kept for later retrieval", (False,))] = None
+
+    seed: int | None = Field(default=None, description="Accepted, and not used: answers are greedy.")
+    user: str | None = Field(default=None, description="Accepted, and not used.")
+    safety_identifier: str | None = Field(default=None, description="Accepted, and not used.")
+    metadata: dict[str, str] | None = Field(
+        default=None, description="Accepted, and not used; for labels see `fetchwise.tags`."
+    )
+    service_tier: str | None = Field(default=None, description="Accepted, and not used.")
+    parallel_tool_calls: bool | None = Field(default=None, description="Accepted, and not used.")
+    prompt_cache_key: str | None = Field(default=None, description="Accepted, and not used.")
+    prompt_cache_retention: str | None = Field(default=None, description="Accepted, and not used.")
+    prompt_cache_options: dict[str, Any] | None = Field(default=None, description="Accepted, and not used.")
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _one_length(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if None not in {value, other := info.data.get("max_completion_tokens")} and value != other:
+            raise ValueError("it differs from max_completion_tokens: drop one of them")
+        return value
+
+    @field_validator("stream_options")
+    @classmethod
+    def _of_a_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if value is not None and not info.data.get("stream"):
+            raise ValueError("only for `stream: true`")
+        return value
+
+    @property
+    def longest(self) -> int | None:
+        """The longest answer, by either name."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def usage_wanted(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+def conversation(
+    messages: Sequence[Message], *, question_chars: int, earlier_chars: int
+) -> tuple[str, tuple[Turn, ...]]:
+    """The question, and what was said before it: instructions first, as one turn, then the rest in order.
+
+    Messages without text say nothing and are dropped. Raises RequestValidationError, naming the message that is wrong.
+    """
+    *before, last = messages
+    if last.role != "user":
+        _refuse("the last message must be the user's: it is the question", len(before), "role")
+    question = _readable(last.text, "the question", len(before))
+    if len(question) > question_chars:
+        _refuse(f"the question is longer than {question_chars} characters: shorten it", len(before), "content")
+    instructions: list[str] = []
+    turns: list[Turn] = []
+    for position, message in enumerate(before):
+        if not message.text.strip():
+            continue
+        text = _readable(message.text, "the message", position)
+        match message.role:
+            case "user" | "assistant":
+                turns.append(Turn(message.role, text))
+            case _:
+                instructions.append(text)
+    # In front, and only one, because many a chat template takes no other.
+    earlier = (*([Turn("system", "\n\n".join(instructions))] if instructions else ()), *turns)
+    length = sum(len(turn.text) for turn in earlier)
+    if length > earlier_chars:
+        _refuse(
+            f"what was said before the question has {length} characters, and may have {earlier_chars}: "
+            "drop the oldest messages"
+        )
+    return question, earlier
+
+
+def _readable(text: str, what: str, position: int) -> str:
+    try:
+        return readable(text, what=what)
+    except ValueError as error:
+        _refuse(str(error), position, "content")
+
+
+def _refuse(why: str, *where: int | str) -> NoReturn:
+    raise RequestValidationError([{"type": "value_error", "loc": ("body", "messages", *where), "msg": why}])

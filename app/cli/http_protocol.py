@@ -1,0 +1,146 @@
+"""uvicorn's HTTP protocol with bounds in time: on a request that trickles in, and on answers once told to stop.
+
+uvicorn waits for ever for the head of a request and for its body, and cuts answers off without a word. Nothing here
+runs while a request that came in whole is worked on.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app.api.errors import RETRY_AFTER_S, problem
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# The parser has no limit of its own, and a proxy in front allows less.
+LONGEST_HEAD = 65_536
+# After the last connection is closed, for what it left behind to end.
+_AFTER_S = 2
+
+
+class ServerConfig(uvicorn.Config):
+    """How the gateway is served, by one process or by each of several."""
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        settings: Settings,
+        *,
+        factory: bool = False,
+        workers: int = 1,
+        timeout_worker_healthcheck: int = 5,
+    ) -> None:
+        super().__init__(
+            app,
+            factory=factory,
+            workers=workers,
+            timeout_worker_healthcheck=timeout_worker_healthcheck,
+            http=PatientProtocol,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout_s) + _AFTER_S,
+        )
+        self.receive_timeout_s = settings.receive_timeout_s
+        self.shutdown_timeout_s = settings.shutdown_timeout_s
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """Closes a connection whose next request does not come in whole in time, or whose answer outlasts the stop."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        assert isinstance(config, ServerConfig)
+        self._receive_timeout_s = config.receive_timeout_s
+        self._shutdown_timeout_s = config.shutdown_timeout_s
+        self._incoming: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.TimerHandle | None = None
+        # Of a request whose head is not complete yet.
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._incoming = self.loop.call_later(self._receive_timeout_s, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        for timer in (self._incoming, self._stopping):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; the time runs until a request is whole."""
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is not None and not cycle.more_body and not cycle.response_complete:
+            self._head_bytes = 0
+            if self._incoming is not None:
+                self._incoming.cancel()
+                self._incoming = None
+        elif not self.transport.is_closing():
+            self._more_to_come(len(data))
+
+    def _more_to_come(self, received: int) -> None:
+        if self._incoming is None:
+            self._incoming = self.loop.call_later(self._receive_timeout_s, self._too_slow)
+        # The parser makes a new scope for each head, and a cycle for each head that is complete.
+        in_the_head = self.cycle is None or self.cycle.scope is not self.scope
+        self._head_bytes = self._head_bytes + received if in_the_head else 0
+        if self._head_bytes > LONGEST_HEAD:
+            self._answer_and_close(431, "head_too_large", f"the head is larger than {LONGEST_HEAD} bytes")
+
+    def _too_slow(self) -> None:
+        if self._head_bytes or (self.cycle is not None and not self.cycle.response_started):
+            limit = f"{self._receive_timeout_s:g} s"
+            self._answer_and_close(408, "request_timeout", f"the request did not come in whole within {limit}")
+        else:
+            # Nothing was asked, or what was asked is answered and its body was still coming.
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        """Let an answer under way end, if it does so in time; close a connection that waits for none."""
+        super().shutdown()
+        if not self.transport.is_closing():
+            self._stopping = self.loop.call_later(self._shutdown_timeout_s, self._stop)
+
+    def _stop(self) -> None:
+        logger.warning("an answer under way was given up: the gateway stops")
+        self._answer_and_close(503, "stopping", "the gateway is stopping: ask again")
+
+    def send_400_response(self, msg: str) -> None:
+        """Say in the one shape that this is not HTTP."""
+        self._answer_and_close(400, "invalid_request", msg)
+
+    def _answer_and_close(self, status: int, kind: str, message: str) -> None:
+        """Answer in place of the application, unless it has begun to; for the application the client has left."""
+        cycle = self.cycle
+        answering = cycle is not None and not cycle.response_complete
+        if not (answering and cycle.response_started):
+            headers = {"connection": "close"} | ({"retry-after": str(RETRY_AFTER_S)} if status == 503 else {})
+            reply = problem(status, kind, message, path=self._path(), headers=headers)
+            lines = [name + b": " + value for name, value in (*self.server_state.default_headers, *reply.raw_headers)]
+            head = STATUS_LINE[reply.status_code] + b"\r\n".join([*lines, b"", b""])
+            self.transport.write(head + bytes(reply.body))
+        if answering:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+
+    def _path(self) -> str:
+        """Which path is asked for, as far as that has come in: it decides the shape of an error."""
+        asked = cast("dict[str, Any] | None", self.scope)
+        return asked.get("path", "") if asked else ""

@@ -1,0 +1,328 @@
+"""One question under way: what it has come to so far, and its stages, each timed and bounded by the time it has left.
+
+    serial    probe ──► embed ──► search ──► read
+    overlap   probe ────────────────┐
+              embed ──► search ─────┴──► read
+    race      probe ────────────────────────────┐
+              embed ──► search ──► read ────────┴──► the one that was decided for; the other is cancelled
+
+What runs beside the probe is begun before anybody knows whether it will be wanted. It never decides anything.
+"""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from app.decision.forecast import Schedule
+from app.decision.policy import Ask, Decision, Gate, may_withhold
+from app.decision.record import Usage
+from app.decision.signals import TokenLogprobs, extract
+from app.errors import DeadlinePassed, UpstreamBadReply, UpstreamError
+from app.ports import (
+    Clock,
+    Embedder,
+    Filter,
+    Generation,
+    Listener,
+    Passage,
+    Prompt,
+    Reader,
+    Retriever,
+    Stages,
+    Turn,
+)
+from app.prompts import search_query
+
+T = TypeVar("T")
+# Which part each stage waits for.
+_UPSTREAMS = {"probe": "reader", "embed": "embedder", "search": "vectors", "read": "reader"}
+
+
+def _identifiers() -> Iterator[str]:
+    """Ids that nobody can guess; their randomness is asked for in bulk, because asking is what it costs."""
+    while True:
+        drawn = secrets.token_hex(12 * 256)
+        yield from (drawn[start : start + 24] for start in range(0, len(drawn), 24))
+
+
+def _draw_anew() -> None:
+    global _ids  # noqa: PLW0603 - a forked process must not give the ids of its parent
+    _ids = _identifiers()
+
+
+_ids = _identifiers()
+os.register_at_fork(after_in_child=_draw_anew)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and everything its asker may choose about how it is answered."""
+
+    text: str
+    collection: str
+    max_tokens: int
+    ask: Ask = field(default_factory=Ask)
+    where: Filter | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    # Whose question it is, where callers have keys.
+    key: str | None = None
+    # The conversation that it continues, oldest first.
+    earlier: tuple[Turn, ...] = ()
+    # When its time is up, on the event loop's clock.
+    deadline: float | None = None
+    # How long it waited to be worked on, in seconds; part of the time it took.
+    waited_s: float = 0.0
+    # Whether its asker may give feedback; nobody else is asked for it.
+    may_judge: bool = True
+    # The id of its record; with chance enough in it that nobody can guess it.
+    id: str = field(default_factory=lambda: next(_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What questions are answered with."""
+
+    reader: Reader
+    embedder: Embedder
+    retriever: Retriever
+    stages: Stages = nullcontext
+    clock: Clock = time.perf_counter
+
+
+@dataclass(slots=True)
+class _Race:
+    """A read that began before anybody knew whether it is wanted; nothing of it is heard until then."""
+
+    k: int
+    reading: "asyncio.Task[Generation]"
+    unheard: list[str]
+    hear: Callable[[str], None] | None = None
+    usage: Usage = field(default_factory=Usage)
+    wanted: bool = False
+
+
+class Journey:
+    """What has happened to one question so far, and how to go on with it."""
+
+    def __init__(self, question: Question, gate: Gate, means: Means, listener: Listener | None = None) -> None:
+        self.question = question
+        self.gate = gate
+        self.listener = listener
+        self._means = means
+        self._started = means.clock() - question.waited_s
+        self.spent_ms: dict[str, float] = {}
+        self.schedule = Schedule.SERIAL
+        self.probe: Generation | None = None
+        self.probe_usage: Usage | None = None
+        self.signals: dict[str, float] = {}
+        self.passages: Sequence[Passage] = ()
+        self.reading: Generation | None = None
+        self.read_usage: Usage | None = None
+        self.read_signals: dict[str, float] = {}
+        # Whether the listener has heard the answer as it came.
+        self.heard = False
+        self.searches = 0
+        self.failure: UpstreamError | None = None
+        self._vector: Sequence[float] | None = None
+        self._fetching: tuple[int, asyncio.Task[Sequence[Passage]]] | None = None
+        self._race: _Race | None = None
+
+    @property
+    def total_ms(self) -> float:
+        """How long it has taken so far, the time in line included."""
+        return (self._means.clock() - self._started) * 1000.0
+
+    @property
+    def wasted(self) -> Usage | None:
+        """Tokens of a read that was begun and not wanted; None where there was none."""
+        return None if self._race is None or self._race.wanted else self._race.usage
+
+    def begin(self, schedule: Schedule, most: int) -> None:
+        """Begin what the schedule runs beside the probe, with as many passages as the question can lead to."""
+        self.schedule = schedule
+        if schedule is Schedule.SERIAL:
+            return
+        fetching = asyncio.create_task(self._fetch(most), name="fetch ahead")
+        self._fetching = (most, fetching)
+        if schedule is Schedule.RACE:
+            unheard: list[str] = []
+            reading = asyncio.create_task(self._read_ahead(fetching), name="read ahead")
+            self._race = _Race(most, reading, unheard)
+
+    def end(self) -> None:
+        """Cancel what is still under way and nobody wants."""
+        if self._fetching is not None:
+            _drop(self._fetching[1])
+        if self._race is not None:
+            _drop(self._race.reading)
+
+    async def ask(self) -> None:
+        """Probe: have the question answered closed-book."""
+        self._probed(await self._timed("probe", self._means.reader.generate(self._prompt(), max_tokens=self._most)))
+
+    async def ask_watched(
+        self, lengths: Sequence[int], judge: Callable[[int, Mapping[str, float]], Decision | None]
+    ) -> Decision | None:
+        """Probe, and give the probe up as soon as its first tokens decide the question; None where they never do."""
+        return await self._timed("probe", self._watched(lengths, judge))
+
+    async def embed(self) -> Sequence[float]:
+        """The question as a vector; asked for once."""
+        if self._vector is None:
+            earlier = self.question.earlier
+            query = search_query(self.question.text, [turn.text for turn in earlier if turn.role == "user"])
+            self._vector = await self._timed("embed", self._means.embedder.embed_query(query))
+        return self._vector
+
+    async def retrieve(self, k: int) -> None:
+        """Have the k best passages at hand."""
+        if self._fetching is not None and self._fetching[0] >= k:
+            self.passages = (await self._fetching[1])[:k]
+        else:
+            self.passages = await self._fetch(k)
+
+    async def read(self, k: int) -> Generation:
+        """Have the question answered from the passages at hand."""
+        if self.listener is not None:
+            self.listener.found(self.passages)
+        aloud = self.listener is not None and not may_withhold(self.question.ask, self.gate, k)
+        if self._race is not None and self._race.k == k and not self._race.wanted:
+            reading = await self._won(self._race, aloud=aloud)
+        else:
+            if self._race is not None:
+                _drop(self._race.reading)
+            prompt = self._prompt(self.passages)
+            work = self._aloud(prompt) if aloud else self._means.reader.generate(prompt, max_tokens=self._most)
+            reading = await self._timed("read", work)
+        self.reading = reading
+        self.read_usage = (self.read_usage or Usage()) + Usage(reading.prompt_tokens, reading.completion_tokens)
+        self.read_signals = extract(reading.tokens)
+        return reading
+
+    @property
+    def _most(self) -> int:
+        return self.question.max_tokens
+
+    def _prompt(self, passages: Iterable[Passage] = ()) -> Prompt:
+        return Prompt(self.question.text, tuple(passages), self.question.earlier)
+
+    def _probed(self, probe: Generation) -> None:
+        self.probe = probe
+        self.probe_usage = Usage(probe.prompt_tokens, probe.completion_tokens)
+        self.signals = extract(probe.tokens)
+
+    async def _watched(
+        self, lengths: Sequence[int], judge: Callable[[int, Mapping[str, float]], Decision | None]
+    ) -> Decision | None:
+        tokens: list[TokenLogprobs] = []
+        left = list(lengths)
+        async with aclosing(self._means.reader.stream(self._prompt(), max_tokens=self._most)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    self._probed(piece)
+                    return None
+                # Text in this piece shows that the answer goes on behind all that came before it.
+                while left and len(tokens) >= left[0] and piece.text.strip():
+                    signals = extract(tokens[: left[0]])
+                    decision = judge(left.pop(0), signals)
+                    if decision is not None:
+                        # Not kept as the probe's signals: those are of whole answers, for all who learn from them.
+                        self.probe_usage = Usage(piece.prompt_tokens, len(tokens) + len(piece.logprobs))
+                        return decision
+                tokens += piece.logprobs
+        raise _broken_off()
+
+    async def _fetch(self, k: int) -> Sequence[Passage]:
+        vector = await self.embed()
+        self.searches += 1
+        question = self.question
+        searching = self._means.retriever.search(question.collection, vector, limit=k, where=question.where)
+        return await self._timed("search", searching)
+
+    async def _read_ahead(self, fetching: "asyncio.Task[Sequence[Passage]]") -> Generation:
+        passages = await asyncio.shield(fetching)
+        if not passages:
+            raise asyncio.CancelledError  # there is nothing to read, and whoever wants to will find that out
+        return await self._timed("read", self._whispered(self._prompt(passages)))
+
+    async def _whispered(self, prompt: Prompt) -> Generation:
+        """Read, and keep every piece until somebody may hear it."""
+        async with aclosing(self._means.reader.stream(prompt, max_tokens=self._most)) as pieces:
+            async for piece in pieces:
+                race = self._race
+                assert race is not None
+                if isinstance(piece, Generation):
+                    race.usage = Usage(piece.prompt_tokens, piece.completion_tokens)
+                    return piece
+                read = race.usage.completion_tokens + len(piece.logprobs)
+                race.usage = Usage(piece.prompt_tokens or race.usage.prompt_tokens, read)
+                if race.hear is None:
+                    race.unheard.append(piece.text)
+                elif piece.text:
+                    race.hear(piece.text)
+        raise _broken_off()
+
+    async def _won(self, race: _Race, *, aloud: bool) -> Generation:
+        race.wanted = True
+        if aloud:
+            assert self.listener is not None
+            self.heard = True
+            if race.unheard:
+                self.listener.token("".join(race.unheard))
+            race.hear = self.listener.token
+        return await race.reading
+
+    async def _aloud(self, prompt: Prompt) -> Generation:
+        """Read, and let every piece be heard as it comes; giving the answer up stops it upstream."""
+        assert self.listener is not None
+        async with aclosing(self._means.reader.stream(prompt, max_tokens=self._most)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    return piece
+                if piece.text:
+                    self.heard = True
+                    self.listener.token(piece.text)
+        raise _broken_off()
+
+    async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work of a stage within the time that the question has left, and note how long it took."""
+        upstream, deadline = _UPSTREAMS[stage], self.question.deadline
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            work.close()
+            # Whoever used the time up is to blame, not the part that was never asked.
+            raise self.failure or DeadlinePassed(upstream, f"no time was left to ask the {upstream}")
+        began = self._means.clock()
+        try:
+            with self._means.stages(stage):
+                try:
+                    async with asyncio.timeout_at(deadline) as bound:
+                        return await work
+                except TimeoutError as error:
+                    if not bound.expired():
+                        raise
+                    raise DeadlinePassed(
+                        upstream, f"the {upstream} was still at work when the time for this question was up"
+                    ) from error
+        finally:
+            spent = (self._means.clock() - began) * 1000.0
+            self.spent_ms[stage] = self.spent_ms.get(stage, 0.0) + spent
+
+
+def _drop(ahead: "asyncio.Task[Any]") -> None:
+    """Cancel what is not wanted; if it has failed meanwhile, nobody minds."""
+    ahead.cancel()
+    ahead.add_done_callback(_forget)
+
+
+def _forget(ahead: "asyncio.Task[Any]") -> None:
+    if not ahead.cancelled():
+        ahead.exception()
+
+
+def _broken_off() -> UpstreamBadReply:
+    return UpstreamBadReply("reader", "the stream ended before the answer did")

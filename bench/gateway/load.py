@@ -1,0 +1,182 @@
+"""Load on one address: a closed loop of so many connections, each sending its next request as its last is answered."""
+
+import asyncio
+import itertools
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import httptools
+
+# What was still under way when a stretch of load was over is waited for this long.
+DRAIN_S = 5.0
+
+
+@dataclass
+class Sample:
+    """What came of a stretch of load: the seconds each good reply took, and what else came."""
+
+    seconds: float
+    began: float = 0.0
+    latencies: array = field(default_factory=lambda: array("d"))
+    # When each of them came, on the clock of `time.perf_counter`.
+    at: array = field(default_factory=lambda: array("d"))
+    errors: int = 0
+    # By how much the meter moved meanwhile.
+    metered: float = 0.0
+    # The first thing that went wrong, for people.
+    complaint: str = ""
+
+    @property
+    def rps(self) -> float:
+        """Good replies a second."""
+        return len(self.latencies) / self.seconds
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom to ask what: requests as bytes on the wire, and what a good reply holds."""
+
+    port: int
+    requests: tuple[bytes, ...]
+    expected: bytes
+
+
+def request(path: str, body: bytes, headers: Iterable[tuple[str, str]] = (), method: str = "POST") -> bytes:
+    """A whole request."""
+    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", "content-type: application/json"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+
+
+# Called with the status, the body and the seconds since the request was written; status 0 is a lost connection.
+Answered = Callable[["Connection", int, bytes, float], None]
+
+
+class Connection(asyncio.Protocol):
+    """One connection that is kept open, and has at most one request under way."""
+
+    def __init__(self, answered: Answered) -> None:
+        self._answered = answered
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._parts: list[bytes] = []
+        self._sent: float | None = None
+        # Whether another request may be sent: neither side has hung up or said that it will.
+        self.open = True
+
+    def send(self, data: bytes) -> None:
+        """Write a request."""
+        assert self._transport is not None
+        self._sent = time.perf_counter()
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Hang up; what is under way is nobody's error."""
+        self._sent, self.open = None, False
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Be ready to send."""
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        """An answer that was still waited for will not come."""
+        self.open = False
+        if self._sent is not None:
+            self._answered(self, 0, b"the connection was closed", time.perf_counter() - self._sent)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser."""
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece."""
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Hand the reply over."""
+        took = time.perf_counter() - (self._sent or 0.0)
+        body, self._parts, self._sent = b"".join(self._parts), [], None
+        self.open = self._parser.should_keep_alive()
+        self._answered(self, self._parser.get_status_code(), body, took)
+
+
+async def connect(port: int, answered: Answered) -> Connection:
+    """A new connection."""
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(answered), "127.0.0.1", port)
+    return connection
+
+
+async def closed_loop(
+    target: Target,
+    *,
+    connections: int,
+    seconds: float,
+    warm_up_s: float = 0.0,
+    meter: Callable[[], float] = lambda: 0.0,
+) -> Sample:
+    """Keep so many requests under way for so many seconds, after a warm-up that does not count.
+
+    `meter` is read at both ends of what counts.
+    """
+    loop = _ClosedLoop(target, connections)
+    opened = [await connect(target.port, loop.answered) for _ in range(connections)]
+    try:
+        for connection in opened:
+            connection.send(next(loop.requests))
+        if warm_up_s:
+            await loop.wait(warm_up_s)
+        read = meter()
+        loop.sample = sample = Sample(0.0, began=time.perf_counter())
+        await loop.wait(seconds)
+        sample.seconds = time.perf_counter() - sample.began
+        sample.metered = meter() - read
+        await loop.drain()
+    finally:
+        for connection in opened:
+            connection.close()
+    return sample
+
+
+class _ClosedLoop:
+    def __init__(self, target: Target, connections: int) -> None:
+        self._expected = target.expected
+        self.requests: Iterator[bytes] = itertools.cycle(target.requests)
+        self.sample = Sample(0.0)
+        self._under_way = connections
+        self._over = False
+        # A system that hangs up is not measured on.
+        self._broken = asyncio.Event()
+        self._drained = asyncio.Event()
+
+    def answered(self, connection: Connection, status: int, body: bytes, took: float) -> None:
+        if self._over:
+            self._under_way -= 1
+            if self._under_way == 0:
+                self._drained.set()
+            return
+        if status == 200 and self._expected in body:
+            self.sample.latencies.append(took)
+            self.sample.at.append(time.perf_counter())
+        else:
+            self.sample.errors += 1
+            self.sample.complaint = self.sample.complaint or f"{status}: {body[:300].decode(errors='replace')}"
+        if connection.open:
+            connection.send(next(self.requests))
+        else:
+            self._broken.set()
+
+    async def wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._broken.wait(), seconds)
+            raise ConnectionError(f"it hung up: {self.sample.complaint}")
+
+    async def drain(self) -> None:
+        """Let what is under way come to its end: the next to be measured shall find the core free."""
+        self._over = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), DRAIN_S)

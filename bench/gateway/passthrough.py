@@ -1,0 +1,98 @@
+"""Bare pass-throughs that make the calls of a gated answer and decide nothing: over aiohttp, and over plain httpx.
+
+Written as anyone would write them: one shared client, a pydantic model, no keys, no metrics, no log.
+"""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import httpx
+from fastapi import FastAPI, Request
+from pydantic import BaseModel
+
+from bench.gateway.replies import COLLECTION, EMBEDDER, MODEL
+
+UPSTREAM = os.environ.get("BENCH_UPSTREAM", "")
+Post = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class Ask(BaseModel):
+    """A question and how many passages to read."""
+
+    question: str
+    k: int
+
+
+class Answer(BaseModel):
+    """The answer and what it was read from."""
+
+    answer: str
+    k: int
+    passages: list[dict[str, Any]]
+
+
+@asynccontextmanager
+async def over_aiohttp(app: FastAPI) -> AsyncIterator[None]:
+    """One session for all."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
+
+        async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            async with session.post(UPSTREAM + path, json=body) as response:
+                response.raise_for_status()
+                return await response.json()
+
+        app.state.post = post
+        yield
+
+
+@asynccontextmanager
+async def over_httpx(app: FastAPI) -> AsyncIterator[None]:
+    """One client for all."""
+    async with httpx.AsyncClient() as client:
+
+        async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            response = await client.post(UPSTREAM + path, json=body)
+            return response.raise_for_status().json()
+
+        app.state.post = post
+        yield
+
+
+async def answer(asked: Ask, request: Request) -> Answer:
+    """Ask without passages; for k > 0 then embed, search, and ask with them."""
+    post: Post = request.app.state.post
+    closed_book = await generate(post, f"Answer the question in a few words.\n\nQuestion: {asked.question}")
+    if asked.k == 0:
+        return Answer(answer=closed_book, k=0, passages=[])
+    embedded = await post("/v1/embeddings", {"model": EMBEDDER, "input": [asked.question], "encoding_format": "float"})
+    query = {"query": embedded["data"][0]["embedding"], "limit": asked.k, "with_payload": True}
+    found = await post(f"/collections/{COLLECTION}/points/query", query)
+    passages = [point["payload"] for point in found["result"]["points"]]
+    lines = [f"[{i}] {passage['title']}: {passage['text']}" for i, passage in enumerate(passages, start=1)]
+    context = "\n".join(lines)
+    open_book = await generate(post, f"{context}\n\nAnswer in a few words from the passages above.\n\n{asked.question}")
+    return Answer(answer=open_book, k=asked.k, passages=passages)
+
+
+async def generate(post: Post, content: str) -> str:
+    """The reader's answer, with the log-probabilities that a gate would want."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 24,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "stop": ["\n"],
+    }
+    reply = await post("/v1/chat/completions", body)
+    return reply["choices"][0]["message"]["content"]
+
+
+with_aiohttp = FastAPI(lifespan=over_aiohttp)
+with_httpx = FastAPI(lifespan=over_httpx)
+for one in (with_aiohttp, with_httpx):
+    one.post("/answer")(answer)

@@ -1,0 +1,153 @@
+"""The systems under test: each a process of its own on the first core, while load and upstreams share the second."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.adapters.artifact_store import ArtifactStore
+from app.adapters.key_file import KeyFile
+from app.decision.access import Scope
+from app.parts import KS, open_parts
+from app.settings import Settings
+from bench.gateway import replies
+from bench.gateway.load import Target, request
+from bench.gateway.processes import running
+from tests.e2e.processes import REPO, command_environment, free_port
+from tests.fakes.artifacts import an_artifact
+
+# Different questions, so that nothing can be answered from memory; the same to every system.
+QUESTIONS = 1000
+UVICORN = ("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning")
+# An environment of its own: what it pins does not go with the project's dependencies.
+LITELLM = REPO / ".venv-litellm/bin/litellm"
+
+
+@dataclass(frozen=True)
+class System:
+    """A running system: its process, and what to send it for each path that it has."""
+
+    name: str
+    pid: int
+    targets: dict[str, Target]
+
+
+def cores() -> tuple[int, int]:
+    """The core for what is measured and the core for what measures."""
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2:
+        print("only one core: load, upstreams and systems share it, and all figures are too low", file=sys.stderr)
+    return mine[0], mine[-1]
+
+
+def direct(upstream: int) -> Target:
+    """The reader with nothing before it."""
+    return _chats(upstream)
+
+
+@asynccontextmanager
+async def fetchwise(upstream: int, folder: Path, core: int, **settings: str) -> AsyncIterator[System]:
+    """The gateway with everything on: keys, metrics, and the decision log in SQLite; one worker."""
+    port, url = free_port(), f"http://127.0.0.1:{upstream}"
+    named = {
+        "port": str(port),
+        "reader": url,
+        "reader_model": replies.MODEL,
+        "vectors": url,
+        "embedder": url,
+        "embedder_model": replies.EMBEDDER,
+        "collection": replies.COLLECTION,
+        "calibrators": str(folder / "calibrators"),
+    } | settings
+    await _publish_gate(folder / "calibrators", named)
+    _, key = KeyFile(folder / "keys.json").create(
+        "bench", scopes=[Scope.ANSWER], collections=[], where={}, per_minute=None, at_once=None
+    )
+    command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
+    env = command_environment(folder, **named)
+    async with running(command, env, f"http://127.0.0.1:{port}/readyz", folder / "log", core) as pid:
+        targets = {
+            path: _answers(port, path, lambda asked: {"question": asked}, [("authorization", f"Bearer {key}")])
+            for path in replies.PATHS
+        }
+        yield System("fetchwise", pid, targets)
+
+
+@asynccontextmanager
+async def passthrough(client: str, upstream: int, folder: Path, core: int) -> AsyncIterator[System]:
+    """A bare pass-through over this HTTP client, under the server that the gateway runs in."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", f"bench.gateway.passthrough:with_{client}", "--port", str(port)]
+    env = command_environment(folder) | {"BENCH_UPSTREAM": f"http://127.0.0.1:{upstream}"}
+    async with running([*command, *UVICORN], env, f"http://127.0.0.1:{port}/docs", folder / "log", core) as pid:
+        targets = {
+            path: _answers(port, path, lambda asked, k=int(path[1:]): {"question": asked, "k": k})
+            for path in replies.PATHS
+        }
+        yield System(client, pid, targets)
+
+
+@asynccontextmanager
+async def litellm(upstream: int, folder: Path, core: int) -> AsyncIterator[System]:
+    """A LiteLLM proxy with one worker, without keys, database or callbacks. It does not retrieve: k0 is all it has."""
+    port, config = free_port(), folder / "config.yaml"
+    of_reader = {"model": f"hosted_vllm/{replies.MODEL}", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "-"}
+    # JSON is YAML.
+    config.write_text(json.dumps({"model_list": [{"model_name": replies.MODEL, "litellm_params": of_reader}]}))
+    env = command_environment(folder) | {
+        "LITELLM_OFFLINE_MODE": "true",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_MODE": "PRODUCTION",
+        "LITELLM_LOG": "ERROR",
+    }
+    command = [str(LITELLM), "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
+    command += ["--telemetry", "False"]
+    async with running(command, env, f"http://127.0.0.1:{port}/health/liveliness", folder / "log", core) as pid:
+        yield System("litellm", pid, {"k0": _chats(port)})
+
+
+Opener = Callable[[int, Path, int], AbstractAsyncContextManager[System]]
+OPENERS: dict[str, Opener] = {
+    "fetchwise": fetchwise,
+    "aiohttp": lambda *at: passthrough("aiohttp", *at),
+    "httpx": lambda *at: passthrough("httpx", *at),
+    "litellm": litellm,
+}
+
+
+async def _publish_gate(calibrators: Path, named: dict[str, str]) -> None:
+    """Put a certified artifact there that was fitted, as it says, on the simulated parts."""
+    settings = Settings(**named)  # type: ignore[arg-type]
+    async with open_parts(settings) as parts:
+        identity = (await parts.reader.identify()).within(
+            embedder=parts.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
+        )
+    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(calibrators)
+    store.publish(artifact)
+    store.promote(artifact.version)
+
+
+def _answers(
+    port: int, path: str, body: Callable[[str], dict[str, Any]], headers: Iterable[tuple[str, str]] = ()
+) -> Target:
+    """Questions to `/answer` that go down this path; a good reply says so."""
+    asked = (body(replies.question(path, number)) for number in range(QUESTIONS))
+    requests = tuple(request("/answer", orjson.dumps(one), headers) for one in asked)
+    return Target(port, requests, f'"k":{path[1:]},'.encode())
+
+
+def _chats(port: int) -> Target:
+    """The same questions as the gateway's probe puts them to the reader."""
+    body = {"max_tokens": 24, "temperature": 0, "logprobs": True, "top_logprobs": 20, "stop": ["\n"]}
+    requests = []
+    for number in range(QUESTIONS):
+        content = f"Answer the question in a few words.\n\nQuestion: {replies.question('k0', number)}"
+        chat = {"model": replies.MODEL, "messages": [{"role": "user", "content": content}]} | body
+        requests.append(request("/v1/chat/completions", orjson.dumps(chat)))
+    return Target(port, tuple(requests), b'"top_logprobs"')

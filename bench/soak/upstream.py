@@ -1,0 +1,200 @@
+"""A reader, an embedder and vectors behind one address: they stream, take their time, and fail when told to.
+
+How sure the reader is comes from the question's own words (see `Says`), so that whoever asks knows what should happen.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from app.adapters.artifact_store import ArtifactStore
+from app.parts import KS, open_parts
+from app.settings import Settings
+from tests.fakes.artifacts import a_fit, an_artifact
+from tests.fakes.reader import pieces, surely
+
+MODEL, EMBEDDER, COLLECTION = "soak-reader", "soak-embedder", "demo"
+# Thresholds that differ, so that a promotion changes what is done.
+VERSIONS = {"v1": (0.75, 0.5), "v2": (0.8, 0.4)}
+_DIMENSION = 64
+_ANSWER = "Saint Helier is the chief town of the island."
+_PASSAGE = "The island lies between two coasts, and its harbour was built of granite by masons from the mainland. " * 5
+
+
+class Says(StrEnum):
+    """Words of a question, and what the reader makes of it."""
+
+    K0 = "surely"
+    K1 = "perhaps"
+    K5 = "hardly"
+    ABSTAIN = "hopelessly"
+
+
+_SURE = {Says.K0: 0.9, Says.K1: 0.6, Says.K5: 0.3, Says.ABSTAIN: 0.1}
+# In a question too: each token then comes late enough for a client to leave before the last.
+SLOWLY = "slowly"
+_TOKEN_S = 0.03
+
+
+class Fault(StrEnum):
+    """What can be wrong with a part."""
+
+    REFUSES = "answers 503"
+    HANGS_UP = "hangs up"
+    TALKS_NONSENSE = "talks nonsense"
+
+
+class Upstream:
+    """Answers everything that a gateway asks of its three parts."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._failing: dict[str, Fault] = {}
+
+    @contextmanager
+    def failing(self, part: str, fault: Fault) -> Iterator[None]:
+        """Let a part (reader, embedder or vectors) fail meanwhile."""
+        self._failing[part] = fault
+        try:
+            yield
+        finally:
+            del self._failing[part]
+
+    def settings(self, calibrators: Path) -> dict[str, str]:
+        """The settings of a gateway on these parts."""
+        return {
+            "reader": self.url,
+            "reader_model": MODEL,
+            "vectors": self.url,
+            "embedder": self.url,
+            "embedder_model": EMBEDDER,
+            "collection": COLLECTION,
+            "calibrators": str(calibrators),
+        }
+
+    async def publish(self, calibrators: Path) -> ArtifactStore:
+        """Put artifacts there that match these parts, the first in force."""
+        settings = Settings(**self.settings(calibrators))  # type: ignore[arg-type]
+        async with open_parts(settings) as parts:
+            identity = (await parts.reader.identify()).within(
+                embedder=parts.embedder.name, collection=COLLECTION, max_tokens=settings.max_tokens, ks=KS
+            )
+        store = ArtifactStore(calibrators)
+        for version, thresholds in VERSIONS.items():
+            store.publish(an_artifact(version=version, identity=identity, policies={"graded": a_fit(*thresholds)}))
+        store.promote(next(iter(VERSIONS)))
+        return store
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer any request."""
+        body = json.loads(raw) if (raw := await request.read()) else {}
+        points = f"/collections/{COLLECTION}/points"
+        part, reply = "", dict[str, Any]()
+        match f"{request.method} {request.path.replace(points, '/points')}":
+            case "GET /v1/models":
+                part, reply = "reader", {"data": [{"id": MODEL, "max_model_len": 8192}]}
+            case "POST /tokenize":
+                part, reply = "reader", {"count": 3, "max_model_len": 8192, "tokens": [1, 2, 3]}
+            case "POST /v1/chat/completions":
+                return self._broken("reader", request) or await _generated(request, body)
+            case "POST /v1/embeddings":
+                vector = [1.0] + [0.0] * (_DIMENSION - 1)
+                entries = [{"index": index, "embedding": vector} for index in range(len(body["input"]))]
+                part, reply = "embedder", {"data": entries}
+            case "GET /collections":
+                part, reply = "vectors", _qdrant({"collections": [{"name": COLLECTION}]})
+            case "POST /points/count":
+                part, reply = "vectors", _qdrant({"count": 1000})
+            case "POST /points/query":
+                part, reply = "vectors", _qdrant({"points": [_point(number) for number in range(body["limit"])]})
+            case _:
+                raise web.HTTPNotFound
+        return self._broken(part, request) or web.json_response(reply)
+
+    def _broken(self, part: str, request: web.Request) -> web.Response | None:
+        match self._failing.get(part):
+            case Fault.REFUSES:
+                return web.json_response({"error": {"message": "busy"}}, status=503)
+            case Fault.TALKS_NONSENSE:
+                return web.Response(text="<html>", content_type="text/html")
+            case Fault.HANGS_UP:
+                assert request.transport is not None
+                request.transport.abort()
+                return web.Response()
+        return None
+
+
+async def _generated(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    content = body["messages"][-1]["content"]
+    said = next((one for one in Says if one.value in content), Says.K0)
+    # Reading helps, unless nothing does.
+    read = "[1] " in content
+    sure = 0.95 if read and said is not Says.ABSTAIN else _SURE[said]
+    tokens = [*pieces(_ANSWER), "<|im_end|>"]
+    usage = {"prompt_tokens": len(content) // 4, "completion_tokens": len(tokens)}
+    pause = _TOKEN_S if SLOWLY in content else 0.0
+    if not body.get("stream"):
+        await asyncio.sleep(pause * len(tokens))
+        entries = [_token(token, sure) for token in tokens]
+        choice = {"message": {"content": _ANSWER}, "logprobs": {"content": entries}, "finish_reason": "stop"}
+        return web.json_response({"choices": [choice], "usage": usage})
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    # Whoever is not waiting for the answer any more hangs up.
+    with suppress(ConnectionError):
+        await response.prepare(request)
+        for token in tokens:
+            await asyncio.sleep(pause)
+            await response.write(_event({"choices": [_chunk(token, sure, last=token is tokens[-1])]}))
+        await response.write(_event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
+    return response
+
+
+def _chunk(token: str, sure: float, *, last: bool) -> dict[str, Any]:
+    return {
+        "index": 0,
+        "delta": {"content": "" if last else token},
+        "logprobs": {"content": [_token(token, sure)]},
+        "finish_reason": "stop" if last else None,
+    }
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def _token(text: str, sure: float) -> dict[str, Any]:
+    logprobs = surely(sure)
+    top = [{"token": f"t{rank}", "logprob": logprob} for rank, logprob in enumerate(logprobs.top)]
+    return {"token": text, "logprob": logprobs.logprob, "bytes": list(text.encode()), "top_logprobs": top}
+
+
+def _point(number: int) -> dict[str, Any]:
+    payload = {"id": f"p{number}", "title": f"Island {number}", "text": _PASSAGE, "fields": {}, "terms": []}
+    return {"id": number, "version": 1, "score": 0.9 - 0.1 * number, "payload": payload}
+
+
+def _qdrant(result: dict[str, Any]) -> dict[str, Any]:
+    return {"result": result, "status": "ok", "time": 0.001}
+
+
+@asynccontextmanager
+async def upstream() -> AsyncIterator[Upstream]:
+    """Serve on a free port of the loopback address."""
+    parts = Upstream()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", parts.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    parts.url = f"http://{host}:{port}"
+    try:
+        yield parts
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,127 @@
+"""A gateway over fakes behind the server that serves it, on a real socket."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from app.cli.http_protocol import ServerConfig
+from tests.fakes.gateway import FakeGateway
+
+PATIENCE_S = 60
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are pytest's."""
+        yield
+
+
+@dataclass
+class Served:
+    """A server that runs, and how to stop it."""
+
+    port: int
+    server: uvicorn.Server
+    serving: asyncio.Task[None]
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator["Connection"]:
+        """A plain connection to it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield Connection(reader, writer)
+        finally:
+            writer.close()
+
+    def stop(self) -> None:
+        """Tell it to stop, as a signal would."""
+        self.server.should_exit = True
+
+
+@dataclass
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Connection:
+    """Bytes to and from the server."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def reply(self) -> Reply:
+        """The next reply: its body by its declared length."""
+        async with asyncio.timeout(PATIENCE_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
+            }
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return Reply(int(head[0].split()[1]), headers, body)
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes the connection."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.read()
+
+
+@asynccontextmanager
+async def served(gateway: FakeGateway) -> AsyncIterator[Served]:
+    """Serve it on a free port; whatever is still under way at the end is stopped."""
+    config = ServerConfig(gateway.app, gateway.settings)
+    # The fake gateway has opened what the lifespan opens.
+    config.lifespan = "off"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not server.started:  # noqa: ASYNC110 uvicorn has no event to wait for
+                    await asyncio.sleep(0.01)
+            yield Served(listener.getsockname()[1], server, serving)
+        finally:
+            server.should_exit = server.force_exit = True
+            await asyncio.wait([serving], timeout=PATIENCE_S)
+            for task in [*server.server_state.tasks]:
+                task.cancel()
+            await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
+
+
+def post(path: str, body: bytes, *, headers: str = "") -> bytes:
+    """A request with a whole body."""
+    return head(path, len(body), headers=headers) + body
+
+
+def head(path: str, length: int, *, headers: str = "") -> bytes:
+    """The head of a request whose body is still to come."""
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "host: gateway",
+        "content-type: application/json",
+        f"content-length: {length}",
+        *headers.splitlines(),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nhost: gateway\r\n\r\n"

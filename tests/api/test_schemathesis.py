@@ -1,0 +1,87 @@
+"""The OpenAPI document is true: whatever it allows, and much that it does not, is answered as it says."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from app.decision.access import Scope
+from app.main import create_app
+from app.settings import Settings
+from tests.fakes.keys import bearer, make_key
+
+from .running import Running, running_gateway
+
+BASE_URL = "http://gateway"
+EXAMPLES = 40
+# Fakes answer at once, but a busy machine may take a while to.
+PATIENCE_MS = 10_000
+CONFORMANCE = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
+
+
+@pytest.fixture(scope="module")
+def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway without keys."""
+    with running_gateway(tmp_path_factory.mktemp("open"), artifact={}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, list[dict[str, str]]]]:
+    """A gateway with keys, and the headers of callers: with every scope, with one, over their limit, and without."""
+    folder = tmp_path_factory.mktemp("keys")
+    chosen = [{"scopes": list(Scope)}, {"scopes": [Scope.OPERATE]}, {"scopes": list(Scope), "per_minute": 1}]
+    presented = [make_key(folder / "data" / "keys.json", f"key {n}", **one)[1] for n, one in enumerate(chosen)]
+    with running_gateway(folder, artifact={}) as running:
+        yield running, [*(bearer(one) for one in presented), {}]
+
+
+def check(case: schemathesis.Case, running: Running, **headers: str) -> int:
+    """Send what was made up, and hold the reply against the document; says the status."""
+    sent = requests.Request(**case.as_transport_kwargs(base_url=BASE_URL, headers=headers)).prepare()
+    assert sent.url is not None
+    reply = running.send(str(sent.method), sent.url, content=sent.body or b"", headers=dict(sent.headers))
+    # With parts that are well, no status of the 500s may come, documented or not.
+    case.validate_response(reply, checks=CONFORMANCE if _hurried(case, reply) else [not_a_server_error, *CONFORMANCE])
+    return reply.status_code
+
+
+def _hurried(case: schemathesis.Case, reply: httpx.Response) -> bool:
+    """Whether the parts got less time than was needed because so little was asked for."""
+    asked = case.body.get("timeout_ms") if isinstance(case.body, dict) else None
+    hurry = isinstance(asked, int) and asked < PATIENCE_MS
+    return hurry and reply.status_code == HTTPStatus.SERVICE_UNAVAILABLE and "timeout" in reply.text
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_without_keys(case: schemathesis.Case, open_to_all: Running) -> None:
+    """Nobody is asked for a key, and nothing comes that is not documented."""
+    assert check(case, open_to_all) not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES // 4, deadline=None, suppress_health_check=list(HealthCheck))
+def test_with_keys(case: schemathesis.Case, keys: tuple[Running, list[dict[str, str]]]) -> None:
+    """Whoever asks, with whatever key or none: nothing comes that is not documented."""
+    running, callers = keys
+    for headers in callers:
+        check(case, running, **headers)

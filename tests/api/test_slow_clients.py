@@ -1,0 +1,215 @@
+"""Clients that dawdle, and a server that stops: over real sockets, with short bounds."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from app.api.schemas import ErrorOut
+from app.cli.http_protocol import LONGEST_HEAD
+from tests.fakes.gateway import FakeGateway
+
+from .conftest import Open
+from .served import HEALTHZ, PATIENCE_S, Connection, Reply, head, post, served
+
+ASKED = "What is the capital of France?"
+BODY = json.dumps({"question": ASKED}).encode()
+SHORT_S = 0.2
+
+
+def check_shape(reply: Reply, status: int, kind: str) -> None:
+    assert (reply.status, reply.headers["content-type"]) == (status, "application/json")
+    assert reply.headers["connection"] == "close"
+    assert ErrorOut.model_validate(reply.json).error.type == kind
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /answer HTT",
+        b"POST /answer HTTP/1.1\r\nhost: gateway\r\nx-slow: ",
+        head("/answer", len(BODY)),
+        head("/answer", len(BODY)) + BODY[:-1],
+        head("/nowhere", 7),
+        b"POST /answer HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+    ids=["line", "head", "no body", "part of a body", "another route", "chunks"],
+)
+@pytest.mark.parametrize("used", [False, True], ids=["new connection", "used connection"])
+async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: bytes, used: bool) -> None:
+    """It is answered 408 in the one shape, the connection is closed, and no part was asked."""
+    async with (
+        open_gateway(receive_timeout_s=SHORT_S) as gateway,
+        served(gateway) as server,
+        server.connection() as slow,
+    ):
+        if used:
+            slow.send(HEALTHZ)
+            assert (await slow.reply()).status == 200
+        slow.send(sent)
+        reply = await slow.reply()
+        if b"/nowhere" in sent:
+            # Nobody needed the body to know that, and nobody waits for it any longer than for another.
+            assert reply.status == 404
+        else:
+            check_shape(reply, 408, "request_timeout")
+        assert await slow.rest() == b""
+        assert gateway.reader.calls == 0
+
+
+@pytest.mark.parametrize(("sent", "said"), [(b"", b""), (b"\r\n", b"HTTP/1.1 408 ")], ids=["nothing", "line breaks"])
+async def test_a_connection_on_which_nothing_is_asked(open_gateway: Open, sent: bytes, said: bytes) -> None:
+    """It is closed: browsers open some in advance, and attackers many."""
+    async with (
+        open_gateway(receive_timeout_s=SHORT_S) as gateway,
+        served(gateway) as server,
+        server.connection() as idle,
+    ):
+        idle.send(sent)
+        assert (await idle.rest())[:13] == said
+
+
+async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
+    """The bound is on the whole request, however diligently it trickles."""
+
+    async def trickle(connection: Connection) -> None:
+        for byte in b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 10_000:
+            connection.send(bytes([byte]))
+            await asyncio.sleep(0.01)
+
+    async with (
+        open_gateway(receive_timeout_s=SHORT_S) as gateway,
+        served(gateway) as server,
+        server.connection() as slow,
+    ):
+        trickling = asyncio.create_task(trickle(slow))
+        check_shape(await slow.reply(), 408, "request_timeout")
+        trickling.cancel()
+
+
+async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
+    """It is nobody's failure: the log says that the client left."""
+    with caplog.at_level(logging.INFO, logger="app.api.request_log"):
+        async with served(gateway) as server, server.connection() as leaving:
+            leaving.send(head("/answer", len(BODY)) + BODY[:-1])
+            async with asyncio.timeout(PATIENCE_S):
+                while not server.server.server_state.tasks:  # noqa: ASYNC110 uvicorn has no event to wait for
+                    await asyncio.sleep(0.01)
+                leaving.writer.close()
+                while not caplog.records:  # noqa: ASYNC110 nor has the log
+                    await asyncio.sleep(0.01)
+    assert [record.getMessage()[:17] for record in caplog.records] == ["POST /answer 499 "]
+
+
+async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
+    """Once a request is whole the bound is no longer on the client, also where it came in pieces."""
+    async with (
+        open_gateway(receive_timeout_s=SHORT_S) as gateway,
+        served(gateway) as server,
+        server.connection() as patient,
+    ):
+        gateway.reader.hang = True
+        patient.send(head("/answer", len(BODY)))
+        await asyncio.sleep(0)
+        patient.send(BODY)
+        async with asyncio.timeout(PATIENCE_S):
+            while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
+                await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(patient.reader.read(1), 3 * SHORT_S)
+        assert gateway.reader.cancelled == 0
+
+
+async def test_an_endless_head(gateway: FakeGateway) -> None:
+    """Nothing is kept of a head beyond any use."""
+    async with served(gateway) as server, server.connection() as endless:
+        endless.send(b"GET /healthz HTTP/1.1\r\nx-long: " + b"y" * (LONGEST_HEAD + 1))
+        check_shape(await endless.reply(), 431, "head_too_large")
+
+
+async def test_what_is_not_http(gateway: FakeGateway) -> None:
+    """Even that is answered in the one shape."""
+    async with served(gateway) as server, server.connection() as odd:
+        odd.send(b"\x16\x03\x01\x02\x00\x01")
+        check_shape(await odd.reply(), 400, "invalid_request")
+
+
+async def test_below_v1_the_shape_is_openais(open_gateway: Open) -> None:
+    """The path is known as soon as the head is."""
+    async with (
+        open_gateway(receive_timeout_s=SHORT_S) as gateway,
+        served(gateway) as server,
+        server.connection() as slow,
+    ):
+        slow.send(head("/v1/chat/completions", 100))
+        reply = await slow.reply()
+        assert reply.status == 408
+        assert reply.json["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def asking(gateway: FakeGateway, connection: Connection, **more: Any) -> None:
+    """Ask a question, and return once the reader works on it."""
+    gateway.reader.hang = True
+    connection.send(post("/answer", json.dumps({"question": ASKED} | more).encode()))
+    async with asyncio.timeout(PATIENCE_S):
+        while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def stopped(server: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await server.serving
+
+
+async def test_an_answer_under_way_ends_before_the_server_does(open_gateway: Open, monkeypatch: Any) -> None:
+    """Told to stop, it takes on nothing new, closes what is idle, and lets the answer end."""
+    go_on = asyncio.Event()
+    async with (
+        open_gateway(artifact={}) as gateway,
+        served(gateway) as server,
+        server.connection() as idle,
+        server.connection() as waiting,
+    ):
+        idle.send(HEALTHZ)
+        await idle.reply()
+        turn = gateway.reader._turn
+
+        async def held(*args: Any) -> None:
+            await go_on.wait()
+            await turn(*args)
+
+        monkeypatch.setattr(gateway.reader, "_turn", held)
+        await asking(gateway, waiting)
+        gateway.reader.hang = False
+        server.stop()
+        assert await idle.rest() == b""
+        with pytest.raises(ConnectionError):
+            async with server.connection():
+                pass
+        go_on.set()
+        reply = await waiting.reply()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        await stopped(server)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_outlasts_the_stop(open_gateway: Open, stream: bool) -> None:
+    """It is given up in the end, upstream too; its client is told so, or its stream is closed."""
+    async with (
+        open_gateway(artifact={}, shutdown_timeout_s=SHORT_S) as gateway,
+        served(gateway) as server,
+        server.connection() as waiting,
+    ):
+        await asking(gateway, waiting, stream=stream, policy="always", abstain=False)
+        server.stop()
+        if stream:
+            assert b"event: final" not in await waiting.rest()
+        else:
+            reply = await waiting.reply()
+            check_shape(reply, 503, "stopping")
+            assert reply.headers["retry-after"] == "1"
+        await stopped(server)
+        assert gateway.reader.cancelled == 1

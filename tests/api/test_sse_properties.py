@@ -1,0 +1,169 @@
+"""Whatever is asked and whatever the reader says: the events parse, come in order, and tell what a receipt tells."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from httpx_sse import EventSource
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from starlette.responses import JSONResponse
+
+from app.api.streaming import AnswerStream, ReceiptEvents
+from app.decision.policy import Decision, Reason
+from app.decision.record import DecisionRecord
+from app.errors import FetchwiseError, UpstreamUnavailable
+from app.ports import Listener, Passage
+from tests.fakes.records import a_record
+
+from .running import Running, running_gateway
+
+# Everything that can be sent as UTF-8: with line ends of all kinds, and what an event stream is made of.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
+    [
+        "\n\nevent: final\ndata: {}\n\n",
+        "a\rb",
+        "a\r\n\r\nb",
+        "\u2028\x85\x0b",
+        "data: [DONE]",
+        ": comment",
+        "\ufeff",
+        "\0",
+    ]
+)
+# Of every answer the first word, so that one that was withheld can be looked for.
+MARK = "zq9xv"
+QUESTION = "What is said?"
+ORDER = re.compile(r"dp{0,2}t*[fe]")
+SAME = ("answer", "action", "k", "confidence", "citations", "usage", "decision")
+
+Event = tuple[str, dict[str, Any]]
+
+
+def events_of(response: httpx.Response) -> list[Event]:
+    """The events as a client's parser hears them."""
+    return [(one.event, json.loads(one.data)) for one in EventSource(response).iter_sse()]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One gateway for all examples."""
+    with running_gateway(tmp_path_factory.mktemp("sse"), artifact={}) as one:
+        yield one
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the reader will say at each k and how surely, at which k it fails, and what is asked."""
+
+    said: str
+    sure: dict[int, float]
+    fails_at: int | None
+    asked: dict[str, Any]
+
+    def set_up(self, running: Running) -> None:
+        """Tell the fakes."""
+        reader = running.gateway.reader
+        for k, sure in self.sure.items():
+            reader.says(QUESTION, f"{MARK} {self.said}", k=k, sure=sure)
+        reader.fail_on_k = self.fails_at
+        reader.fail_with = None if self.fails_at is None else UpstreamUnavailable("reader", "gone")
+
+
+SCENES = st.builds(
+    Scene,
+    said=TEXT,
+    sure=st.fixed_dictionaries({k: st.sampled_from([0.1, 0.3, 0.6, 0.9]) for k in (0, 1, 5)}),
+    fails_at=st.sampled_from([None, None, None, 0, 1, 5]),
+    asked=st.fixed_dictionaries(
+        {
+            "policy": st.sampled_from(["graded", "binary", "utility", "always", "never"]),
+            "retrieval": st.sampled_from(["auto", "required", "forbidden"]),
+            "abstain": st.booleans(),
+        },
+        optional={"filter": st.sampled_from([{"lang": "en"}, {"lang": "nowhere"}]), "max_tokens": st.integers(1, 24)},
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scene=SCENES)
+def test_a_stream_tells_what_the_receipt_tells(running: Running, scene: Scene) -> None:
+    """In order, to exactly one end; the tokens are the answer, and a withheld one is not in it."""
+    scene.set_up(running)
+    body = {"question": QUESTION} | scene.asked
+    whole = running.send("POST", "/answer", json=body)
+    stream = running.send("POST", "/answer", json=body | {"stream": True})
+    if stream.status_code != 200:
+        assert (stream.status_code, stream.json()) == (whole.status_code, whole.json())
+        return
+    events = events_of(stream)
+    assert ORDER.fullmatch("".join(name[0] for name, _ in events)), events
+    tokens = "".join(data["text"] for name, data in events if name == "token")
+    end, last = events[-1]
+    if end == "error":
+        assert last == whole.json()
+        return
+    receipt = whole.json()
+    assert {name: last[name] for name in SAME} == {name: receipt[name] for name in SAME}
+    assert tokens.strip() == (receipt["answer"] or "")
+    assert bool(receipt["citations"]) <= any(name == "passages" for name, _ in events)
+    if receipt["action"] == "abstain":
+        assert not any(name == "token" for name, _ in events)
+        assert MARK not in stream.text
+
+
+# What a listener may hear; `decided` first, as nothing is said before.
+HEARD = st.lists(
+    st.builds(lambda text: ("token", text), TEXT) | st.builds(lambda text: ("passages", text), TEXT), max_size=8
+)
+ENDS = st.none() | st.sampled_from([UpstreamUnavailable, KeyError])
+
+
+@settings(max_examples=100, deadline=None)
+@given(heard=HEARD, end=ENDS)
+@example(heard=[("token", "\n\nevent: final\ndata: {}\n\n")], end=None)
+def test_whatever_a_listener_hears_is_parsed_back(heard: list[tuple[str, str]], end: type[Exception] | None) -> None:
+    """Event by event, in the order it was said, and one end; what was held is given back once."""
+    released: list[None] = []
+    stream = asyncio.run(_played(heard, end, lambda: released.append(None)))
+    events = events_of(httpx.Response(200, headers={"content-type": "text/event-stream"}, content=stream))
+    assert events[0][0] == "decision"
+    assert [(name, _text(data)) for name, data in events[1:-1]] == heard
+    assert events[-1][0] == ("final" if end is None else "error")
+    assert released == [None]
+
+
+def _text(data: dict[str, Any]) -> Any:
+    return data["passages"][0]["text"] if "passages" in data else data["text"]
+
+
+async def _played(heard: list[tuple[str, str]], end: type[Exception] | None, release: Callable[[], None]) -> bytes:
+    """The bytes of a stream whose work says this and then ends so."""
+
+    async def work(listener: Listener) -> DecisionRecord:
+        listener.decided(Decision(k=5, reason=Reason.UNCERTAIN, p0=0.5))
+        for kind, text in heard:
+            await asyncio.sleep(0)
+            if kind == "token":
+                listener.token(text)
+            else:
+                listener.found([Passage("p1", text, text)])
+        if end is not None:
+            raise end("reader", "gone\n\nevent: final\n\n")
+        return a_record()
+
+    def explain(error: FetchwiseError) -> JSONResponse:
+        return JSONResponse({"error": str(error)})
+
+    stream = AnswerStream(work, render=ReceiptEvents(), explain=explain, release=release)
+    await stream.begun()
+    said = b"".join([event async for event in stream.events()])
+    await stream.close()
+    await stream.close()
+    return said

@@ -1,0 +1,202 @@
+"""The breaker: when it opens, whom it lets through, and what it does not listen to."""
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app.adapters.breaker import Breaker
+from app.errors import UpstreamTimeout, UpstreamUnavailable
+
+FAILURE = UpstreamTimeout("reader", "the reader did not answer in time")
+RETRY_S = 10.0
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_breaker(clock: Clock, *, failures: int = 3) -> Breaker:
+    return Breaker("reader", failures=failures, retry_s=RETRY_S, clock=clock, dice=random.Random(7))
+
+
+def opened(clock: Clock, *, failures: int = 3) -> Breaker:
+    breaker = a_breaker(clock, failures=failures)
+    for _ in range(failures):
+        breaker.failed(breaker.admit(), FAILURE)
+    assert breaker.open
+    return breaker
+
+
+def due(clock: Clock) -> Breaker:
+    breaker = opened(clock)
+    clock.now += breaker.wait_s
+    return breaker
+
+
+def test_it_opens_after_so_many_failures_and_says_when_it_is_tried_again() -> None:
+    """Who is refused learns how often it failed and how long to wait, in the words and in whole seconds."""
+    clock = Clock()
+    breaker = opened(clock)
+    with pytest.raises(
+        UpstreamUnavailable, match=r"3 of its last 6 calls failed; it is tried again in \d+ s"
+    ) as refused:
+        breaker.admit()
+    assert refused.value.upstream == "reader"
+    assert refused.value.retry_after_s is not None
+    assert RETRY_S <= refused.value.retry_after_s <= 1.5 * RETRY_S
+
+
+def test_half_of_the_calls_failing_opens_it_and_a_third_does_not() -> None:
+    """A part that fails now and then is still asked."""
+    breaker = a_breaker(Clock())
+    for call in range(300):
+        period = breaker.admit()
+        breaker.failed(period, FAILURE) if call % 3 == 0 else breaker.succeeded(period)
+    assert not breaker.open
+    for _ in range(3):
+        breaker.succeeded(breaker.admit())
+        breaker.failed(breaker.admit(), FAILURE)
+    assert breaker.open
+
+
+def test_one_call_at_a_time_is_the_trial() -> None:
+    """After the pause one is let through; the others wait for what becomes of it."""
+    breaker = due(Clock())
+    breaker.admit()
+    with pytest.raises(UpstreamUnavailable, match="being tried again now"):
+        breaker.admit()
+
+
+def test_a_trial_that_succeeds_closes_it_with_nothing_held_against_the_part() -> None:
+    """It takes as many failures as before to open it again."""
+    breaker = due(Clock())
+    breaker.succeeded(breaker.admit())
+    for _ in range(2):
+        breaker.failed(breaker.admit(), FAILURE)
+    assert not breaker.open
+
+
+def test_a_trial_that_fails_opens_it_anew() -> None:
+    """One failure is enough then, and the pause begins again."""
+    clock = Clock()
+    breaker = due(clock)
+    breaker.failed(breaker.admit(), FAILURE)
+    assert breaker.wait_s >= RETRY_S
+    with pytest.raises(UpstreamUnavailable):
+        breaker.admit()
+
+
+def test_a_trial_that_was_given_up_lets_the_next_one_try() -> None:
+    """A client that leaves proves nothing, and must not keep the part out for good."""
+    breaker = due(Clock())
+    breaker.withdrawn(breaker.admit())
+    breaker.succeeded(breaker.admit())
+    assert not breaker.open
+
+
+def test_who_began_before_a_change_is_not_listened_to() -> None:
+    """A late failure does not open it again, a late success does not close it, and neither ends another's trial."""
+    clock = Clock()
+    breaker = a_breaker(clock)
+    late = [breaker.admit() for _ in range(10)]
+    for _ in range(3):
+        breaker.failed(breaker.admit(), FAILURE)
+    breaker.succeeded(late.pop())
+    assert breaker.open
+    clock.now += breaker.wait_s
+    trial = breaker.admit()
+    breaker.withdrawn(late.pop())
+    with pytest.raises(UpstreamUnavailable):
+        breaker.admit()
+    breaker.succeeded(trial)
+    for period in late:
+        breaker.failed(period, FAILURE)
+    assert not breaker.open
+
+
+@settings(max_examples=100, stateful_step_count=50, deadline=None)
+class AnyTraffic(RuleBasedStateMachine):
+    """Whatever calls come and however they end, the rules hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.changes: list[bool] = []
+        self.breaker = Breaker(
+            "reader",
+            failures=3,
+            retry_s=RETRY_S,
+            clock=self.clock,
+            dice=random.Random(1),
+            on_change=lambda: self.changes.append(self.breaker.open),
+        )
+        self.ordinary: list[int] = []
+        self.trial: int | None = None
+        self.opened_at = 0.0
+
+    @rule()
+    def begin(self) -> None:
+        was_open = self.breaker.open
+        may = not was_open or (self.trial is None and self.breaker.wait_s == 0)
+        assert was_open is False or self.breaker.due is may
+        if not may:
+            with pytest.raises(UpstreamUnavailable) as refused:
+                self.breaker.admit()
+            assert 1 <= (refused.value.retry_after_s or 0) <= 1.5 * RETRY_S
+            return
+        period = self.breaker.admit()
+        if was_open:
+            assert self.clock.now - self.opened_at >= RETRY_S
+            self.trial = period
+        else:
+            self.ordinary.append(period)
+
+    @precondition(lambda self: self.ordinary)
+    @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "withdrawn"]))
+    def end_ordinary(self, data: st.DataObject, end: str) -> None:
+        period = self.ordinary.pop(data.draw(st.integers(0, len(self.ordinary) - 1)))
+        was_open, waited = self.breaker.open, self.breaker.wait_s
+        self.end(period, end)
+        if was_open:
+            assert self.breaker.open
+            assert self.breaker.wait_s == waited
+        elif end != "failed":
+            assert not self.breaker.open
+
+    @precondition(lambda self: self.trial is not None)
+    @rule(end=st.sampled_from(["succeeded", "failed", "withdrawn"]))
+    def end_trial(self, end: str) -> None:
+        assert self.trial is not None
+        period, self.trial = self.trial, None
+        self.end(period, end)
+        assert self.breaker.open is (end != "succeeded")
+
+    @rule(seconds=st.sampled_from([1.0, RETRY_S, 2 * RETRY_S]))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @invariant()
+    def what_was_told_is_so(self) -> None:
+        assert (self.changes[-1] if self.changes else False) is self.breaker.open
+        assert self.breaker.wait_s <= 1.5 * RETRY_S
+
+    def end(self, period: int, end: str) -> None:
+        changes = len(self.changes)
+        if end == "failed":
+            self.breaker.failed(period, FAILURE)
+        else:
+            getattr(self.breaker, end)(period)
+        if len(self.changes) > changes and self.breaker.open:
+            self.opened_at = self.clock.now
+
+
+TestAnyTraffic = AnyTraffic.TestCase

@@ -1,0 +1,177 @@
+"""Calls to remote parts: what is tried again, what never is, and how a part that fails is left alone."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from app.adapters.resilience import Link, Resilience, ResilientEmbedder, ResilientVectors
+from app.errors import UnknownCollection, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.retriever import FakeRetriever
+
+AWHILE = 3600.0
+
+
+def resilience(*, failures: int = 100, retry_s: float = AWHILE, retries: int = 1) -> Resilience:
+    return Resilience(failures=failures, retry_s=retry_s, retries=retries, at_once=10)
+
+
+class Part:
+    """Fails with each of `ends` in turn, then answers; counts the calls."""
+
+    def __init__(self, *ends: Exception) -> None:
+        self.ends = list(ends)
+        self.calls = 0
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        await asyncio.sleep(0)
+        if self.ends:
+            raise self.ends.pop(0)
+        return "answer"
+
+
+GONE = UpstreamUnavailable("vectors", "gone")
+
+
+@pytest.mark.parametrize("error", [GONE, UpstreamBadReply("vectors", "nonsense")])
+async def test_a_cheap_call_that_failed_is_tried_again(error: UpstreamError) -> None:
+    """One failure is not seen by the asker, and is counted."""
+    retried: list[str] = []
+    made = resilience()
+    made.watch(lambda *_: None, retried.append)
+    part = Part(error)
+    assert await made.link("vectors").call(part) == "answer"
+    assert (part.calls, retried) == (2, ["vectors"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamTimeout("vectors", "late"),
+        UpstreamUnavailable("vectors", "come back later", retry_after_s=1),
+        UnknownCollection("no such collection"),
+    ],
+)
+async def test_what_is_slow_or_wrong_is_never_tried_again(error: Exception) -> None:
+    """A second call would double the load of a slow part, come before it wants one, or fail in the same way."""
+    part = Part(error)
+    with pytest.raises(type(error)):
+        await resilience(retries=3).link("vectors").call(part)
+    assert part.calls == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_a_call_is_tried_again_so_often_and_no_more(retries: int) -> None:
+    """The setting is the number of retries, and the last failure is what the caller sees."""
+    part = Part(*(UpstreamUnavailable("vectors", f"failure {number}") for number in range(1, 9)))
+    with pytest.raises(UpstreamUnavailable, match=f"failure {retries + 1}"):
+        await resilience(retries=retries).link("vectors").call(part)
+    assert part.calls == retries + 1
+
+
+async def test_a_storm_is_not_amplified() -> None:
+    """Where everything fails, retries add a tenth to the calls, after the first few."""
+    link = resilience(failures=1000).link("vectors")
+    part = Part(*[GONE] * 1000)
+    for _ in range(400):
+        with pytest.raises(UpstreamUnavailable):
+            await link.call(part)
+    assert 400 + 10 <= part.calls <= 400 + 10 + 40
+
+
+async def test_a_part_that_keeps_failing_is_left_alone_and_tried_again_later() -> None:
+    """Refused at once while the breaker is open; the next call after the pause closes it."""
+    shares: list[tuple[str, float]] = []
+    made = resilience(failures=2, retry_s=0.05, retries=0)
+    link = made.link("vectors")
+    made.watch(lambda upstream, share: shares.append((upstream, share)), lambda _: None)
+    part = Part(GONE, GONE)
+    for _ in range(2):
+        with pytest.raises(UpstreamUnavailable, match="gone"):
+            await link.call(part)
+    with pytest.raises(UpstreamUnavailable, match="is left alone") as refused:
+        await link.call(part)
+    assert (part.calls, refused.value.retry_after_s) == (2, 1)
+    await asyncio.sleep(0.1)
+    assert await link.call(part) == "answer"
+    assert shares == [("vectors", 0.0), ("vectors", 1.0), ("vectors", 0.0)]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_requests_that_are_wrong_or_given_up_do_not_open_it(answered: bool) -> None:
+    """Only the part's own failures count: no caller can shut others out."""
+    link = resilience(failures=2).link("vectors")
+    for _ in range(10):
+        if answered:
+            with pytest.raises(UnknownCollection):
+                await link.call(Part(UnknownCollection("no such collection")))
+        else:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await link.call(lambda: asyncio.sleep(AWHILE))
+    assert await link.call(Part()) == "answer"
+
+
+async def tripped(made: Resilience, upstream: str) -> Link:
+    """A link whose breaker is open."""
+    link = made.link(upstream)
+    with pytest.raises(UpstreamUnavailable):
+        await link.call(Part(GONE))
+    return link
+
+
+async def test_a_ping_goes_past_the_breaker_and_closes_it_once_the_pause_is_over() -> None:
+    """Health is told as it is; without questions a part comes back all the same."""
+    soon = await tripped(resilience(failures=1, retry_s=0.001, retries=0), "embedder")
+    later = await tripped(resilience(failures=1, retries=0), "embedder")
+    await asyncio.sleep(0.05)
+    for link in (soon, later):
+        await link.ping(Part())
+        with pytest.raises(UpstreamUnavailable, match="gone"):
+            await link.ping(Part(GONE))
+    assert await soon.call(Part()) == "answer"
+    with pytest.raises(UpstreamUnavailable, match="is left alone"):
+        await later.call(Part())
+
+
+def broken(part: FakeEmbedder | FakeRetriever) -> Callable[[], None]:
+    part.fail_with = UpstreamTimeout("embedder", "late")
+    return lambda: setattr(part, "fail_with", None)
+
+
+async def test_an_embedder_is_left_alone_by_questions_and_not_by_ingestion() -> None:
+    """Ingestion must hear of every failure, and may wait."""
+    inner = FakeEmbedder()
+    embedder = ResilientEmbedder(inner, resilience(failures=1).link("embedder"))
+    assert (embedder.name, embedder.dimension) == (inner.name, inner.dimension)
+    mend = broken(inner)
+    with pytest.raises(UpstreamTimeout):
+        await embedder.embed_query("a question")
+    mend()
+    with pytest.raises(UpstreamUnavailable, match="is left alone"):
+        await embedder.embed_query("a question")
+    assert len(await embedder.embed_passages(["a", "b"])) == 2
+    await embedder.ping()
+    await embedder.close()
+    assert inner.closed
+
+
+async def test_vectors_are_left_alone_by_questions_and_not_by_ingestion() -> None:
+    """The writing side passes through."""
+    inner = FakeRetriever()
+    vectors = ResilientVectors(inner, resilience(failures=1).link("vectors"))
+    await vectors.create("docs", dimension=2)
+    mend = broken(inner)
+    with pytest.raises(UpstreamTimeout):
+        await vectors.search("docs", [1.0, 0.0], limit=1)
+    mend()
+    with pytest.raises(UpstreamUnavailable, match="is left alone"):
+        await vectors.search("docs", [1.0, 0.0], limit=1)
+    assert await vectors.known("docs", ["a"]) == set()
+    await vectors.add("docs", [], [])
+    assert await vectors.count("docs") == 0
+    await vectors.ping()
+    await vectors.close()
+    assert inner.closed

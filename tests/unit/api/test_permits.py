@@ -1,0 +1,216 @@
+"""Permits and the line before them: never too many at once, first come first served, and none ever lost."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api.limits import Permits, retry_after_s
+from app.errors import Overloaded
+
+FOREVER_S = 3600.0
+
+
+class Watched:
+    """Permits, and what was told about them."""
+
+    def __init__(self, count: int, places: int, *, longest_wait_s: float = FOREVER_S) -> None:
+        self.held = self.shed = self.queued = 0
+        self.waits: list[float] = []
+        self.permits = Permits(
+            count,
+            places=places,
+            longest_wait_s=longest_wait_s,
+            on_began=lambda: self._hold(1),
+            on_ended=lambda: self._hold(-1),
+            on_shed=self._one_shed,
+            on_queued=self._length,
+            on_waited=self.waits.append,
+        )
+
+    def _hold(self, change: int) -> None:
+        self.held += change
+
+    def _one_shed(self) -> None:
+        self.shed += 1
+
+    def _length(self, length: int) -> None:
+        self.queued = length
+
+
+async def turns() -> None:
+    """Let everything run that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Schedule:
+    """Questions that come, end, and are given up in any order; each checks what must always hold."""
+
+    def __init__(self, count: int, places: int) -> None:
+        self.count, self.places = count, places
+        self.watched = Watched(count, places)
+        self.running: dict[int, asyncio.Event] = {}
+        self.asked: dict[int, asyncio.Task[None]] = {}
+        self.waiting: list[int] = []
+        self.refused: list[int] = []
+        self.numbers: Iterator[int] = iter(range(10_000))
+
+    async def _ask(self, number: int) -> None:
+        permits = self.watched.permits
+        if not permits.take():
+            self.waiting.append(number)
+            try:
+                await permits.wait(None)
+            except Overloaded:
+                self.waiting.remove(number)
+                self.refused.append(number)
+                return
+            except asyncio.CancelledError:
+                self.waiting.remove(number)
+                raise
+            assert self.waiting[0] == number, "somebody was faster than one who came first"
+            self.waiting.remove(number)
+        end = self.running[number] = asyncio.Event()
+        assert len(self.running) <= self.count
+        try:
+            await end.wait()
+        finally:
+            del self.running[number]
+            permits.give_back()
+
+    def come(self) -> None:
+        number = next(self.numbers)
+        self.asked[number] = asyncio.create_task(self._ask(number))
+
+    def end(self, which: int) -> None:
+        if self.running:
+            list(self.running.values())[which % len(self.running)].set()
+
+    def leave(self, which: int) -> None:
+        under_way = [task for task in self.asked.values() if not task.done()]
+        if under_way:
+            under_way[which % len(under_way)].cancel()
+
+    def check(self) -> None:
+        """Once everything has come to rest."""
+        assert len(self.running) <= self.count
+        assert len(self.waiting) <= self.places
+        # Nobody waits beside a free permit: that is what a lost one would look like.
+        assert not self.waiting or len(self.running) == self.count
+        assert self.watched.held == len(self.running)
+        assert self.watched.queued == len(self.waiting)
+        assert self.watched.shed == len(self.refused)
+        assert self.watched.permits.full == (len(self.running) == self.count and len(self.waiting) == self.places)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["come", "come", "end", "leave", "rest"]), st.integers(0, 20)), min_size=1, max_size=60
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(count=st.integers(1, 3), places=st.integers(0, 4), steps=STEPS)
+def test_any_schedule(count: int, places: int, steps: list[tuple[str, int]]) -> None:
+    """Whoever comes, ends or leaves, also several at once: the invariants hold, and all permits come back."""
+
+    async def carried_out() -> None:
+        schedule = Schedule(count, places)
+        for step, which in steps:
+            match step:
+                case "come":
+                    schedule.come()
+                case "end":
+                    schedule.end(which)
+                case "leave":
+                    schedule.leave(which)
+                case "rest":
+                    await turns()
+                    schedule.check()
+            if which % 2:
+                await asyncio.sleep(0)
+        for task in schedule.asked.values():
+            task.cancel()
+        await asyncio.gather(*schedule.asked.values(), return_exceptions=True)
+        schedule.check()
+        assert all(schedule.watched.permits.take() for _ in range(count))
+        assert not schedule.watched.permits.take()
+
+    asyncio.run(carried_out())
+
+
+async def test_a_permit_handed_to_one_who_leaves_goes_on_to_the_next() -> None:
+    """Given back and cancelled in the same moment: the second in line has it, and nobody lost it."""
+    watched = Watched(1, 2)
+    assert watched.permits.take()
+    first, second = (asyncio.create_task(watched.permits.wait(None)) for _ in range(2))
+    await turns()
+    watched.permits.give_back()
+    first.cancel()
+    await turns()
+    assert first.cancelled()
+    assert second.done()
+    assert (watched.held, watched.queued) == (1, 0)
+    watched.permits.give_back()
+    assert watched.held == 0
+
+
+@pytest.mark.parametrize("until_s", [None, FOREVER_S])
+async def test_who_waits_too_long_is_refused(until_s: float | None) -> None:
+    """After the longest wait the place is free again, and the refusal is counted like any other."""
+    watched = Watched(1, 1, longest_wait_s=0.01)
+    assert watched.permits.take()
+    until = None if until_s is None else asyncio.get_running_loop().time() + until_s
+    with pytest.raises(Overloaded):
+        await watched.permits.wait(until)
+    assert (watched.queued, watched.shed, len(watched.waits)) == (0, 1, 1)
+    assert watched.waits[0] >= 0.01
+    watched.permits.give_back()
+    assert watched.permits.take()
+
+
+async def test_nobody_waits_beyond_the_deadline() -> None:
+    """The time in line is part of the time that a question has."""
+    watched = Watched(1, 1)
+    assert watched.permits.take()
+    with pytest.raises(Overloaded):
+        await watched.permits.wait(asyncio.get_running_loop().time() + 0.01)
+
+
+async def test_a_wait_says_how_long_it_was() -> None:
+    """It belongs to the time that the answer took."""
+    watched = Watched(1, 1)
+    assert watched.permits.take()
+    asyncio.get_running_loop().call_later(0.02, watched.permits.give_back)
+    assert await watched.permits.wait(None) >= 0.02
+
+
+async def test_a_free_permit_is_taken_without_a_wait() -> None:
+    """Nothing but a count changes."""
+    watched = Watched(2, 1)
+    assert watched.permits.take()
+    assert (watched.held, watched.queued, watched.waits) == (1, 0, [])
+
+
+def test_refusals_are_said_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """One line at once, and then one every few seconds with how many there were."""
+    now = 100.0
+    monkeypatch.setattr("app.api.limits.time.monotonic", lambda: now)
+    watched = Watched(1, 0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(500):
+            watched.permits.refuse()
+        now += 60
+        watched.permits.refuse()
+    said: list[Any] = [record.args for record in caplog.records]
+    assert said == [(1,), (500,)]
+
+
+@pytest.mark.parametrize(("longest_wait_s", "seconds"), [(0.1, 1), (1.0, 1), (2.5, 3)])
+def test_retry_after_is_whole_seconds(longest_wait_s: float, seconds: int) -> None:
+    """At least one, and long enough for the line to have moved on."""
+    assert retry_after_s(longest_wait_s) == seconds

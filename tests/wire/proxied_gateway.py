@@ -1,0 +1,78 @@
+"""The whole gateway over real adapters, with a fault-injecting proxy before each part."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.main import create_app
+from app.parts import KS, open_parts
+from app.settings import Settings
+from tests.fakes.artifacts import an_artifact
+from tests.fakes.gateway import CORPUS, client_of, publish
+from tests.wire.embedding_server import embedding_server
+from tests.wire.fault_proxy import FaultProxy, fault_proxy
+from tests.wire.qdrant_server import qdrant_server
+from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedGateway:
+    """A running gateway, a client in front of it, and the proxies before its parts."""
+
+    client: httpx.AsyncClient
+    readers: tuple[FaultProxy, ...]
+    embedder: FaultProxy
+    vectors: FaultProxy
+    servers: tuple[ReaderServer, ...]
+
+    def proxy(self, upstream: str) -> FaultProxy:
+        """The proxy before a part; of several readers, before the first."""
+        return {"reader": self.readers[0], "embedder": self.embedder, "vectors": self.vectors}[upstream]
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """One number of /metrics."""
+        told = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        text = (await self.client.get("/metrics")).text
+        (line,) = [line for line in text.splitlines() if line.startswith(f"fetchwise_{name}{{{told}}} ")]
+        return float(line.rpartition(" ")[2])
+
+
+@asynccontextmanager
+async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -> AsyncIterator[ProxiedGateway]:
+    """Run it, with a calibrator that matches."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(reader_server(Dialect.VLLM)) for _ in range(replicas)]
+        embeddings = await stack.enter_async_context(embedding_server())
+        qdrant = await stack.enter_async_context(qdrant_server("demo", CORPUS[:5]))
+        readers = [await stack.enter_async_context(fault_proxy(server.url)) for server in servers]
+        embedder = await stack.enter_async_context(fault_proxy(embeddings.url))
+        vectors = await stack.enter_async_context(fault_proxy(qdrant.url))
+        settings = Settings(
+            **{
+                "calibrators": tmp_path / "calibrators",
+                "data_dir": tmp_path / "data",
+                "reader": ",".join(proxy.url for proxy in readers),
+                "reader_model": MODEL,
+                "embedder": embedder.url,
+                "embedder_model": "hashed-words",
+                "vectors": vectors.url,
+                # Long enough for a healthy part of a busy machine.
+                "reader_timeout_s": 1.5,
+                "embedder_timeout_s": 1.5,
+                "vectors_timeout_s": 1.5,
+            }
+            | chosen
+        )
+        async with open_parts(settings) as parts:
+            running = (await parts.reader.identify()).within(
+                embedder=parts.embedder.name, collection="demo", max_tokens=settings.max_tokens, ks=KS
+            )
+        publish(settings.calibrators, an_artifact(identity=running))
+        app = create_app(settings)
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        client = await stack.enter_async_context(client_of(app))
+        yield ProxiedGateway(client, tuple(readers), embedder, vectors, tuple(servers))

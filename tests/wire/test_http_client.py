@@ -1,0 +1,349 @@
+"""The client of the parts behind the gateway, against servers that are right, slow, broken or not HTTP at all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from app.adapters.http_client import HttpClient, Refused
+from app.correlation import outgoing
+from app.errors import (
+    ConfigurationError,
+    FetchwiseError,
+    UpstreamBadReply,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from tests.wire.servers import (
+    Reply,
+    Server,
+    answer,
+    answer_json,
+    cut_short,
+    dripping,
+    free_port,
+    hang_up,
+    reset,
+    serving,
+    slow,
+)
+
+KEY = "sk-very-secret"
+Ask = Callable[[HttpClient], Awaitable[bytes]]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """A server that answers with an object unless told otherwise."""
+    async with serving(answer_json(200, {"well": True})) as running:
+        yield running
+
+
+@asynccontextmanager
+async def connected(
+    url: str, *, upstream: str = "reader", key: str = KEY, timeout_s: float = 30.0
+) -> AsyncIterator[HttpClient]:
+    """A client with a key, closed afterwards."""
+    client = HttpClient(upstream, url, headers={"authorization": f"Bearer {key}"}, secret=key, timeout_s=timeout_s)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[HttpClient]:
+    """A client of that server."""
+    async with connected(server.url) as made:
+        yield made
+
+
+async def whole(client: HttpClient) -> bytes:
+    """Ask for a reply in one piece."""
+    return await client.request("POST", "/ask", {"question": "who?"})
+
+
+async def streamed(client: HttpClient) -> bytes:
+    """Ask for a reply as it comes."""
+    async with client.stream("/ask", {"question": "who?"}) as lines:
+        return b"".join([line async for line in lines])
+
+
+BOTH_WAYS = pytest.mark.parametrize("ask", [whole, streamed])
+
+
+@BOTH_WAYS
+async def test_what_is_sent(server: Server, client: HttpClient, ask: Ask) -> None:
+    """A question is JSON with the key, to the path after the address, and asks for a reply that is not compressed."""
+    assert await ask(client) == b'{"well": true}'
+    [request] = server.requests
+    assert (request.method, request.path, request.json) == ("POST", "/ask", {"question": "who?"})
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["accept-encoding"] == "identity"
+
+
+async def test_a_stream_says_that_its_connection_ends(server: Server, client: HttpClient) -> None:
+    """No connection is kept after a stream, and every one after a whole reply."""
+    await whole(client)
+    await streamed(client)
+    assert [request.headers.get("connection") for request in server.requests] == [None, "close"]
+
+
+@BOTH_WAYS
+async def test_the_headers_of_the_stage_go_along(server: Server, client: HttpClient, ask: Ask) -> None:
+    """What ties the calls of one request together is sent with each of them, and with none outside of it."""
+    token = outgoing.set({"traceparent": "00-1-2-01"})
+    await ask(client)
+    outgoing.reset(token)
+    await ask(client)
+    assert [request.headers.get("traceparent") for request in server.requests] == ["00-1-2-01", None]
+
+
+async def test_reading_sends_no_body(server: Server, client: HttpClient) -> None:
+    """A GET has its key and no body."""
+    assert client.parsed(await client.request("GET", "/v1/models")) == {"well": True}
+    [request] = server.requests
+    assert (request.method, request.path, request.body) == ("GET", "/v1/models", b"")
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_cookies_are_not_kept(server: Server, client: HttpClient) -> None:
+    """What a server sets on one caller's question is not sent with the next one's."""
+    server.reply = answer(200, b"{}", set_cookie="session=1")
+    await whole(client)
+    await whole(client)
+    assert all("cookie" not in request.headers for request in server.requests)
+
+
+@BOTH_WAYS
+async def test_a_redirect_is_not_followed(server: Server, client: HttpClient, ask: Ask) -> None:
+    """Question and key are not carried to wherever a server points."""
+    server.reply = answer(307, b"", location=f"{server.url}/elsewhere")
+    with pytest.raises(Refused) as caught:
+        await ask(client)
+    assert caught.value.status == 307
+    assert len(server.requests) == 1
+
+
+@BOTH_WAYS
+async def test_a_refusal_is_quoted_without_the_key(server: Server, client: HttpClient, ask: Ask) -> None:
+    """A status other than 200 comes with what the server said, and with the key struck out of it."""
+    server.reply = answer(401, f"Incorrect API key provided: {KEY}".encode())
+    with pytest.raises(Refused) as caught:
+        await ask(client)
+    assert caught.value.body == b"Incorrect API key provided: ***"
+
+
+MEANINGS: dict[int, type[UpstreamError]] = {
+    201: UpstreamBadReply,
+    307: UpstreamBadReply,
+    400: UpstreamBadReply,
+    401: UpstreamUnavailable,
+    403: UpstreamUnavailable,
+    404: UpstreamBadReply,
+    408: UpstreamTimeout,
+    422: UpstreamBadReply,
+    429: UpstreamUnavailable,
+    500: UpstreamUnavailable,
+    502: UpstreamUnavailable,
+    503: UpstreamUnavailable,
+    504: UpstreamTimeout,
+}
+
+
+@pytest.mark.parametrize("status", MEANINGS)
+@pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
+def test_what_a_status_means(upstream: str, status: int) -> None:
+    """Each status is the one error that fits, names the part, and says what to mend where that is the key."""
+    client = HttpClient(upstream, "http://127.0.0.1:1", headers={}, secret=None, timeout_s=1.0)
+    error = client.meaning(Refused(status, b"", None), "so it said")
+    assert isinstance(error, UpstreamError)
+    assert (type(error), error.upstream) == (MEANINGS[status], upstream)
+    said = f"FETCHWISE_{upstream.upper()}_API_KEY" if status in {401, 403} else "so it said"
+    assert str(status) in str(error)
+    assert said in str(error)
+
+
+@pytest.mark.parametrize(
+    ("header", "wait"), [("3", 3), ("", None), ("-1", None), ("Fri, 01 Jan 2027", None), ("9" * 40, None)]
+)
+async def test_how_long_to_leave_it_alone(server: Server, client: HttpClient, header: str, wait: int | None) -> None:
+    """Seconds that an overloaded server asks for are passed on; a date or nonsense is not."""
+    server.reply = answer(429, b"", retry_after=header)
+    with pytest.raises(Refused) as caught:
+        await whole(client)
+    error = client.meaning(caught.value, "")
+    assert isinstance(error, UpstreamUnavailable)
+    assert error.retry_after_s == wait
+
+
+async def not_http(writer: asyncio.StreamWriter) -> None:
+    """Answer in another protocol."""
+    writer.write(b"220 mail.example ESMTP\r\n")
+
+
+BROKEN: dict[str, tuple[Reply, type[UpstreamError], str]] = {
+    "silent": (slow(answer(200, b"{}"), 30), UpstreamTimeout, "in time"),
+    "dripping": (dripping(b"{}" * 1000, 0.05), UpstreamTimeout, "in time"),
+    "hangs up": (hang_up, UpstreamUnavailable, "broke"),
+    "reset": (reset, UpstreamUnavailable, "broke"),
+    "cut short": (cut_short(b"{}"), UpstreamUnavailable, "broke"),
+    "not HTTP": (not_http, UpstreamBadReply, "HTTP"),
+}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_no_whole_reply(server: Server, fault: str, ask: Ask) -> None:
+    """Whatever keeps a reply from coming whole and in time is one error of ours, without the key."""
+    server.reply, expected, message = BROKEN[fault]
+    # Patience on a busy machine, except where a timeout is what is waited for.
+    async with connected(server.url, timeout_s=0.5 if expected is UpstreamTimeout else 30.0) as client:
+        with pytest.raises(UpstreamError, match=message) as caught:
+            await ask(client)
+    assert (type(caught.value), caught.value.upstream) == (expected, "reader")
+    assert caught.value.__cause__ is not None
+    assert KEY not in str(caught.value)
+
+
+@BOTH_WAYS
+async def test_nobody_listens(ask: Ask) -> None:
+    """A port without a server is unavailable."""
+    async with connected(f"http://127.0.0.1:{free_port()}") as client:
+        with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
+            await ask(client)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[", "nonsense", "ftp://reader"])
+@pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
+async def test_an_address_that_cannot_be_called(url: str, upstream: str) -> None:
+    """A malformed address is the operator's to mend, and the message names the setting."""
+    async with connected(url, upstream=upstream) as client:
+        with pytest.raises(ConfigurationError, match=f"FETCHWISE_{upstream.upper()}"):
+            await whole(client)
+
+
+async def test_a_key_that_no_header_can_carry(server: Server) -> None:
+    """A key with a line break is refused without being quoted."""
+    async with connected(server.url, key="sk-1\r\nx: y") as client:
+        with pytest.raises(UpstreamBadReply) as caught:
+            await whole(client)
+    assert "sk-1" not in str(caught.value)
+    assert server.requests == []
+
+
+async def test_a_text_that_cannot_be_sent(server: Server, client: HttpClient) -> None:
+    """Half a character (a lone surrogate) is refused before anything is sent."""
+    with pytest.raises(UpstreamBadReply, match="cannot be sent"):
+        await client.request("POST", "/ask", {"question": "who \ud800?"})
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("raw", [b"", b"<html>", b'{"half": ', b"\xff\xfe{}", b"[" * 100_000], ids=lambda raw: raw[:9])
+def test_what_is_not_json(raw: bytes) -> None:
+    """A body that is no JSON is a bad reply of the part that sent it."""
+    client = HttpClient("embedder", "http://127.0.0.1:1", headers={}, secret=None, timeout_s=1.0)
+    with pytest.raises(UpstreamBadReply, match="the embedder's reply is not JSON"):
+        client.parsed(raw)
+
+
+async def test_a_compressed_reply_is_not_unpacked(server: Server, client: HttpClient) -> None:
+    """A server that compresses unasked is not believed: its bytes come as they are."""
+    server.reply = answer(200, b"\x1f\x8b", content_encoding="gzip")
+    assert await whole(client) == b"\x1f\x8b"
+
+
+async def test_cancelling_is_not_a_failure(server: Server, client: HttpClient) -> None:
+    """A caller that cancels gets its cancellation back, not an error of the part."""
+    server.reply = slow(answer(200, b"{}"), 30)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(whole(client), 0.2)
+
+
+@BOTH_WAYS
+async def test_closed_is_unavailable(server: Server, ask: Ask) -> None:
+    """Closing twice is fine, with or without a call before, and no new pool is opened behind the owner's back."""
+    for calls in (0, 1):
+        async with connected(server.url) as client:
+            for _ in range(calls):
+                await ask(client)
+            await client.close()
+            with pytest.raises(UpstreamUnavailable, match="closed"):
+                await ask(client)
+    assert len(server.requests) == 1
+
+
+def vendor_exceptions() -> list[type[Exception]]:
+    """Every exception class that aiohttp's client can raise over HTTP."""
+    found = [
+        value
+        for name, value in vars(aiohttp.client_exceptions).items()
+        if isinstance(value, type)
+        and issubclass(value, Exception)
+        and value.__module__.startswith("aiohttp")
+        and not name.startswith("_")
+    ]
+    # Raised by a WebSocket alone, which this client never opens.
+    return [kind for kind in found if kind is not aiohttp.client_exceptions.WSMessageTypeError]
+
+
+def made(kind: type[Exception]) -> Exception:
+    """An instance, by whichever arguments the class takes."""
+    url = URL("http://reader/")
+    request = aiohttp.RequestInfo(url, "POST", CIMultiDictProxy(CIMultiDict()), url)
+    key = ConnectionKey("reader", 80, False, True, None, None, None)
+    for arguments in (
+        (request, ()),
+        (key, OSError(111, "refused")),
+        ("/socket", key, OSError(111, "refused")),
+        (b"a", b"b", "reader", 80),
+        (url,),
+        (111, "refused"),
+        ("message",),
+        (),
+    ):
+        try:
+            error = kind(*arguments)
+            str(error)
+        except (TypeError, AttributeError):
+            continue
+        return error
+    raise AssertionError(f"do not know how to make {kind}")
+
+
+def test_there_are_vendor_exceptions_to_map() -> None:
+    """The list holds the whole tree, not a name or two."""
+    assert {aiohttp.ClientError, aiohttp.ServerTimeoutError, aiohttp.ClientPayloadError} <= set(vendor_exceptions())
+
+
+class Breaking:
+    """A pool in which every call ends in the same exception."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def request(self, *_: object, **__: object) -> None:
+        raise self.error
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.mark.parametrize("kind", [*vendor_exceptions(), TimeoutError], ids=lambda kind: kind.__name__)
+async def test_every_vendor_exception_is_mapped(kind: type[Exception]) -> None:
+    """No exception of the HTTP client leaves this one as itself."""
+    async with connected("http://reader") as client:
+        client._session = Breaking(made(kind))  # type: ignore[assignment]
+        with pytest.raises(FetchwiseError) as caught:
+            await whole(client)
+    assert caught.value.__cause__ is not None
+    if issubclass(kind, TimeoutError):
+        assert type(caught.value) is UpstreamTimeout
