@@ -31,7 +31,7 @@ from app.decision.policy import (
     without_passages,
 )
 from app.decision.pregate import consider, insist, may_insist, wants_embedding
-from app.decision.record import Citation, DecisionRecord, Timings
+from app.decision.record import Citation, DecisionRecord
 from app.errors import NoPassages, UpstreamError
 from app.journey import Journey, Means, Question
 from app.ports import Clock, Embedder, Explorer, Gatekeeper, Listener, Observer, Reader, Retriever, Shadows, Stages
@@ -129,16 +129,16 @@ class Answerer:
         """Choose the number of passages, as early as it can be known."""
         question, gate = journey.question, journey.gate
         ask = question.ask
-        if may_insist(ask) and self._mandatory.matches(question.text) is not None:
+        if self._mandatory.matches(question.text) is not None and may_insist(ask):
             return insist(ask, gate, question.text, await self._vector(journey))
         if not needs_probe(ask, gate):
             return decide(ask, gate, {})
         foresighted = wants_embedding(ask, gate)
-        vector = await self._vector(journey)
+        vector = await self._vector(journey) if foresighted else None
         if vector is not None and (foreseen := consider(ask, gate, question.text, vector)) is not None:
             return foreseen
-        if ask.retrieval is not Retrieval.FORBIDDEN:
-            journey.begin(plan.schedule, most_passages(ask, gate))
+        if plan.schedule is not Schedule.SERIAL and (most := most_passages(ask, gate)):
+            journey.begin(plan.schedule, most)
         if lengths := watched_lengths(ask, gate):
             hopeless = await journey.ask_watched(lengths, lambda n, signals: exit_now(ask, gate, n, signals))
             if hopeless is not None:
@@ -206,7 +206,8 @@ class Answerer:
         question, artifact = journey.question, journey.gate.artifact
         read = journey.passages[: journey.reading.passages_read] if journey.reading else ()
         given = journey.reading if verdict.k else journey.probe
-        p0 = confidence_of(artifact, 0, journey.signals) if decision.p0 is None else decision.p0
+        # By the whole probe where there was one, also where it was only asked for want of passages.
+        p0 = decision.p0 if journey.probe is None else confidence_of(artifact, 0, journey.signals)
         return DecisionRecord(
             id=question.id,
             question=question.text,
@@ -227,7 +228,7 @@ class Answerer:
             tau_abstain=journey.gate.tau_abstain(),
             calibrator=artifact.version if artifact else None,
             certified=verdict.certified,
-            timings=Timings(total=journey.total_ms, **journey.spent_ms),
+            timings=journey.timings,
             citations=tuple(
                 Citation(index, passage.id, passage.title, passage.text, passage.score)
                 for index, passage in enumerate(read, start=1)
@@ -237,6 +238,8 @@ class Answerer:
             wasted_usage=journey.wasted,
             schedule=journey.schedule.value,
             retrieval_calls=journey.searches,
+            passages_fetched=journey.fetched,
+            reads=journey.reads,
             explored=decision.explored,
             propensities=decision.propensities,
             shadowed=self._shadows is not None

@@ -20,7 +20,8 @@ class Budget:
 
     def observe(self, record: DecisionRecord) -> None:
         """Count a finished question; what a random action cost counts as learning."""
-        tokens = sum(u.prompt_tokens + u.completion_tokens for u in (record.probe_usage, record.read_usage) if u)
+        spent = (record.probe_usage, record.read_usage, record.wasted_usage)
+        tokens = sum(usage.prompt_tokens + usage.completion_tokens for usage in spent if usage)
         self._all += tokens
         if record.explored:
             self._learning += tokens

@@ -6,7 +6,8 @@
     race      probe ────────────────────────────┐
               embed ──► search ──► read ────────┴──► the one that was decided for; the other is cancelled
 
-What runs beside the probe is begun before anybody knows whether it will be wanted. It never decides anything.
+What runs beside the probe is begun before anybody knows whether it will be wanted. It never decides anything, and where
+it fails it is done again in its turn, if it is wanted at all.
 """
 
 import asyncio
@@ -20,9 +21,9 @@ from typing import Any, TypeVar
 
 from app.decision.forecast import Schedule
 from app.decision.policy import Ask, Decision, Gate, may_withhold
-from app.decision.record import Usage
+from app.decision.record import Timings, Usage
 from app.decision.signals import TokenLogprobs, extract
-from app.errors import DeadlinePassed, UpstreamBadReply, UpstreamError
+from app.errors import DeadlinePassed, PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamUnavailable
 from app.ports import (
     Clock,
     Embedder,
@@ -100,10 +101,18 @@ class _Race:
 
     k: int
     reading: "asyncio.Task[Generation]"
-    unheard: list[str]
+    spent_ms: dict[str, float] = field(default_factory=dict)
+    unheard: list[str] = field(default_factory=list)
     hear: Callable[[str], None] | None = None
-    usage: Usage = field(default_factory=Usage)
+    # As far as the server has told; None until it was asked.
+    usage: Usage | None = None
     wanted: bool = False
+    given_up: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended without an answer."""
+        return self.reading.done() and (self.reading.cancelled() or self.reading.exception() is not None)
 
 
 class Journey:
@@ -127,7 +136,12 @@ class Journey:
         # Whether the listener has heard the answer as it came.
         self.heard = False
         self.searches = 0
+        # How many passages all searches together asked for.
+        self.fetched = 0
+        self.reads = 0
         self.failure: UpstreamError | None = None
+        # What was under way when the time was up.
+        self._late: DeadlinePassed | None = None
         self._vector: Sequence[float] | None = None
         self._fetching: tuple[int, asyncio.Task[Sequence[Passage]]] | None = None
         self._race: _Race | None = None
@@ -138,8 +152,13 @@ class Journey:
         return (self._means.clock() - self._started) * 1000.0
 
     @property
+    def timings(self) -> Timings:
+        """How long it has taken so far, and each stage of it."""
+        return Timings(total=self.total_ms, waited=self.question.waited_s * 1000.0, **self.spent_ms)
+
+    @property
     def wasted(self) -> Usage | None:
-        """Tokens of a read that was begun and not wanted; None where there was none."""
+        """Tokens of a read that was begun and not wanted, as far as the server told; None where there was none."""
         return None if self._race is None or self._race.wanted else self._race.usage
 
     def begin(self, schedule: Schedule, most: int) -> None:
@@ -150,12 +169,10 @@ class Journey:
         fetching = asyncio.create_task(self._fetch(most), name="fetch ahead")
         self._fetching = (most, fetching)
         if schedule is Schedule.RACE:
-            unheard: list[str] = []
-            reading = asyncio.create_task(self._read_ahead(fetching), name="read ahead")
-            self._race = _Race(most, reading, unheard)
+            self._race = _Race(most, asyncio.create_task(self._read_ahead(fetching), name="read ahead"))
 
     def end(self) -> None:
-        """Cancel what is still under way and nobody wants."""
+        """Cancel what is still under way and nobody wants; not waited for, as it has nothing left to say."""
         if self._fetching is not None:
             _drop(self._fetching[1])
         if self._race is not None:
@@ -191,15 +208,13 @@ class Journey:
         if self.listener is not None:
             self.listener.found(self.passages)
         aloud = self.listener is not None and not may_withhold(self.question.ask, self.gate, k)
-        if self._race is not None and self._race.k == k and not self._race.wanted:
-            reading = await self._won(self._race, aloud=aloud)
-        else:
-            if self._race is not None:
-                _drop(self._race.reading)
+        reading = await self._read_before(k, aloud=aloud)
+        if reading is None:
             prompt = self._prompt(self.passages)
             work = self._aloud(prompt) if aloud else self._means.reader.generate(prompt, max_tokens=self._most)
             reading = await self._timed("read", work)
         self.reading = reading
+        self.reads += 1
         self.read_usage = (self.read_usage or Usage()) + Usage(reading.prompt_tokens, reading.completion_tokens)
         self.read_signals = extract(reading.tokens)
         return reading
@@ -213,7 +228,8 @@ class Journey:
 
     def _probed(self, probe: Generation) -> None:
         self.probe = probe
-        self.probe_usage = Usage(probe.prompt_tokens, probe.completion_tokens)
+        # One that was cut short may have gone before.
+        self.probe_usage = (self.probe_usage or Usage()) + Usage(probe.prompt_tokens, probe.completion_tokens)
         self.signals = extract(probe.tokens)
 
     async def _watched(
@@ -240,22 +256,24 @@ class Journey:
     async def _fetch(self, k: int) -> Sequence[Passage]:
         vector = await self.embed()
         self.searches += 1
+        self.fetched += k
         question = self.question
         searching = self._means.retriever.search(question.collection, vector, limit=k, where=question.where)
         return await self._timed("search", searching)
 
     async def _read_ahead(self, fetching: "asyncio.Task[Sequence[Passage]]") -> Generation:
         passages = await asyncio.shield(fetching)
+        race = self._race
+        assert race is not None
         if not passages:
             raise asyncio.CancelledError  # there is nothing to read, and whoever wants to will find that out
-        return await self._timed("read", self._whispered(self._prompt(passages)))
+        return await self._timed("read", self._whispered(self._prompt(passages), race), race.spent_ms)
 
-    async def _whispered(self, prompt: Prompt) -> Generation:
+    async def _whispered(self, prompt: Prompt, race: _Race) -> Generation:
         """Read, and keep every piece until somebody may hear it."""
+        race.usage = Usage()
         async with aclosing(self._means.reader.stream(prompt, max_tokens=self._most)) as pieces:
             async for piece in pieces:
-                race = self._race
-                assert race is not None
                 if isinstance(piece, Generation):
                     race.usage = Usage(piece.prompt_tokens, piece.completion_tokens)
                     return piece
@@ -263,39 +281,56 @@ class Journey:
                 race.usage = Usage(piece.prompt_tokens or race.usage.prompt_tokens, read)
                 if race.hear is None:
                     race.unheard.append(piece.text)
-                elif piece.text:
+                else:
                     race.hear(piece.text)
         raise _broken_off()
 
-    async def _won(self, race: _Race, *, aloud: bool) -> Generation:
+    async def _read_before(self, k: int, *, aloud: bool) -> Generation | None:
+        """What was read ahead, if it is what is wanted now; None where there is no such thing."""
+        race = self._race
+        if race is None or race.wanted or race.given_up or race.failed:
+            return None
+        if race.k != k:
+            # Five passages that were read to the end may still be wanted if one does not convince.
+            race.given_up = _drop(race.reading)
+            return None
         race.wanted = True
         if aloud:
-            assert self.listener is not None
-            self.heard = True
-            if race.unheard:
-                self.listener.token("".join(race.unheard))
-            race.hear = self.listener.token
-        return await race.reading
+            self._hear("".join(race.unheard))
+            race.hear = self._hear
+        try:
+            reading = await race.reading
+        except (UpstreamUnavailable, UpstreamBadReply, PromptTooLong):
+            if self.heard:
+                raise
+            # Begun earlier than it had to be, and in another way: the question is owed a read of its own.
+            race.wanted = False
+            return None
+        self._took("read", race.spent_ms["read"], self.spent_ms)
+        return reading
 
     async def _aloud(self, prompt: Prompt) -> Generation:
         """Read, and let every piece be heard as it comes; giving the answer up stops it upstream."""
-        assert self.listener is not None
         async with aclosing(self._means.reader.stream(prompt, max_tokens=self._most)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Generation):
                     return piece
-                if piece.text:
-                    self.heard = True
-                    self.listener.token(piece.text)
+                self._hear(piece.text)
         raise _broken_off()
 
-    async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:
+    def _hear(self, text: str) -> None:
+        if text:
+            assert self.listener is not None
+            self.heard = True
+            self.listener.token(text)
+
+    async def _timed(self, stage: str, work: Coroutine[Any, Any, T], spent_ms: dict[str, float] | None = None) -> T:
         """Do the work of a stage within the time that the question has left, and note how long it took."""
         upstream, deadline = _UPSTREAMS[stage], self.question.deadline
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             work.close()
             # Whoever used the time up is to blame, not the part that was never asked.
-            raise self.failure or DeadlinePassed(upstream, f"no time was left to ask the {upstream}")
+            raise self._late or self.failure or DeadlinePassed(upstream, f"no time was left to ask the {upstream}")
         began = self._means.clock()
         try:
             with self._means.stages(stage):
@@ -305,18 +340,24 @@ class Journey:
                 except TimeoutError as error:
                     if not bound.expired():
                         raise
-                    raise DeadlinePassed(
+                    self._late = DeadlinePassed(
                         upstream, f"the {upstream} was still at work when the time for this question was up"
-                    ) from error
+                    )
+                    raise self._late from error
         finally:
-            spent = (self._means.clock() - began) * 1000.0
-            self.spent_ms[stage] = self.spent_ms.get(stage, 0.0) + spent
+            took = (self._means.clock() - began) * 1000.0
+            self._took(stage, took, self.spent_ms if spent_ms is None else spent_ms)
+
+    @staticmethod
+    def _took(stage: str, ms: float, spent_ms: dict[str, float]) -> None:
+        """Add up what a stage took that may run twice."""
+        spent_ms[stage] = spent_ms.get(stage, 0.0) + ms
 
 
-def _drop(ahead: "asyncio.Task[Any]") -> None:
-    """Cancel what is not wanted; if it has failed meanwhile, nobody minds."""
-    ahead.cancel()
+def _drop(ahead: "asyncio.Task[Any]") -> bool:
+    """Cancel what is not wanted, and say if it was still under way; if it has failed meanwhile, nobody minds."""
     ahead.add_done_callback(_forget)
+    return ahead.cancel()
 
 
 def _forget(ahead: "asyncio.Task[Any]") -> None:

@@ -21,6 +21,7 @@ from app.api.breakeven import router as breakeven_router
 from app.api.calibrator_survey import CalibratorsOut, survey
 from app.api.calibrators import router as calibrators_router
 from app.api.dashboard import Dashboard, State
+from app.api.description import describe
 from app.api.errors import install
 from app.api.feedback import router as feedback_router
 from app.api.gateway import Gateway
@@ -42,7 +43,7 @@ from app.observers.gate_watch import GateWatch
 from app.observers.log_metrics import LogMetrics
 from app.observers.loop_lag import LoopLag
 from app.observers.operators_view import OperatorsView
-from app.observers.planner import Planner
+from app.observers.planner import FixedPlan, Planner
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from app.observers.request_note import RequestNote
 from app.observers.signal_drift import SignalDrift
@@ -96,7 +97,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                 traffic_window(shared.traffic if shared else None) as window,
                 watch_gate(settings, gatekeeper, window, scraped) as gate_watch,
             ):
-                async with watch_plan(settings, gate_watch, window, scraped) as planner, watch_loop(lag):
+                async with watch_plan(settings, gatekeeper, gate_watch, window, scraped) as planner, watch_loop(lag):
                     app.state.gateway = gateway = _gateway(
                         settings,
                         parts,
@@ -127,6 +128,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
         lifespan=lifespan,
         telemetry=_telemetry(tracing),
     )
+    describe(app)
     log_requests(app, log_questions=settings.log_questions, on_begin=tracing.began if tracing else None)
     install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
@@ -164,7 +166,7 @@ def _gateway(
     tracing: "Tracing | None",
     window: TrafficWindow,
     gate_watch: GateWatch,
-    planner: Planner,
+    planner: Planner | FixedPlan,
     signals: SignalDrift,
     learning: Learning,
 ) -> Gateway:

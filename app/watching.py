@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
@@ -11,14 +11,14 @@ from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.adapters.revocations import Revocations
 from app.api.readiness import Pings, watch
 from app.decision.forecast import Objective, Schedule
-from app.decision.policy import FULL
+from app.decision.policy import FULL, Ask, most_passages
 from app.errors import ConfigurationError
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftMetrics, DriftWatch
 from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
 from app.observers.gate_watch import GateWatch
 from app.observers.loop_lag import LoopLag
-from app.observers.planner import Planner
+from app.observers.planner import FixedPlan, Planner
 from app.observers.prometheus import TrafficMetrics
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow
@@ -102,21 +102,31 @@ def watch_gate(
 
 @asynccontextmanager
 async def watch_plan(
-    settings: Settings, gate_watch: GateWatch, window: TrafficWindow, scraped: CollectorRegistry
-) -> AsyncIterator[Planner]:
+    settings: Settings,
+    gatekeeper: ArtifactGatekeeper,
+    gate_watch: GateWatch,
+    window: TrafficWindow,
+    scraped: CollectorRegistry,
+) -> AsyncIterator[Planner | FixedPlan]:
     """Hold the plan for questions, the one that was set or the best by what they have cost, and show it."""
     objective = Objective(settings.objective)
     if objective is Objective.MONEY and settings.tariff.is_free:
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
-    automatic = settings.schedule == "auto"
-    if automatic:
-        planner = Planner(gate_watch.look, lambda: window.rows(gate_watch.seconds), objective=objective)
+
+    def most() -> int:
+        gate = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens)
+        return most_passages(Ask(policy=settings.policy), gate)
+
+    planner: Planner | FixedPlan
+    if settings.schedule == "auto":
+        planner = Planner(gate_watch, lambda: window.rows(gate_watch.seconds), objective=objective, most=most)
+        considering: AbstractAsyncContextManager[None] = _meanwhile(planner.keep_considering(), "plan")
     else:
-        planner = Planner.fixed(Schedule(settings.schedule), objective)
+        planner, considering = FixedPlan(Schedule(settings.schedule), objective), nullcontext()
     metrics = PlanMetrics(planner.plan)
     scraped.register(metrics)
     try:
-        async with _meanwhile(planner.keep_considering(), "plan") if automatic else nullcontext():
+        async with considering:
             yield planner
     finally:
         scraped.unregister(metrics)

@@ -65,6 +65,8 @@ class OpenAIReader:
         }
         # Tokens for prompt and answer together; None until the server was asked, 0 where it does not tell.
         self._context: int | None = None
+        # How it is asked to count along: a stream that is given up never comes to its usage.
+        self._counting: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     async def identify(self) -> ReaderIdentity:
         """Ask the server what it runs; a model that it does not serve is a configuration error."""
@@ -92,6 +94,8 @@ class OpenAIReader:
             )
         told = mine.get("max_model_len") or (mine.get("meta") or {}).get("n_ctx") or 0
         self._context = told if isinstance(told, int) else 0
+        if mine.get("owned_by") == "llamacpp":
+            self._counting["timings_per_token"] = True
         return dict(mine)
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
@@ -115,7 +119,7 @@ class OpenAIReader:
         for passages in _fewer_and_fewer(prompt.passages):
             body = self._body(prompt, passages, max_tokens)
             # Usage from the first event on: a prompt that leaves no room is known before anything is yielded.
-            body |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+            body |= {"stream": True, **self._counting}
             try:
                 async with self._events(body) as events:
                     # The last that is left may stay where the answer turns out to fit after all.

@@ -70,6 +70,14 @@ def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_token
         raise PromptTooLong(_TOO_LONG)
 
 
+def _counted(timings: Mapping[str, Any] | None) -> dict[str, int]:
+    """Usage so far, as llama.cpp tells it: of a prompt, what it remembered and what it read."""
+    if not timings:
+        return {}
+    read = int(timings.get("cache_n") or 0) + int(timings.get("prompt_n") or 0)
+    return {"prompt_tokens": read, "completion_tokens": int(timings.get("predicted_n") or 0)}
+
+
 _RawToken = tuple[bytes, TokenLogprobs]
 _FLOATS = frozenset({float})
 
@@ -148,7 +156,7 @@ async def assemble(
     answered = False
     try:
         async for event in events:
-            usage = event.get("usage") or usage
+            usage = event.get("usage") or _counted(event.get("timings")) or usage
             if context and not tokens and int(usage.get("prompt_tokens") or 0) + max_tokens > context:
                 raise PromptTooLong(_TOO_LONG)
             for choice in event.get("choices") or ():

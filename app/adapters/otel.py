@@ -61,6 +61,10 @@ class Tracing:
             token = outgoing.set(headers)
             try:
                 yield
+            except asyncio.CancelledError:
+                # No longer wanted: the loser of a race, or the question of a client who left.
+                span.set_attribute("fetchwise.cancelled", True)  # noqa: FBT003 - the SDK's signature
+                raise
             except BaseException as error:
                 span.set_attribute("error.type", str(getattr(error, "kind", type(error).__name__)))
                 span.set_status(StatusCode.ERROR)

@@ -20,6 +20,8 @@ from app.journey import Question
 from app.ports import Listener, Turn
 
 T = TypeVar("T")
+# A client that leaves sooner is noticed then.
+_WATCH_AFTER_S = 0.02
 
 
 def question_of(
@@ -99,31 +101,50 @@ async def _permitted(gateway: Gateway, question: Question, listener: Listener | 
 
 async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:
     """Do the work for as long as the client waits for it; None, and the work is cancelled, once it has left."""
-    working = asyncio.current_task()
-    assert working is not None
-    left = done = False
-
-    def leave(leaving: asyncio.Task[None]) -> None:
-        nonlocal left
-        if not done and not leaving.cancelled():
-            left = True
-            working.cancel()
-
-    # Watches beside the work, which stays in the task of its request: a second task for it would cost more than most
-    # of what is done in it.
-    leaving = asyncio.create_task(_left(request))
-    leaving.add_done_callback(leave)
+    watch = _Watch(request)
     try:
         return await work
     except asyncio.CancelledError:
         # Whoever else cancels, as the server does when it stops, is obeyed.
-        if left and working.uncancel() == 0:
+        if watch.left and watch.working.uncancel() == 0:
             return None
         raise
     finally:
+        watch.end()
+
+
+class _Watch:
+    """Cancels the task at hand when its client leaves.
+
+    The work stays in the task of its request, and watching begins only when it takes some time: a task for either would
+    cost more than most of what a quick answer takes.
+    """
+
+    def __init__(self, request: Request) -> None:
+        working = asyncio.current_task()
+        assert working is not None
+        self.working = working
+        self.left = False
+        self._request = request
+        self._ended = False
+        self._leaving: asyncio.Task[None] | None = None
+        self._begin_at = working.get_loop().call_later(_WATCH_AFTER_S, self._begin)
+
+    def end(self) -> None:
         # Told rather than removed: a callback that is already on its way would cancel whatever comes next.
-        done = True
-        leaving.cancel()
+        self._ended = True
+        self._begin_at.cancel()
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+    def _begin(self) -> None:
+        self._leaving = asyncio.create_task(_left(self._request))
+        self._leaving.add_done_callback(self._leave)
+
+    def _leave(self, leaving: "asyncio.Task[None]") -> None:
+        if not self._ended and not leaving.cancelled():
+            self.left = True
+            self.working.cancel()
 
 
 async def _left(request: Request) -> None:

@@ -136,7 +136,7 @@ _EXAMPLE: dict[str, Any] = {
         "schedule": "serial",
         "bypass": False,
         "objective": "latency",
-        "expected_ratio": 1.0,
+        "expected_ratio": None,
         "why": "FETCHWISE_SCHEDULE=serial says so.",
     },
 }
@@ -150,7 +150,9 @@ class PlanOut(BaseModel):
     schedule: Schedule = Field(description="What runs beside the probe: nothing, retrieval, or reading too.")
     bypass: bool = Field(description="Whether most questions go without the gate, because it loses.")
     objective: Objective = Field(description="What is to be spent least of.")
-    expected_ratio: float = Field(description="What this is expected to cost over always reading `reference`.")
+    expected_ratio: float | None = Field(
+        description="What this is expected to cost over always reading `reference`; null where nothing was foretold."
+    )
     why: str
 
 
@@ -195,6 +197,7 @@ async def breakeven(
         "schedule": plan.schedule.value,
         "bypass": plan.bypass,
         "objective": gateway.planner.objective.value,
+        # Not a number where nothing was foretold, which JSON knows as null.
         "expected_ratio": plan.ratio,
         "why": plan.why,
     }

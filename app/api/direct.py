@@ -86,7 +86,7 @@ async def _body(request: Request, model: type[BaseModel]) -> BaseModel:
         # Also keeps out what a browser would send for a page of any origin without asking first.
         problem = "the body must be JSON, with the header `content-type: application/json`"
         raise RequestValidationError([{"type": "content_type", "loc": ("body",), "msg": problem}])
-    raw = await request.body()
+    raw = await _whole_body(request)
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
@@ -94,6 +94,17 @@ async def _body(request: Request, model: type[BaseModel]) -> BaseModel:
         if found[0]["type"] == "json_invalid":
             raise HTTPException(400, f"the body is not JSON in UTF-8: {found[0]['ctx']['error']}") from error
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from error
+
+
+async def _whole_body(request: Request) -> bytes:
+    """The body, which comes in one piece nearly always."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        body += b"".join([piece async for piece in request.stream()])
+    return body
 
 
 def _is_json(headers: list[tuple[bytes, bytes]]) -> bool:

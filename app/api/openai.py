@@ -38,6 +38,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = _DENIED | {
         "description": "The request is not valid, or asks for what is not done: see `param`.",
     },
     404: {"model": OpenAIErrorOut, "description": "No such model or collection, or no passage where one is required."},
+    408: {"model": OpenAIErrorOut, "description": "The request took too long to come in."},
     413: {"model": OpenAIErrorOut, "description": "The body is too large."},
     503: {"model": OpenAIErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
 }

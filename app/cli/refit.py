@@ -150,6 +150,9 @@ def refit(
         ),
     ] = None,
     exits: Annotated[bool | None, typer.Option(help="Cut hopeless probes short; by default as for --pregate.")] = None,
+    embed_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Milliseconds to embed a question; by default measured here and now.")
+    ] = None,
     force: Annotated[bool, typer.Option(help="Serve it even if it is worse than what is served.")] = False,  # noqa: FBT002
 ) -> None:
     """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
@@ -201,7 +204,7 @@ def refit(
         logged = read_log(settings, log, since=since, clip=clip, folders=[out_dir, settings.calibrators])
         table, aside, source = logged.outcomes, logged.aside, "decision log"
     if wanted(pregate, options):
-        table = asyncio.run(embed(table, settings, insist=pregate is True))
+        table = asyncio.run(embed(table, settings, insist=pregate is True, embed_ms=embed_ms))
     with err.status("fitting…") as status:
         if labels is not None:
             table = apply_corrections(table, labels)

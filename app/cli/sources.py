@@ -25,7 +25,7 @@ def from_table(path: Path, *, questions: bool = False) -> "Outcomes":
         return load(path, columns="asked" if questions else "fit")
 
 
-async def embed(table: "Outcomes", settings: Settings, *, insist: bool) -> "Outcomes":
+async def embed(table: "Outcomes", settings: Settings, *, insist: bool, embed_ms: float | None) -> "Outcomes":
     """Embed a table's questions by the embedder that runs; where that cannot be, as it was, unless `insist`."""
     from app.refit.embed import embed_questions  # noqa: PLC0415
 
@@ -35,7 +35,9 @@ async def embed(table: "Outcomes", settings: Settings, *, insist: bool) -> "Outc
                 embedder = await open_embedder(settings, stack, resilience_of(settings))
             with progress() as bar:
                 task = bar.add_task("embedding the questions", total=len(table))
-                return await embed_questions(table, embedder, on_progress=lambda done: bar.update(task, completed=done))
+                return await embed_questions(
+                    table, embedder, embed_ms=embed_ms, on_progress=lambda done: bar.update(task, completed=done)
+                )
         except FetchwiseError as error:
             if insist:
                 raise

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 # The fewest questions from which a mean or a share is shown.
 MIN_SAMPLE = 30
+# A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
+RARE = 0.05
 Z95 = 1.959964
 
 

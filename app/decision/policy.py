@@ -211,6 +211,8 @@ def foregone(thresholds: Thresholds, *, required: bool = False) -> int | None:
 
 def most_passages(ask: Ask, gate: Gate) -> int:
     """The most passages that a question can lead to, as far as that is known before it is probed."""
+    if ask.retrieval is Retrieval.FORBIDDEN or ask.policy is Policy.NEVER:
+        return 0
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
         return FULL

@@ -52,6 +52,8 @@ class Timings:
     embed: float | None = None
     search: float | None = None
     read: float | None = None
+    # In line, before anything was done; part of the total.
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,11 @@ class DecisionRecord:
     read_usage: Usage | None = None
     # Tokens of a read that was begun beside the probe and not wanted in the end; None where there was none.
     wasted_usage: Usage | None = None
-    # How many searches were sent, whether or not their passages were read.
+    # How many searches were sent, whether or not their passages were read, and how many passages they asked for.
     retrieval_calls: int = 0
+    passages_fetched: int = 0
+    # How often passages were read: twice where one did not convince.
+    reads: int = 0
     # A part that failed on the way, and how, though the question could still be settled.
     failure: tuple[str, str] | None = None
     schedule: str = "serial"
@@ -146,9 +151,10 @@ class DecisionRecord:
 
     @property
     def gated(self) -> bool:
-        """Whether a probe was paid for and its calibrated probability chose k: the questions that gating is judged by.
+        """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        Not where the search then failed or found nothing: k is 0 there, and nothing was saved.
+        That of a probe, of its first tokens, or of the question alone. Not where the search then failed or found
+        nothing: k is 0 there, and nothing was saved.
         """
         return (
             self.p_closed_book is not None

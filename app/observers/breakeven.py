@@ -7,13 +7,14 @@ independent of each other.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import add, truediv
+from operator import add, sub, truediv
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.decision.breakeven import (
+    RARE,
     BreakEven,
     Comparison,
     CostView,
@@ -27,14 +28,13 @@ from app.decision.breakeven import (
 from app.decision.cost import Tariff, break_even_against, gate_cost
 from app.decision.forecast import Schedule
 from app.observers.sampling import Drawn, Floats, combine, means, shares
-from app.observers.traffic import ACTIONS, SCHEDULES, Rows, Traffic, select
+from app.observers.traffic import ACTIONS, SCHEDULES, Rows, Traffic, read_once, select
 
 _KS = (1, 5)
 _SERIAL = SCHEDULES.index(Schedule.SERIAL.value)
 _SEED = 20_240
-# A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
-_RARE = 0.05
 _GATED = "questions that the gate decided"
+_RETRIEVING = "gated questions that read passages"
 _READING = {1: "questions that read one passage", 5: "questions that read five passages"}
 
 
@@ -82,8 +82,9 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
 def _latency(rows: Rows) -> Spent:
     probe, read = _ms(rows["probe_ms"]), _ms(rows["read_ms"])
     retrieval = _ms(rows["embed_ms"]) + _ms(rows["search_ms"])
-    # The total counts the time in line, too, which is nobody's part.
-    return Spent(probe, retrieval, read, np.minimum(probe + retrieval + read, _float(rows["total_ms"])))
+    # Time in line is nobody's part, and what lies between the stages is not gating's.
+    elapsed = _float(rows["total_ms"]) - _float(rows["waited_ms"])
+    return Spent(probe, retrieval, read, np.minimum(probe + retrieval + read, elapsed))
 
 
 def _tokens(rows: Rows) -> Spent:
@@ -98,12 +99,12 @@ def _money(tariff: Tariff) -> Count:
         fetched = np.where(rows["k"] == 1, tariff.retrieval(1), tariff.retrieval(5))
         # A question that searched again had fetched one passage before.
         fetched = fetched + np.where(rows["calls"] > 1, tariff.retrieval(1), 0.0)
-        fetched = np.where(rows["calls"] > 0, fetched, 0.0)
+        calls = tariff.call * _float(rows["calls"]) + tariff.passage * _float(rows["fetched"])
         probe, read, wasted = (
             tariff.generation(_float(rows[f"{stage}_prompt"]), _float(rows[f"{stage}_completion"]))
             for stage in ("probe", "read", "wasted")
         )
-        return Spent(probe, fetched, read, probe + fetched + read + wasted)
+        return Spent(probe, fetched, read, probe + calls + read + wasted)
 
     return count
 
@@ -125,8 +126,7 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, skip: Estimate) -> Cos
     gate = probe if retrieving is None else combine(gate_cost, probe, skipped, retrieving)
     if (gated["schedule"] != _SERIAL).any():
         # Parts that ran side by side, or for nothing, do not add up to what a question took.
-        (gate,) = means(rng, count(gated).whole)
-        gate = gate.wanting(_GATED)
+        gate, probe, retrieving = _as_served(rng, gated, count)
     against = {}
     for k in _KS:
         ratio = _positive(always[k], lambda a: combine(truediv, gate, a)).estimate()
@@ -144,7 +144,16 @@ def _reading(rng: np.random.Generator, spent: Spent) -> tuple[Drawn, Drawn]:
 
 def _read_once(rows: Rows, k: int) -> Rows:
     """The questions that searched once and read k passages, whoever chose k: what k costs without a gate."""
-    return select(rows, (rows["k"] == k) & (rows["calls"] == 1))
+    return select(rows, (rows["k"] == k) & read_once(rows))
+
+
+def _as_served(rng: np.random.Generator, gated: Rows, count: Count) -> tuple[Drawn, Drawn, Drawn]:
+    """What gated questions cost as a whole: all of them, those that read nothing, and how much more the others do."""
+    (every,) = means(rng, count(gated).whole)
+    (idle,) = means(rng, count(select(gated, gated["k"] == 0)).whole)
+    (reading,) = means(rng, count(select(gated, gated["k"] > 0)).whole)
+    idle, reading = idle.wanting("gated questions that read nothing"), reading.wanting(_RETRIEVING)
+    return every.wanting(_GATED), idle, combine(sub, reading, idle)
 
 
 def _retrieving(
@@ -154,16 +163,17 @@ def _retrieving(
 
     They read one passage or five as everyone does, or five after one did not convince.
     """
-    again = select(gated, (gated["k"] > 0) & (gated["calls"] > 1))
+    twice = (gated["calls"] > 1) | (gated["reads"] > 1)
+    again = select(gated, (gated["k"] > 0) & twice)
     paths = [
-        *((int(((gated["k"] == k) & (gated["calls"] <= 1)).sum()), always[k], _READING[k]) for k in _KS),
+        *((int(((gated["k"] == k) & ~twice).sum()), always[k], _READING[k]) for k in _KS),
         (len(again), combine(add, *_reading(rng, count(again))), "questions that searched twice"),
     ]
     taken = [(times, path, of) for times, path, of in paths if times]
     skipped, *how_often = shares(rng, [len(gated) - sum(times for times, _, _ in taken), *(t for t, _, _ in taken)])
     if not taken:
         return skipped, None
-    costs = [path if times <= _RARE * len(gated) else path.wanting(of) for times, path, of in taken]
+    costs = [path if times <= RARE * len(gated) else path.wanting(of) for times, path, of in taken]
 
     def mean(*both: Any) -> Any:  # noqa: ANN401 - figures, or draws of them
         weights, amounts = both[: len(costs)], both[len(costs) :]
@@ -174,7 +184,7 @@ def _retrieving(
 
 def _break_even(probe: Drawn, retrieving: Drawn | None, always: Drawn) -> Drawn:
     if retrieving is None:
-        return Drawn(np.nan, np.empty(0), probe.n, "gated questions that read passages")
+        return Drawn(np.nan, np.empty(0), probe.n, _RETRIEVING)
     return _positive(
         retrieving,
         lambda r: combine(lambda *amounts: np.maximum(0.0, break_even_against(*amounts)), probe, r, always),
@@ -192,7 +202,7 @@ def _caveats(traffic: Traffic, seconds: float, reference: int) -> tuple[str, ...
     said = []
     reading = _read_once(traffic.rows, reference)
     chosen = float(reading["gated"].mean()) if len(reading) else 0.0
-    if chosen > _RARE:
+    if chosen > RARE:
         said.append(
             f"{percent(chosen)} of the questions behind the cost of k{reference} were sent there by the gate. Those "
             "are the harder ones, so reading for every question may cost less than is shown."

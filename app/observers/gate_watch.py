@@ -3,11 +3,15 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from app.decision.breakeven import BreakEven
 from app.decision.cost import Tariff
+from app.decision.forecast import Schedule
 from app.observers.breakeven import estimate
-from app.observers.traffic import TrafficWindow
+from app.observers.traffic import SCHEDULES, Traffic, TrafficWindow, select
 from app.ports import Clock
 
 FRESH_S = 1.0
@@ -41,12 +45,25 @@ class GateWatch:
         with self._lock:
             at, found = self._latest.get(wanted, (0.0, None))
             if found is None or self._clock() - at >= FRESH_S:
-                found = estimate(
-                    self._window.read(wanted), seconds=wanted, reference=self.reference(), tariff=self._tariff
-                )
+                found = self._judged(self._window.read(wanted), wanted)
                 # Taken out and put in anew, so that the first one is the one unasked for longest.
                 self._latest.pop(wanted, None)
                 self._latest[wanted] = (self._clock(), found)
                 if len(self._latest) > _KEPT:
                     del self._latest[next(iter(self._latest))]
             return found
+
+    def look_under(self, schedule: Schedule, since: float) -> BreakEven:
+        """The figures of the gauges with only those gated questions that came since, and by this schedule.
+
+        After a change of plan the others tell of the past. Blocks, too.
+        """
+        traffic = self._window.read(self.seconds)
+        rows = traffic.rows
+        # What is decided by the question alone has nothing beside which anything could run.
+        by_it = (rows["schedule"] == SCHEDULES.index(schedule.value)) | np.isnan(rows["probe_ms"])
+        kept = select(rows, ~rows["gated"] | (by_it & (rows["at"] >= since)))
+        return self._judged(replace(traffic, rows=kept), self.seconds)
+
+    def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
+        return estimate(traffic, seconds=seconds, reference=self.reference(), tariff=self._tariff)

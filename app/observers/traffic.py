@@ -42,6 +42,7 @@ ROW = np.dtype(
         ("search_ms", "<f4"),
         ("read_ms", "<f4"),
         ("total_ms", "<f4"),
+        ("waited_ms", "<f4"),  # in line; part of the total
         ("probe_prompt", "<u4"),
         ("probe_completion", "<u4"),
         ("read_prompt", "<u4"),
@@ -50,12 +51,14 @@ ROW = np.dtype(
         ("wasted_completion", "<u4"),
         ("passages", "u1"),
         ("calls", "u1"),
+        ("fetched", "u1"),  # passages that the calls asked for
+        ("reads", "u1"),
     ]
 )
 # Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B B ? B 6f 6I B B Q")
+_PACKED = struct.Struct("<Q d B B ? B 7f 6I 4B Q")
 _HEADER = struct.Struct("<8s I I")
 _MAGIC = b"fwring02"
 # A dead worker's ring is kept for as long as any window could ask for it.
@@ -114,6 +117,7 @@ class TrafficWindow:
             _or_nan(timings.search),
             _or_nan(timings.read),
             timings.total,
+            timings.waited,
             probe.prompt_tokens,
             probe.completion_tokens,
             read.prompt_tokens,
@@ -122,6 +126,8 @@ class TrafficWindow:
             wasted.completion_tokens,
             len(record.citations),
             record.retrieval_calls,
+            record.passages_fetched,
+            record.reads,
             sequence,
         )
         self._written = sequence
@@ -163,6 +169,12 @@ def select(rows: Rows, which: NDArray[Any]) -> Rows:
     """Some of the rows, by a mask or by their places; much faster than indexing them."""
     some: Rows = rows.view(_RAW)[which].view(ROW)
     return some
+
+
+def read_once(rows: Rows) -> NDArray[np.bool_]:
+    """Which of the rows searched once and read once: not those for which one passage was not enough."""
+    once: NDArray[np.bool_] = (rows["calls"] == 1) & (rows["reads"] <= 1)
+    return once
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.decision.artifact import UNREACHABLE, Early, Thresholds
+from app.decision.artifact import ALWAYS_K, UNREACHABLE, Early, Thresholds
 from app.decision.policy import foregone
 from app.refit.ledger import Choices, Floats, Ledger
 from app.refit.split import Train
@@ -33,6 +33,14 @@ def unasked_candidates(ledger: Ledger[Train], *, graded: bool) -> Iterator[Early
     for unasked in (*dict.fromkeys(_quantile(p0, share) for share in _UNASKED), UNREACHABLE):
         if unasked > 0.0:
             yield from (Early(unasked, compact) for compact in dict.fromkeys(compacts))
+
+
+def undisguised(thresholds: Thresholds) -> Thresholds:
+    """A fixed action by its own thresholds, where early ones lead to the same passages without a probe as it does."""
+    k, early = foregone(thresholds), thresholds.early
+    if k is not None and early is not None and (k, early.compact) in {(1, 0.0), (5, UNREACHABLE)}:
+        return ALWAYS_K[k]
+    return thresholds
 
 
 def exit_candidates(ledger: Ledger[Train], whole: Thresholds, *, graded: bool) -> Iterator[Thresholds]:

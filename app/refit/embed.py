@@ -23,10 +23,14 @@ async def embed_questions(
     table: Outcomes,
     embedder: Embedder,
     *,
+    embed_ms: float | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
     clock: Clock = time.perf_counter,
 ) -> Outcomes:
-    """The table with its questions embedded; refused where it was collected with another embedder."""
+    """The table with its questions embedded; refused where it was collected with another embedder.
+
+    What one costs is measured on the first of them, alone, unless `embed_ms` says it.
+    """
     if not table.questions:
         raise DataError("the table holds no questions, only what became of them: nothing can be embedded")
     if table.identity is not None and table.identity.embedder != embedder.name:
@@ -36,11 +40,8 @@ async def embed_questions(
         )
     # A question asked twice is one to embed.
     distinct = list(dict.fromkeys(table.questions))
-    spent = []
-    for question in distinct[:_TIMED]:
-        started = clock()
-        await embedder.embed_query(question)
-        spent.append((clock() - started) * 1000.0)
+    if embed_ms is None:
+        embed_ms = median([await _timed(embedder, question, clock) for question in distinct[:_TIMED]])
     vectors: dict[str, list[float]] = {}
     for start in range(0, len(distinct), _BATCH):
         batch = distinct[start : start + _BATCH]
@@ -48,5 +49,11 @@ async def embed_questions(
             vectors[question] = list(vector)
         on_progress(len(vectors))
     matrix = np.array([vectors[question] for question in table.questions])
-    asked = embedded(table.questions, matrix, embedder=embedder.name, embed_ms=median(spent))
+    asked = embedded(table.questions, matrix, embedder=embedder.name, embed_ms=embed_ms)
     return replace(table, asked=asked)
+
+
+async def _timed(embedder: Embedder, question: str, clock: Clock) -> float:
+    started = clock()
+    await embedder.embed_query(question)
+    return (clock() - started) * 1000.0

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.decision.artifact import ALWAYS_K, UNREACHABLE, Early, Thresholds
-from app.refit.early import exit_candidates, unasked_candidates
+from app.refit.early import exit_candidates, unasked_candidates, undisguised
 from app.refit.ledger import ACTIONS, Floats, Ledger
 from app.refit.split import Train
 
@@ -74,10 +74,9 @@ def frontier(
         (rows, columns), taus, accuracy, cost = grid(ledger, graded=graded, early=early)
         within = np.flatnonzero(cost <= most + 1e-12)
         dearest = max(dearest, cost[within].max(initial=-np.inf))
-        found += [
-            Step(Thresholds(float(taus[rows[i]]), float(taus[columns[i]]), early), float(accuracy[i]), float(cost[i]))
-            for i in within[_efficient(accuracy[within], cost[within])]
-        ]
+        for i in within[_efficient(accuracy[within], cost[within])]:
+            thresholds = undisguised(Thresholds(float(taus[rows[i]]), float(taus[columns[i]]), early))
+            found.append(Step(thresholds, float(accuracy[i]), float(cost[i])))
     kept = _thin(found, dearest, steps, floor)
     # A probe cut short must be worth the trouble of watching every one.
     cut = [
@@ -126,7 +125,7 @@ def grid(
 
     accuracy, costs = total({k: ledger.fixed(k) for k in ACTIONS}), dict(ledger.costs)
     if early is not None:
-        costs[0] = costs[0] + ledger.advances.embedding
+        costs[0] = costs[0] + (ledger.advances.embedding if early.unasked > 0.0 else 0.0)
         accuracy = accuracy + ledger.mean(np.where(settled < 0, 0.0, ledger.right(settled)))
     cost = total(costs)
     # Where every probability leads to the same passages, no probe is paid for.

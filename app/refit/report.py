@@ -11,6 +11,7 @@ import numpy as np
 
 from app.decision.artifact import Artifact
 from app.refit import plots
+from app.refit.eval_early import early_section
 from app.refit.eval_pages import CSS, Cell, cards, certificate, decimal, figure, matrix, percent, table, with_interval
 from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many
@@ -28,6 +29,7 @@ def report(outcomes: Outcomes, *, artifact: Artifact | None = None, evaluation: 
         _summary(found, artifact),
         _calibration(found),
         _gate(found, outcomes, artifact),
+        *early_section(artifact),
         _frontiers(found),
         _selective(found),
         _harm(found),

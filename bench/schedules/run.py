@@ -49,7 +49,7 @@ def measure(scale: Scale, llama: Path) -> tuple[list[Row], list[Bar]]:
     rows: list[Row] = []
     for task in track(tasks, "simulating", console=Console(stderr=True)):
         rows += task()
-    return rows, bars(rows, exits)
+    return rows, bars(rows, exits, sum(k > 0 for k in found[0][0].k))
 
 
 def main() -> None:

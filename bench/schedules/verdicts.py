@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from app.decision.breakeven import share
 from app.decision.cost import Exit
 from bench.schedules.regimes import CAUGHT, SATURATED, Row
 
@@ -18,8 +19,8 @@ class Bar:
     met: bool | None
 
 
-def bars(rows: Sequence[Row], exits: Exit | None) -> list[Bar]:
-    """Every bar, in the order in which they are asked for."""
+def bars(rows: Sequence[Row], exits: Exit | None, retrieving: int = 0) -> list[Bar]:
+    """Every bar, in the order in which they are asked for; `exits` as measured on so many retrieving questions."""
 
     def ratio(
         model: str, schedule: str, *, regime: str = "paper", load: float = 0.0, of: str = "latency_ratio"
@@ -34,12 +35,14 @@ def bars(rows: Sequence[Row], exits: Exit | None) -> list[Bar]:
         Bar(f"overlap + early exit, 32B, idle, exits catch {CAUGHT:g}", "at most 0.80", f"{large:.3f}", large <= 0.80),
     ]
     if exits is not None:
+        caught = share(round(exits.caught * retrieving), retrieving, of="retrieving questions")
         measured = {model: ratio(model, "overlap+exit", regime="paper, exits as measured") for model in ("8B", "32B")}
         found += [
             Bar(
                 "share of retrieving questions that exits catch, demo table's test split",
                 f"at least {CAUGHT:g}",
-                f"{exits.caught:.3f}, after {exits.spent:.2f} of the probe; {exits.lost:.3f} of the others lost",
+                f"{exits.caught:.3f} ({caught.low:.2f} to {caught.high:.2f}), after {exits.spent:.2f} of the probe; "
+                f"{exits.lost:.3f} of the others lost",
                 exits.caught >= CAUGHT,
             ),
             Bar(

@@ -102,6 +102,7 @@ async def test_the_secret_is_nowhere(open_keyed: OpenKeyed, tmp_path: Path, capl
     secret, almost = presented.rpartition(made.id + "_")[2], wrong.rpartition(made.id + "_")[2]
     held = [response.text + str(response.headers) for response in seen] + [caplog.text]
     held += [str(vars(record)) for record in caplog.records]
+    held += [str(record.fields()) for record in caplog.records if hasattr(record, "fields")]
     files = _files(tmp_path)
     assert files.keys() >= {"decisions.sqlite3", "keys.json"}
     for text in (secret, almost, base64.b64encode(f"me:{presented}".encode()).decode()):

@@ -66,9 +66,12 @@ def check(case: schemathesis.Case, running: Running, **headers: str) -> int:
 
 def _hurried(case: schemathesis.Case, reply: httpx.Response) -> bool:
     """Whether the parts got less time than was needed because so little was asked for."""
-    asked = case.body.get("timeout_ms") if isinstance(case.body, dict) else None
+    body = case.body if isinstance(case.body, dict) else {}
+    # On the OpenAI API it is among our own choices.
+    chosen = body["fetchwise"] if isinstance(body.get("fetchwise"), dict) else body
+    asked = chosen.get("timeout_ms")
     hurry = isinstance(asked, int) and asked < PATIENCE_MS
-    return hurry and reply.status_code == HTTPStatus.SERVICE_UNAVAILABLE and "timeout" in reply.text
+    return hurry and reply.status_code == HTTPStatus.SERVICE_UNAVAILABLE and "deadline_passed" in reply.text
 
 
 @schema.parametrize()

@@ -129,6 +129,8 @@ async def test_streamed_equals_not_streamed(reader: Reader, prompt: Prompt) -> N
     assert "".join(piece.text for piece in pieces).strip() == whole.text == plain.text
     assert whole.passages_read == plain.passages_read
     assert (whole.prompt_tokens, whole.completion_tokens) == (plain.prompt_tokens, plain.completion_tokens)
+    # Known from the first piece on, as whoever gives it up never comes to its end.
+    assert {piece.prompt_tokens for piece in pieces} == {plain.prompt_tokens}
     assert len(whole.tokens) == len(plain.tokens)
     for one, other in zip(whole.tokens, plain.tokens, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-2)

@@ -12,12 +12,14 @@ from app.decision.artifact import (
     Artifact,
     Calibrators,
     Certificate,
+    Early,
     Identity,
     PolicyFit,
     Thresholds,
     Window,
 )
 from app.decision.calibrator import Isotonic
+from app.decision.foresight import SCORE, Foresight, Scorer
 
 TAU0, TAU1, TAU_BINARY, TAU_ABSTAIN = 0.75, 0.5, 0.625, 0.25
 
@@ -70,6 +72,20 @@ def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:
     """A certified confidence to withhold answers below."""
     certificate = a_certificate(epsilon=0.2, reference="answered", bound=0.1875)
     return replace(Abstention(tau, risk_target=0.2, certificate=certificate), **changes)
+
+
+def a_foresight(dimension: int = 256) -> Foresight:
+    """By the question alone: p0 is its first number, p1 its second, each where the vector has them in [0, 1]."""
+    line = Isotonic(SCORE, x=(0.0, 1.0), y=(0.0, 1.0))
+    scorers = [Scorer(tuple(float(at == number) for at in range(dimension)), 0.0, line) for number in (0, 1)]
+    return Foresight("fake-256", dimension, (), *scorers)
+
+
+def an_early_artifact(early: Early, **changes: Any) -> Artifact:
+    """The default artifact, its graded policy deciding early, with what that compares."""
+    policies = {"graded": a_fit(thresholds=Thresholds(TAU0, TAU1, early))}
+    exits = {length: a_line() for length, _ in early.exits}
+    return replace(an_artifact(policies=policies, foresight=a_foresight(), exits=exits), **changes)
 
 
 def an_artifact(**changes: Any) -> Artifact:

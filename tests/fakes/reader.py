@@ -78,7 +78,7 @@ class FakeReader:
             texts = pieces(whole.text)[:max_tokens]
             for index, text in enumerate(texts):
                 await asyncio.sleep(0)
-                yield Token(text, whole.tokens[index : index + 1])
+                yield Token(text, whole.tokens[index : index + 1], whole.prompt_tokens)
             yield whole
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1

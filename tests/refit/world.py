@@ -103,9 +103,7 @@ class Truth:
         """The share of questions whose probe runs to its end."""
         return float((self._ledger(planned).settled(thresholds.early or Early()) < 0).mean())
 
-    def selective(
-        self, planned: Plan, thresholds: Thresholds | None, fallback: int, tau: float
-    ) -> tuple[float, float]:
+    def selective(self, planned: Plan, thresholds: Thresholds | None, fallback: int, tau: float) -> tuple[float, float]:
         """The error among answered, and the share that is answered."""
         route = self._ledger(planned).serve(thresholds, fallback)
         answered = answers(confidences(planned.calibrators, self.outcomes, route), tau)

@@ -251,6 +251,8 @@ class ReaderServer:
         async def send(event: dict[str, Any], written: int = 0) -> None:
             if options.get("continuous_usage_stats") and self.dialect is Dialect.VLLM:
                 event = {"usage": answer.usage | {"completion_tokens": written}} | event
+            if written and body.get("timings_per_token") and self.dialect is Dialect.LLAMA:
+                event |= {"timings": {"cache_n": 1, "prompt_n": answer.prompt_tokens - 1, "predicted_n": written}}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
         # An event stream may hold comments, which are no events.

@@ -80,12 +80,13 @@ async def test_the_request_is_exactly_as_promised(server: ReaderServer, reader: 
 
 
 async def test_a_stream_is_asked_for_in_the_same_way(server: ReaderServer, reader: OpenAIReader) -> None:
-    """Streaming adds its own two fields and changes none."""
+    """Streaming adds its own two fields, one more for llama.cpp, and changes none."""
     await reader.generate(FRANCE, max_tokens=7)
     await streamed(reader, FRANCE, 7)
     plain, stream = server.chats
     assert stream.pop("stream") is True
     assert stream.pop("stream_options")["include_usage"] is True
+    assert stream.pop("timings_per_token", False) is (server.dialect is Dialect.LLAMA)
     assert stream == plain
 
 

@@ -1,5 +1,6 @@
 """The artifact: one byte string per content, a name for it, and numbers that make sense."""
 
+import json
 import math
 from dataclasses import fields, replace
 from typing import Any
@@ -13,6 +14,7 @@ from app.decision.artifact import (
     Abstention,
     Artifact,
     Calibrators,
+    Early,
     Identity,
     Thresholds,
     Window,
@@ -22,7 +24,16 @@ from app.decision.artifact import (
     mismatches,
 )
 from app.decision.policy import route
-from tests.fakes.artifacts import a_certificate, a_fit, a_line, an_abstention, an_artifact, an_identity
+from tests.fakes.artifacts import (
+    a_certificate,
+    a_fit,
+    a_foresight,
+    a_line,
+    an_abstention,
+    an_artifact,
+    an_early_artifact,
+    an_identity,
+)
 
 OTHER_IDENTITY: dict[str, Any] = {
     "reader": "another",
@@ -49,6 +60,8 @@ OTHER: dict[str, Any] = {
     "cost_ms": {1: 61.5, 5: 107.25},
     "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
     "report": {"test": {"accuracy": 0.5}},
+    "foresight": a_foresight(),
+    "exits": {4: a_line()},
     "schema": 2,
 }
 
@@ -185,3 +198,44 @@ def test_the_fallback_reads(action: int) -> None:
     """What serves where a policy may not is one passage or five, never none."""
     with pytest.raises(ValueError, match="fallback_action must be 1 or 5"):
         an_artifact(fallback_action=action)
+
+
+def test_an_artifact_without_early_parts_keeps_the_bytes_it_had_before_there_were_any() -> None:
+    """Foresight, exits and early thresholds are under the checksum where they are, and leave no trace where not."""
+    body = json.loads(canonical_bytes(an_artifact()))
+    assert not {"foresight", "exits"} & body.keys()
+    assert body["policies"]["graded"]["thresholds"] == {"tau0": 0.75, "tau1": 0.5}
+    early = json.loads(canonical_bytes(an_early_artifact(Early(0.25, 0.5, ((4, 0.125),), exit_k=1))))
+    assert early["policies"]["graded"]["thresholds"]["early"]["exits"] == [[4, 0.125]]
+    assert set(early["exits"]) == {"4"}
+    assert early["foresight"]["dimension"] == 256
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"unasked": -0.1},
+        {"compact": 2.1},
+        {"unasked": math.nan},
+        {"exits": ((3, 0.5),)},
+        {"exits": ((4, 0.5), (2, 0.5))},
+        {"exits": ((2, 0.5), (2, 0.25))},
+        {"exits": ((2, 2.5),)},
+        {"exit_k": 0},
+    ],
+)
+def test_early_thresholds_must_make_sense(parts: dict[str, Any]) -> None:
+    """Thresholds beyond [0, 2], lengths that no signal has, out of order or twice, and exits into nothing fail."""
+    with pytest.raises(ValueError, match=r"early thresholds|exits need"):
+        Early(**parts)
+
+
+def test_early_thresholds_need_what_they_compare() -> None:
+    """Thresholds on the question want foresight of the right embedder, and every exit a calibrator of its length."""
+    with pytest.raises(ValueError, match="foresight"):
+        an_early_artifact(Early(0.5), foresight=None)
+    with pytest.raises(ValueError, match="calibrator of its length"):
+        an_early_artifact(Early(0.5, exits=((4, 0.5),)), exits={2: a_line()})
+    with pytest.raises(ValueError, match="fake-256, the artifact is for another"):
+        an_early_artifact(Early(0.5), identity=an_identity(embedder="another"))
+    assert an_early_artifact(Early(0.5), identity=None).foresight is not None

@@ -161,7 +161,8 @@ def test_the_choice_is_the_best_of_all(measured: Measured, objective: Objective)
         assert found.bypass
         if math.isfinite(best):
             bypass = [replace(plan, bypass=True) for plan in every if predict(measured, objective, plan) == best]
-            assert found.ratio == min(predict(measured, objective, plan) for plan in bypass)
+            # Plans that tie differ in the last bit once they are mixed with what goes without them.
+            assert found.ratio == pytest.approx(min(predict(measured, objective, plan) for plan in bypass), rel=1e-9)
     else:
         assert not found.bypass
         assert found.ratio == predict(measured, objective, found)

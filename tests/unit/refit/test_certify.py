@@ -7,8 +7,8 @@ from app.decision.artifact import ALWAYS_K, Thresholds
 from app.decision.cost import Tariff
 from app.refit.abstain import Given
 from app.refit.certify import certify_abstention, certify_policy, labels_needed, reference_name, walk
-from app.refit.paths import Step
 from app.refit.ledger import Ledger, gate_costs
+from app.refit.paths import Step
 from app.refit.split import Validation, units
 from tests.refit.world import World
 

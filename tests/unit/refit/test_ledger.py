@@ -17,9 +17,9 @@ from app.decision.artifact import (
 )
 from app.decision.policy import Ask, Gate, decide, foregone
 from app.refit.certify import lower_bound, walk
-from app.refit.paths import Step
 from app.refit.fit import fit, predict_many
 from app.refit.ledger import Ledger
+from app.refit.paths import Step
 from app.refit.split import Validation, units
 from tests.refit.world import IDENTITY, World
 
