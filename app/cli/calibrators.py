@@ -11,7 +11,7 @@ from rich.table import Table
 from app.adapters.artifact_store import ArtifactStore, serialise
 from app.api.calibrator_survey import PolicyOut, VersionOut, survey
 from app.cli.console import app, err, out
-from app.decision.artifact import Artifact, Certificate, mismatches
+from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
 from app.settings import Settings
 
@@ -101,7 +101,7 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
         guarantee = _guarantee(fit.certificate, "accuracy is at least that of {reference} minus {epsilon:g}")
         table.add_row(
             name,
-            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, least {fit.objective}; "
+            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, {_early(fit)}least {fit.objective}; "
             f"{guarantee or f'not certified: {fit.why_not}'}",
         )
     abstention = artifact.abstention
@@ -109,6 +109,14 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row("abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.why_not}'}")
     table.add_row("fallback", f"{artifact.fallback_action} passages where these may not decide")
     out.print(table)
+
+
+def _early(fit: PolicyFit) -> str:
+    early = fit.thresholds.early
+    if early is None:
+        return ""
+    unasked = f"no probe below {early.unasked:.3f} by the question, " if early.unasked > 0.0 else ""
+    return unasked + "".join(f"cut short below {tau:.3f} after {length} tokens, " for length, tau in early.exits)
 
 
 def _guarantee(certificate: Certificate | None, promise: str) -> str | None:

@@ -178,7 +178,8 @@ class Artifact:
     window: Window
     # Mean milliseconds of retrieving and reading k passages on train, for the utility policy.
     cost_ms: Mapping[int, float] = field(default_factory=dict)
-    # Deciles of each signal on train, against which drift is measured.
+    # Deciles of each signal on train, against which drift is measured; of whole probes where the graded policy has some
+    # cut short or spared.
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     # What early thresholds compare: P(right) by the question alone, and by the first tokens of its probe.

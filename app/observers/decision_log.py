@@ -38,7 +38,7 @@ _MOST_ASKED = 1_000
 class Pace:
     """How often to write, how long to wait after a failure, and how long feedback and closing may take; seconds."""
 
-    turn_s: float = 0.2
+    turn_s: float = 0.5
     retry_s: float = 0.5
     feedback_timeout_s: float = 5.0
     close_timeout_s: float = 5.0

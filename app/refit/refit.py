@@ -253,7 +253,7 @@ def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Opti
         fallback_action=planned.fallback,
         window=Window(len(outcomes), len(set(outcomes.groups)), options.source, outcomes.first, outcomes.last),
         cost_ms=_cost_ms(train),
-        quantiles=_quantiles(train.signals[0]),
+        quantiles=_quantiles(_probed_whole(planned, verdict.policies["graded"].thresholds)),
         foresight=foretellers.foresight,
         exits=foretellers.exits,
     )
@@ -322,6 +322,15 @@ def _out_of_fold_confidence(chosen: Mapping[str, Chosen], route: Choices) -> Flo
 
 def _cost_ms(outcomes: Outcomes) -> dict[int, float]:
     return {k: float(np.nanmean(outcomes.ms[k])) for k in (1, 5) if np.isfinite(outcomes.ms[k]).any()}
+
+
+def _probed_whole(planned: Plan, thresholds: Thresholds) -> Mapping[str, Floats]:
+    """The closed-book signals that the gateway will see on questions like these: those of whole probes."""
+    signals, early = planned.ledger.split.outcomes.signals[0], thresholds.early
+    if early is None:
+        return signals
+    whole = planned.ledger.settled(early) < 0
+    return {name: values[whole] for name, values in signals.items()}
 
 
 def _quantiles(signals: Mapping[str, Floats]) -> dict[str, tuple[float, ...]]:

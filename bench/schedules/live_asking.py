@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from app.decision.labels import judge
@@ -40,14 +41,15 @@ async def ask_all(
     batches = [questions[start : start + concurrency] for start in range(0, len(questions), concurrency)]
     total = (len(batches) + padding(len(systems), lag)) * len(systems)
     answers: list[Answer] = []
+    cached = await reading.idle()
     for done, (number, name) in enumerate(belt(len(batches), list(systems), lag=lag, rng=rng)):
         counts = 0 <= number < len(batches)
         batch = batches[number] if counts else _filling(fillers, number, concurrency)
         on_progress(done, total)
-        await reading.idle()
         given = await asyncio.gather(*(_ask(systems[name], question) for question in batch))
+        before, cached = cached, await reading.idle()
         if counts:
-            answers += given
+            answers += [replace(answer, cached_tokens=(cached - before) / len(batch)) for answer in given]
         for _ in batch:
             await systems[name].look()
     on_progress(total, total)
@@ -83,6 +85,7 @@ def as_answer(system: str, question: Labelled, record: DecisionRecord, ms: float
         schedule=record.schedule,
         tokens=sum(_tokens(usage) for usage in paid),
         wasted_tokens=_tokens(record.wasted_usage),
+        cached_tokens=0.0,
         calls_used=record.retrieval_calls if record.citations else 0,
         calls_wasted=0 if record.citations else record.retrieval_calls,
         stages={stage: spent for stage in STAGES if (spent := getattr(record.timings, stage)) is not None},

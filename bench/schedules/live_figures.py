@@ -36,6 +36,8 @@ class Answer:
     # All tokens that were paid for, and those of them that were for a read nobody wanted.
     tokens: int
     wasted_tokens: int
+    # Those of its prompts that the reader still knew from earlier ones: alike for all systems, or one is favoured.
+    cached_tokens: float
     calls_used: int
     calls_wasted: int
     # Milliseconds of each stage that ran; side by side they add up to more than the whole.
@@ -100,7 +102,7 @@ def figures(found: Comparison, system: str) -> dict[str, Any]:
         "p99_ms": float(np.percentile(ms, 99)),
         **{
             name: float(found.column(system, name).mean())
-            for name in ("tokens", "wasted_tokens", "calls_used", "calls_wasted")
+            for name in ("tokens", "wasted_tokens", "cached_tokens", "calls_used", "calls_wasted")
         },
         "k": {f"k{k}": sum(answer.k == k for answer in answers) / len(answers) for k in (0, 1, 5)},
         # By how many it ran for, and how long it then took: a mean over all questions would mix the two.

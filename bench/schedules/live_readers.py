@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,11 +15,9 @@ from app.adapters.llama_server import MODEL, embedded_model, llama_server
 from app.adapters.vllm_server import vllm_server
 from app.settings import Settings
 
-# Questions under way, by llama.cpp and by vLLM.
-_UNDER_WAY = re.compile(
-    r"^(?:llamacpp:requests_(?:processing|deferred)|vllm:num_requests_(?:running|waiting))(?:\{[^}]*\})? ([\d.]+)$",
-    re.MULTILINE,
-)
+# Questions under way, and prompt tokens that were known from earlier prompts, by llama.cpp and by vLLM.
+_UNDER_WAY = r"llamacpp:requests_(?:processing|deferred)|vllm:num_requests_(?:running|waiting)"
+_CACHED = r"llamacpp:prompt_tokens_cached_total|vllm:prefix_cache_hits_total"
 _LOOK_S, _PATIENCE_S = 0.02, 30.0
 _VLLM_MODEL = "smollm2"
 _BLOCK, _BLOCKS = 32, 64
@@ -42,18 +41,19 @@ class Reading:
     url: str
     client: httpx.AsyncClient
 
-    async def idle(self) -> None:
-        """Wait until nothing is under way: what one system has cancelled must not slow the next one down."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while await self._under_way() > 0.0:
-                await asyncio.sleep(_LOOK_S)
+    async def idle(self) -> float:
+        """Wait until nothing is under way, so that what one system has cancelled does not slow the next one down.
 
-    async def _under_way(self) -> float:
-        reply = await self.client.get(f"{self.url}/metrics")
-        told = _UNDER_WAY.findall(reply.text)
-        if not told:
-            raise RuntimeError(f"{self.url}/metrics does not tell how many questions are under way")
-        return sum(map(float, told))
+        Tells how many prompt tokens the reader has taken from its cache so far.
+        """
+        began = time.monotonic()
+        while True:
+            told = (await self.client.get(f"{self.url}/metrics")).text
+            if _sum(_UNDER_WAY, told) == 0.0:
+                return _sum(_CACHED, told)
+            if time.monotonic() - began > _PATIENCE_S:
+                raise RuntimeError(f"the reader is still at work {_PATIENCE_S:g} s after the last answer")
+            await asyncio.sleep(_LOOK_S)
 
 
 @asynccontextmanager
@@ -102,3 +102,11 @@ def _settings(data: Path, *, reader: str, model: str | None = None) -> Settings:
         collection="demo",
         decision_log="off",
     )
+
+
+def _sum(names: str, told: str) -> float:
+    """The sum of all samples of these metrics."""
+    found = re.findall(rf"^(?:{names})(?:\{{[^}}]*\}})? (\S+)$", told, re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"the reader does not tell {names}")
+    return sum(map(float, found))

@@ -42,7 +42,7 @@ def main_table(systems: Mapping[str, Figures]) -> str:
 
 def stage_table(systems: Mapping[str, Figures]) -> str:
     """Where the time goes: each stage's share of the questions and its mean, and reading by k."""
-    names = ["system", *STAGES, "read k1", "read k5", "schedules"]
+    names = ["system", *STAGES, "read k1", "read k5", "tokens cached", "schedules"]
     lines = [_line(names), "|---" * len(names) + "|"]
     for name, own in systems.items():
         cells = [name]
@@ -50,6 +50,7 @@ def stage_table(systems: Mapping[str, Figures]) -> str:
             ran = own["stages"][stage]
             cells.append("" if ran["mean_ms"] is None else f"{ran['mean_ms']:.0f} ms, {100 * ran['share']:.0f} %")
         cells += ["" if own["read_ms"][k] is None else f"{own['read_ms'][k]:.0f} ms" for k in ("k1", "k5")]
+        cells.append(f"{own['cached_tokens']:.0f}")
         cells.append(", ".join(f"{which} {100 * share:.0f} %" for which, share in own["schedules"].items()))
         lines.append(_line(cells))
     return "\n".join(lines)
