@@ -14,7 +14,7 @@ INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 VLLM_MODEL := build/vllm-model
 SOAK_SECONDS ?= 3600
 
-.PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules clean
+.PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules bench-schedules-live bench-schedules-live-vllm clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -72,6 +72,13 @@ soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and say wheth
 
 bench-schedules: $(INSTALLED) ## Simulate every schedule against always-RAG, idle and under load (6 minutes)
 	$(VENV)/bin/python bench/schedules/run.py
+
+bench-schedules-live: $(INSTALLED) ## Compare schedules and fixed actions on the embedded reader (20 minutes, two quiet cores)
+	$(VENV)/bin/python bench/schedules/live.py --refit
+
+bench-schedules-live-vllm: $(INSTALLED) $(INSTALLED_VLLM) ## The same on real vLLM on the CPU, with a calibrator of its own (25 minutes)
+	$(VENV_VLLM)/bin/python tests/vllm/prepare.py --model-dir $(VLLM_MODEL)
+	$(VENV)/bin/python bench/schedules/live.py --vllm --vllm-python $(VENV_VLLM)/bin/python --vllm-model $(VLLM_MODEL)
 
 clean: ## Remove what was built, but not data/
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) build

@@ -1,6 +1,6 @@
 """Which plan serves the operator's objective best, and a plain sentence that says why."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -15,12 +15,24 @@ FRUGAL = 0.005
 STAY = 0.02
 
 
-def choose(measured: Measured, objective: Objective, *, current: Plan | None = None, bypassed: bool = False) -> Plan:
+def choose(
+    measured: Measured,
+    objective: Objective,
+    *,
+    current: Plan | None = None,
+    bypassed: bool = False,
+    without: Collection[Schedule] = (),
+) -> Plan:
     """The plan that is expected to cost least; a bypass where none saves anything, or `bypassed` demands it.
 
-    A bypass under way ends only for a plan that saves at least `STAY`.
+    A bypass under way ends only for a plan that saves at least `STAY`. Plans of a schedule in `without` are not tried,
+    whatever is expected of them; serial always is.
     """
-    gates = [replace(plan, ratio=predict(measured, objective, plan)) for plan in candidates(measured)]
+    gates = [
+        replace(plan, ratio=predict(measured, objective, plan))
+        for plan in candidates(measured)
+        if plan.schedule is Schedule.SERIAL or plan.schedule not in without
+    ]
     best = min(gates, key=lambda plan: plan.ratio)
     resting = current is not None and current.bypass
     if bypassed or best.ratio > (1.0 - STAY if resting else 1.0):
@@ -66,9 +78,9 @@ def _why(measured: Measured, objective: Objective, found: Plan, gates: Sequence[
     others = [
         f"{one.value} {_change(min(plan.ratio for plan in gates if plan.schedule is one), objective)}"
         for one in Schedule
-        if one is not found.schedule
+        if one is not found.schedule and any(plan.schedule is one for plan in gates)
     ]
-    return f"{said}; otherwise, at best, {' and '.join(others)}."
+    return f"{said}; otherwise, at best, {' and '.join(others)}." if others else f"{said}."
 
 
 def _change(ratio: float, objective: Objective) -> str:

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from app.cli.console import err, log_to_stderr, progress  # noqa: E402
 from app.decision.artifact import Artifact  # noqa: E402
 from app.decision.forecast import Schedule  # noqa: E402
+from app.errors import FetchwiseError  # noqa: E402
 from app.ingest.ingest import ingest  # noqa: E402
 from app.parts import Parts, open_parts  # noqa: E402
 from app.refit.collect import Labelled, read_questions  # noqa: E402
@@ -37,6 +38,7 @@ from bench.schedules.live_report import draw, main_table, stage_table  # noqa: E
 from bench.schedules.live_systems import AUTO, System, label_of, name_of, open_systems  # noqa: E402
 from bench.schedules.verdicts import bar_table  # noqa: E402
 
+# How much less accurate than the best fixed action the bar lets a gate be.
 EPSILON = 0.02
 # Of the time that a bounded run has, the share for collecting.
 _COLLECTING = 0.4
@@ -76,7 +78,7 @@ async def _shipped(
     """What a gateway serves, and, with --refit, what it would serve were it fitted for latency."""
     found, notes = [await shipped(options.calibrators, parts, reading.settings)], list[str]()
     if options.refit:
-        fitted, notes = await fit_for_latency(options.outcomes, parts, options.data / "calibrators")
+        fitted, notes = await fit_for_latency(options.outcomes, parts, options.data / "calibrators", options.epsilon)
         found.append(fitted)
     return {label_of(artifact): artifact for artifact in found}, notes
 
@@ -87,7 +89,7 @@ async def _collected(
     """A calibrator fitted on what little can be collected; none of it is asked later."""
     seconds = _COLLECTING * options.minutes * 60.0
     await collect_some(questions, options.table, parts, reading.settings, seconds=seconds)
-    fitted, notes = await fit_for_latency(options.table, parts, options.data / "calibrators")
+    fitted, notes = await fit_for_latency(options.table, parts, options.data / "calibrators", options.epsilon)
     said = f"fitted on {fitted.window.rows} questions alone: nothing is promised of these thresholds"
     return {label_of(fitted): fitted}, [said, *notes]
 
@@ -181,6 +183,8 @@ def _options(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vllm", action="store_true", help="real vLLM on the processor, and a calibrator of its own")
     parser.add_argument("--refit", action="store_true", help="also fit a calibrator for latency on the demo's table")
+    # A gate that gives up all that the bar allows would miss it about as often as not.
+    parser.add_argument("--epsilon", type=float, default=EPSILON / 2.0, help="how much accuracy a fit may give up")
     parser.add_argument("--questions", type=int, default=150, help="how many of the test split, drawn by chance")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--concurrency", type=int, default=1, help="questions of one system at a time")
@@ -212,7 +216,10 @@ def main(given: Sequence[str] | None = None) -> None:
     log_to_stderr("warning")
     for folder in (options.data, options.out):
         folder.mkdir(parents=True, exist_ok=True)
-    found = asyncio.run(measure(options))
+    try:
+        found = asyncio.run(measure(options))
+    except FetchwiseError as error:
+        raise SystemExit(str(error)) from error
     written = options.out / options.name
     written.with_suffix(".json").write_bytes(orjson.dumps(plain(found), option=orjson.OPT_INDENT_2))
     title = f"{found['questions']} test questions of the demo world, {found['reader']} reader"

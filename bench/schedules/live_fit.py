@@ -34,7 +34,7 @@ async def shipped(folder: Path, parts: Parts, settings: Settings) -> Artifact:
     return artifact
 
 
-async def fit_for_latency(table: Path, parts: Parts, folder: Path) -> tuple[Artifact, list[str]]:
+async def fit_for_latency(table: Path, parts: Parts, folder: Path, epsilon: float) -> tuple[Artifact, list[str]]:
     """Fit what answers in the least time, pre-gate and exits among its means; kept in `folder` to be looked at.
 
     With it comes what the job has to say.
@@ -46,7 +46,7 @@ async def fit_for_latency(table: Path, parts: Parts, folder: Path) -> tuple[Arti
             outcomes, parts.embedder, on_progress=lambda done: bar.update(task, completed=done)
         )
         task = bar.add_task("fitting", total=None)
-        options = Options("live", _CREATED, table.name, objective="latency", risk_target=_RISK_TARGET)
+        options = Options("live", _CREATED, table.name, objective="latency", epsilon=epsilon, risk_target=_RISK_TARGET)
         artifact, summary = await asyncio.to_thread(refit, outcomes, options)
         bar.update(task, total=1, completed=1)
     ArtifactStore(folder).publish(artifact)

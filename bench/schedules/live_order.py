@@ -1,14 +1,14 @@
 """In which order many systems answer the same questions, so that neither drift nor a warm cache favours one of them.
 
 A belt: at every step one question enters, and each question on the belt is answered by the next system of its own
-random order, every `lag` steps. So all systems answer once a step, each another question, and whatever the machine
-does meanwhile falls on all of them alike. Between two answers to the same question lie `lag` times as many answers to
-others as there are systems, less one: a reader that keeps the prompts it saw last has none of it any more.
+random order, every `lag` steps. So all systems are at work all the time, on different questions, and whatever the
+machine does meanwhile falls on all of them alike. Between two answers to the same question lie `lag` times as many
+answers to others as there are systems: a reader that keeps the prompts it saw last has forgotten it by then.
 
     step      1   2   3   4        lag 1, three systems; each column is one step
     q1        A   C   B
     q2            B   A   C
-    q3                A   B …
+    q3                C   B  …
 """
 
 from collections.abc import Iterator, Sequence

@@ -15,6 +15,7 @@ from app.decision.forecast import Plan, Schedule
 from app.decision.foresight import SCORE, Foresight, Scorer
 from app.decision.mandatory import compile_rules
 from app.decision.policy import Ask, Gate, Policy, Retrieval
+from app.decision.record import Timings
 from app.errors import FetchwiseError, UpstreamError, UpstreamUnavailable
 from app.journey import Question
 from app.ports import Filter, Generation, Passage, Prompt
@@ -94,13 +95,17 @@ class World:
             record = await answerer.answer(Question(ASKED, "demo", 24, self.ask), heard if self.listened else None)
         except FetchwiseError as error:
             return (type(error), heard.said[:2])
-        said = (heard.said[:1], "".join(heard.said[1:]))
-        return (
-            (record.answer, record.action, record.k, record.reason, record.confidence, record.certified)
-            + (record.p_closed_book, dict(record.signals), dict(record.read_signals), record.thresholds)
-            + (record.citations, record.probe_usage, record.read_usage, record.failure, record.gated, record.cut_off)
-            + said
+        # What it cost and how it was come by may differ, and so may the moments at which pieces were heard.
+        same = replace(
+            record,
+            id="",
+            timings=Timings(0.0),
+            schedule="",
+            wasted_usage=None,
+            retrieval_calls=0,
+            passages_fetched=0,
         )
+        return (same, heard.said[:1], "".join(heard.said[1:]))
 
 
 def _foresight() -> Foresight:
