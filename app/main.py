@@ -18,6 +18,7 @@ from app.answer import Answerer
 from app.api.audit import router as audit_router
 from app.api.auth import OPERATOR, Guard
 from app.api.breakeven import router as breakeven_router
+from app.api.breakeven import told_plan
 from app.api.calibrator_survey import CalibratorsOut, survey
 from app.api.calibrators import router as calibrators_router
 from app.api.dashboard import Dashboard, State
@@ -259,6 +260,7 @@ def _state(settings: Settings, gateway: Gateway, gatekeeper: ArtifactGatekeeper)
         return {
             "parts": await states(gateway.pings),
             "calibrator": gateway.calibrator().model_dump(),
+            "plan": told_plan(gateway.planner),
             "thresholds": {
                 "tau0": fit.thresholds.tau0,
                 "tau1": fit.thresholds.tau1,

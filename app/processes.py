@@ -1,5 +1,6 @@
 """What is known of other processes on this machine."""
 
+import gc
 import os
 
 
@@ -12,3 +13,13 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def spare_the_collector() -> None:
+    """Leave what is there by now, which stays, out of every garbage collection to come, and collect less often.
+
+    For a process that is about to serve: a quarter of its time under load went into looking through the same objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)

@@ -1,6 +1,7 @@
 """`GET /breakeven`: what gating costs, what it would cost without, and from which skip rate it pays."""
 
 import asyncio
+import math
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.auth import DENIALS, OPERATOR
-from app.api.gateway import TheGateway
+from app.api.gateway import Planning, TheGateway
 from app.api.schemas import ErrorOut
 from app.decision.breakeven import BreakEven, Verdict
 from app.decision.forecast import Objective, Schedule
@@ -192,16 +193,20 @@ async def breakeven(
 ) -> Response:
     """Compare what the gate costs with what reading for every question would, over the last minutes of traffic."""
     found = await asyncio.to_thread(gateway.break_even, window)
-    plan = gateway.planner.plan()
-    told = {
+    told = rendered(found) | {"plan": told_plan(gateway.planner)}
+    return Response(orjson.dumps(told), media_type="application/json")
+
+
+def told_plan(planner: Planning) -> dict[str, Any]:
+    """How questions are answered now, as plain data."""
+    plan = planner.plan()
+    return {
         "schedule": plan.schedule.value,
         "bypass": plan.bypass,
-        "objective": gateway.planner.objective.value,
-        # Not a number where nothing was foretold, which JSON knows as null.
-        "expected_ratio": plan.ratio,
+        "objective": planner.objective.value,
+        "expected_ratio": None if math.isnan(plan.ratio) else plan.ratio,
         "why": plan.why,
     }
-    return Response(orjson.dumps(rendered(found) | {"plan": told}), media_type="application/json")
 
 
 def rendered(found: BreakEven) -> dict[str, Any]:

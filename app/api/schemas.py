@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.api.readiness import up
+from app.decision.forecast import Schedule
 from app.decision.policy import Action, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
 
@@ -106,12 +107,19 @@ class ThresholdsOut(BaseModel):
 class DecisionOut(BaseModel):
     """How the number of passages was chosen."""
 
-    p_closed_book: float | None = Field(description="Calibrated P(closed-book answer is right); null if unknown.")
-    signals: dict[str, float]
+    p_closed_book: float | None = Field(
+        description="Calibrated P(closed-book answer is right); null if unknown. By the whole probe; for `foreseen` by "
+        "the question alone, for `hopeless` by the probe's first tokens."
+    )
+    signals: dict[str, float] = Field(description="Of a whole probe; empty where there was none.")
     thresholds: ThresholdsOut
     policy: Policy
-    schedule: str
-    reason: Reason
+    schedule: Schedule = Field(description="What ran beside the probe: nothing, retrieval, or reading too.")
+    reason: Reason = Field(
+        description="Why so many passages were read, or why nothing is answered. `foreseen`: the question alone says "
+        "that a probe is hopeless. `hopeless`: the probe's first tokens said so, and it was stopped. `bypassed`: "
+        "gating does not pay at the moment."
+    )
     calibrator: CalibratorOut
 
 
@@ -134,13 +142,15 @@ class UsageOut(BaseModel):
 
     probe: TokensOut | None
     read: TokensOut | None
-    wasted: TokensOut = Field(description="Of a read that was begun beside the probe and not wanted.")
+    wasted: TokensOut = Field(
+        description="Of a read that was begun beside the probe and not wanted, as far as the server had counted."
+    )
     passages: int
     calls: CallsOut
 
 
 class TimingsOut(BaseModel):
-    """Milliseconds of each stage; a stage that did not run is null."""
+    """Milliseconds of each stage; a stage that did not run is null. Stages may run side by side."""
 
     probe: float | None
     embed: float | None

@@ -20,6 +20,7 @@ from app.cli.workers import check_workers, run_workers
 from app.errors import ConfigurationError, DataError, UnknownCollection
 from app.main import create_app
 from app.parts import Parts, keys_required, open_decision_store
+from app.processes import spare_the_collector
 from app.settings import Settings
 
 
@@ -64,6 +65,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener: socket.socket) -> None:
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
     server = _Server(ServerConfig(application, settings))
+    spare_the_collector()
     await server.serve(sockets=[listener])
     if not server.started:
         raise ConfigurationError("the gateway did not start: the lines above say why")

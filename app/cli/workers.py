@@ -22,6 +22,7 @@ from app.cli.http_protocol import ServerConfig
 from app.errors import ConfigurationError
 from app.main import Shared, create_app
 from app.observers.exposition import SHARED_VARIABLE
+from app.processes import spare_the_collector
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,9 @@ def worker(settings: Settings, shared: Shared) -> FastAPI:
     """The application of one worker, made inside it."""
     log_to_stderr(settings.log_level, settings.log_format, log_questions=settings.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
-    return create_app(settings, shared=shared)
+    application = create_app(settings, shared=shared)
+    spare_the_collector()
+    return application
 
 
 def _stop_with_supervisor() -> None:

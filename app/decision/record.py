@@ -142,6 +142,7 @@ class DecisionRecord:
             "k": self.k,
             "reason": self.reason.value,
             "policy": self.policy.value,
+            "schedule": self.schedule,
             "p_closed_book": self.p_closed_book,
             "confidence": self.confidence,
             "calibrator": self.calibrator,

@@ -101,8 +101,8 @@ class Planner:
         if isinstance(measured, str):
             return measured
         # Probes that ran beside a read took longer for it; each plan is judged by what they take alone.
-        probed = rows["schedule"][rows["gated"] & np.isfinite(rows["probe_ms"])]
-        raced = float((probed == _RACE).mean()) if len(probed) else 0.0
+        gated = rows["schedule"][rows["gated"]]
+        raced = float((gated == _RACE).mean()) if len(gated) else 0.0
         latency = measured.latency
         alone = replace(latency, cb=max(0.0, latency.cb - raced * self._beside.probe))
         return replace(measured, latency=alone, beside=self._beside)

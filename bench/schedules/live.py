@@ -31,7 +31,7 @@ from app.refit.metrics import plain  # noqa: E402
 from app.refit.table import load  # noqa: E402
 from bench.schedules.live_asking import ask_all, held_out, of_train, warm_up  # noqa: E402
 from bench.schedules.live_figures import FIXED, Answer, as_rows, bars, compare, figures  # noqa: E402
-from bench.schedules.live_fit import collect_some, fit_for_latency, shipped  # noqa: E402
+from bench.schedules.live_fit import collect_some, fit, shipped  # noqa: E402
 from bench.schedules.live_order import padding  # noqa: E402
 from bench.schedules.live_readers import Reading, embedded, vllm  # noqa: E402
 from bench.schedules.live_report import draw, main_table, stage_table  # noqa: E402
@@ -78,20 +78,28 @@ async def _shipped(
     """What a gateway serves, and, with --refit, what it would serve were it fitted for latency."""
     found, notes = [await shipped(options.calibrators, parts, reading.settings)], list[str]()
     if options.refit:
-        fitted, notes = await fit_for_latency(options.outcomes, parts, options.data / "calibrators", options.epsilon)
-        found.append(fitted)
+        fitted, notes = await fit(
+            options.outcomes, parts, options.data / "calibrators", objectives=("latency",), epsilon=options.epsilon
+        )
+        found += fitted
     return {label_of(artifact): artifact for artifact in found}, notes
 
 
 async def _collected(
     options: argparse.Namespace, questions: list[Labelled], parts: Parts, reading: Reading
 ) -> tuple[dict[str, Artifact], list[str]]:
-    """A calibrator fitted on what little can be collected; none of it is asked later."""
+    """One for passages and one for latency, fitted on what little can be collected; none of it is asked later."""
     seconds = _COLLECTING * options.minutes * 60.0
     await collect_some(questions, options.table, parts, reading.settings, seconds=seconds)
-    fitted, notes = await fit_for_latency(options.table, parts, options.data / "calibrators", options.epsilon)
-    said = f"fitted on {fitted.window.rows} questions alone: nothing is promised of these thresholds"
-    return {label_of(fitted): fitted}, [said, *notes]
+    fitted, notes = await fit(
+        options.table,
+        parts,
+        options.data / "calibrators",
+        objectives=("passage", "latency"),
+        epsilon=options.epsilon,
+    )
+    said = f"fitted on {fitted[0].window.rows} questions alone: nothing is promised of these thresholds"
+    return {label_of(artifact): artifact for artifact in fitted}, [said, *notes]
 
 
 def _affordable(options: argparse.Namespace, systems: int, seconds: float) -> int:
@@ -171,7 +179,9 @@ def _whys(systems: Mapping[str, System]) -> list[str]:
 
 
 def _some(questions: list[Labelled], most: int, rng: Random) -> list[Labelled]:
-    return rng.sample(questions, min(most, len(questions)))
+    """By chance; asked for more of them, the same ones come first."""
+    shuffled = rng.sample(questions, len(questions))
+    return shuffled[:most]
 
 
 def _apart(questions: list[Labelled], asked: Sequence[Labelled]) -> list[Labelled]:

@@ -10,6 +10,7 @@ from app.decision.artifact import Artifact, Identity, mismatches
 from app.parts import KS, Parts
 from app.refit.collect import Collector, Labelled, collect
 from app.refit.embed import embed_questions
+from app.refit.ledger import Objective
 from app.refit.options import Options
 from app.refit.refit import refit
 from app.refit.table import load
@@ -34,23 +35,31 @@ async def shipped(folder: Path, parts: Parts, settings: Settings) -> Artifact:
     return artifact
 
 
-async def fit_for_latency(table: Path, parts: Parts, folder: Path, epsilon: float) -> tuple[Artifact, list[str]]:
-    """Fit what answers in the least time, pre-gate and exits among its means; kept in `folder` to be looked at.
+async def fit(
+    table: Path, parts: Parts, folder: Path, *, objectives: Sequence[Objective], epsilon: float
+) -> tuple[list[Artifact], list[str]]:
+    """A calibrator for each objective; for latency, pre-gate and exits are among its means. Kept in `folder`.
 
-    With it comes what the job has to say.
+    With them comes what the job has to say.
     """
     outcomes = load(table, columns="asked")
+    fitted, notes = [], list[str]()
     with progress() as bar:
         task = bar.add_task("embedding the table's questions", total=len(set(outcomes.questions)))
         outcomes = await embed_questions(
             outcomes, parts.embedder, on_progress=lambda done: bar.update(task, completed=done)
         )
-        task = bar.add_task("fitting", total=None)
-        options = Options("live", _CREATED, table.name, objective="latency", epsilon=epsilon, risk_target=_RISK_TARGET)
-        artifact, summary = await asyncio.to_thread(refit, outcomes, options)
-        bar.update(task, total=1, completed=1)
-    ArtifactStore(folder).publish(artifact)
-    return artifact, list(summary.notes)
+        fitting = bar.add_task("fitting", total=len(objectives))
+        for objective in objectives:
+            options = Options(
+                "live", _CREATED, table.name, objective=objective, epsilon=epsilon, risk_target=_RISK_TARGET
+            )
+            artifact, summary = await asyncio.to_thread(refit, outcomes, options)
+            ArtifactStore(folder).publish(artifact)
+            fitted.append(artifact)
+            notes += [f"fitted for {objective}: {note}" for note in summary.notes]
+            bar.advance(fitting)
+    return fitted, notes
 
 
 async def collect_some(

@@ -78,19 +78,21 @@ class System:
 def open_systems(
     parts: Parts, settings: Settings, artifacts: Mapping[str, Artifact], only: Sequence[str] | None = None
 ) -> Iterator[dict[str, System]]:
-    """Both fixed actions, every calibrator under every schedule, and `auto` with the last of them."""
+    """Both fixed actions, the first calibrator under every schedule, the others serially, and `auto` with the last.
+
+    Schedules differ by what runs beside a probe, and the first probes most.
+    """
     with ExitStack() as stack:
 
         def system(name: str, artifact: Artifact, schedule: Schedule = Schedule.SERIAL) -> System:
             return System(name, _answerer(parts, artifact, lambda: Plan(schedule)), settings)
 
-        last = list(artifacts.values())[-1]
+        labels = list(artifacts)
+        last = artifacts[labels[-1]]
         found = [replace(system(FIXED[5], last), policy=Policy.ALWAYS), system(FIXED[1], _always_one(last))]
-        found += [
-            system(name_of(label, schedule), artifact, schedule)
-            for label, artifact in artifacts.items()
-            for schedule in Schedule
-        ]
+        for label, artifact in artifacts.items():
+            schedules = tuple(Schedule) if label == labels[0] else (Schedule.SERIAL,)
+            found += [system(name_of(label, schedule), artifact, schedule) for schedule in schedules]
         window = stack.enter_context(traffic_window(None))
         planner = _planner(window, last)
         found.append(System(AUTO, _answerer(parts, last, planner.plan, window), settings, planner=planner))

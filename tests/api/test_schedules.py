@@ -93,7 +93,7 @@ async def test_a_receipt_says_what_was_for_nothing(
         assert receipt["usage"]["wasted"]["completion_tokens"] == 4
         assert receipt["usage"]["wasted"]["prompt_tokens"] > receipt["usage"]["probe"]["prompt_tokens"]
         k = str(receipt["k"])
-        assert shown["tokens_total"]["wasted", "completion", k] == 4
+        assert shown["tokens_total"][k, "completion", "wasted"] == 4
     assert shown["retrieval_calls_total"] == {(use,): number for use, number in calls.items()}
     assert shown["plan_info"] == {("false", schedule): 1}
 
@@ -273,7 +273,8 @@ async def test_money_with_a_tariff_is_chosen_by(open_gateway: Open) -> None:
         await ask(gateway, SURE, 40)
         await ask(gateway, HALF_SURE, 40)
         plan = await asyncio.to_thread(planner_of(gateway).consider)
-    assert (plan.schedule.value, plan.bypass, plan.ratio) == ("serial", False, pytest.approx(0.5))
+    assert (plan.schedule.value, plan.bypass) == ("serial", False)
+    assert plan.ratio == pytest.approx(0.5)
 
 
 async def test_the_decision_log_keeps_schedule_and_waste(open_gateway: Open) -> None:

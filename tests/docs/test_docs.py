@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 from app import errors
 from app.api.errors import STATUSES
 from app.decision.cost import Tariff
+from app.decision.forecast import Plan, Schedule
 from app.errors import FetchwiseError
 from app.observers.breakeven import estimate
 from app.observers.drift import DriftMetrics, Revocable
 from app.observers.fault_metrics import FaultMetrics
-from app.observers.gate_metrics import GateMetrics, InForce
+from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
 from app.observers.log_metrics import LogMetrics
 from app.observers.loop_lag import LoopLag
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
@@ -135,6 +136,7 @@ METRICS = {
     "skip_ratio": (),
     "break_even_skip_ratio": ("cost", "reference"),
     "gate_cost_ratio": ("cost", "reference"),
+    "plan_info": ("schedule", "bypass"),
     "drift_psi": ("signal",),
     "drift_psi_limit": ("signal",),
     "drift_evidence": (),
@@ -156,6 +158,7 @@ def exported() -> dict[str, tuple[str, ...]]:
     LoopLag(registry)
     nothing = estimate(Traffic(np.empty(0, ROW), 0.0, 0), seconds=900, reference=5, tariff=Tariff())
     registry.register(DriftMetrics(Outlook, cast("Revocable", None), lambda: None))
+    registry.register(PlanMetrics(lambda: Plan(Schedule.SERIAL)))
     registry.register(GateMetrics(lambda: InForce(None, certified=False, reference=5), lambda: nothing))
     found = {}
     for collector in registry._collector_to_names:

@@ -158,7 +158,7 @@ async def test_a_probe_cut_short_for_nothing_is_paid_for_twice() -> None:
 async def test_who_used_the_time_up_is_blamed_for_it() -> None:
     """An embedder that takes all the time there is leaves none to probe, which is not the reader's fault."""
     world = await World(Schedule.SERIAL, early(unasked=0.5)).filled(CONFIDENT)
-    world.embedder.embed_query = forever  # type: ignore[method-assign]
+    world.embedder.embed_query = forever  # type: ignore[assignment]
     deadline = asyncio.get_running_loop().time() + 0.01
     with pytest.raises(UpstreamTimeout) as raised:
         await world.answerer.answer(Question(ASKED, "demo", 24, Ask(), deadline=deadline))

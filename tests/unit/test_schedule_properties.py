@@ -145,7 +145,10 @@ def worlds(draw: st.DrawFn) -> World:
     contradicting = {(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)}
     if (policy, retrieval) in contradicting:
         retrieval = Retrieval.AUTO
-    down = {name: UpstreamUnavailable(name, "down") for name in ("embedder", "vectors") if draw(st.integers(0, 9)) == 0}
+    down: dict[str, UpstreamError | None] = {
+        name: UpstreamUnavailable(name, "down") if draw(st.integers(0, 9)) == 0 else None
+        for name in ("embedder", "vectors")
+    }
     return World(
         sure={k: draw(QUARTERS) for k in SAID},
         gate=draw(gates()),
@@ -153,7 +156,7 @@ def worlds(draw: st.DrawFn) -> World:
         listened=draw(st.booleans()),
         found=draw(st.integers(0, 9)) > 0,
         rules=("capital",) if draw(st.integers(0, 9)) == 0 else (),
-        down={"embedder": None, "vectors": None} | down,
+        down=down,
         # Five passages take some two hundred characters: a few worlds have no room for all of them.
         context_chars=draw(st.sampled_from([8000, 8000, 200, 100])),
         turns={k: draw(st.integers(0, 6)) for k in SAID},

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -114,7 +114,7 @@ class World:
             **more,
         )
 
-    async def filled(self, p: float) -> "World":
+    async def filled(self, p: float) -> Self:
         """Put passages in, and make the closed-book answer sure to the degree p."""
         await filled(self.retriever, self.embedder)
         self.reader.says(ASKED, "Paris", k=0, sure=p)

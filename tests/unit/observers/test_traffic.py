@@ -33,7 +33,8 @@ def a_window(directory: Path, *, capacity: int = 100, clock: Time | None = None)
 def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
     """Every column comes from its own field; what did not run is NaN, and tokens that were not spent are 0."""
     with closing(a_window(tmp_path)) as window:
-        window.observe(a_record(schedule="race", wasted_usage=Usage(300, 4)))
+        timings = Timings(total=650.0, probe=200.0, embed=15.0, search=5.0, read=400.0, waited=30.0)
+        window.observe(a_record(schedule="race", wasted_usage=Usage(300, 4), passages_fetched=5, timings=timings))
         window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
         read, skipped = window.rows(60)
     assert [ACTIONS[row["action"]] for row in (read, skipped)] == ["k1", "k0"]
@@ -47,7 +48,8 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         "embed_ms": 15.0,
         "search_ms": 5.0,
         "read_ms": 400.0,
-        "total_ms": 620.0,
+        "total_ms": 650.0,
+        "waited_ms": 30.0,
         "probe_prompt": 40,
         "probe_completion": 8,
         "read_prompt": 120,
@@ -56,6 +58,8 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         "wasted_completion": 4,
         "passages": 1,
         "calls": 1,
+        "fetched": 5,
+        "reads": 1,
     }
     assert not skipped["gated"]
     assert all(math.isnan(skipped[name]) for name in ("p", "embed_ms", "search_ms", "read_ms"))

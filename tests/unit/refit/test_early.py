@@ -2,6 +2,8 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from app.refit.early import exit_candidates, unasked_candidates, undisguised
 from app.refit.foretell import Foretellers, of_artifact, without_foresight
 from app.refit.ledger import Advances, Foretold, Ledger, advances, gate_costs
 from app.refit.paths import grid, lay_path
+from app.refit.refit import Plan, _probed_whole
 from app.refit.split import Train, units
 from app.refit.table import Asked, Outcomes
 from tests.fakes.artifacts import a_fit, an_artifact
@@ -65,6 +68,21 @@ def a_ledger(table: Outcomes, objective: str = "latency") -> Ledger[Train]:
         FORETELLERS.apply(table),
         advances(table, objective, Tariff(), PREFIXES),  # type: ignore[arg-type]
     )
+
+
+def test_quantiles_are_of_probes_that_ran_to_their_end() -> None:
+    """What the gateway will see of the signals is what early thresholds leave of them."""
+    table = a_table(400, 3)
+    ledger = a_ledger(table)
+    planned = cast("Plan", SimpleNamespace(ledger=ledger))
+    assert _probed_whole(planned, Thresholds(0.75, 0.5)) is table.signals[0]
+    early = Early(0.5, 0.5, ((4, 0.25),))
+    whole = _probed_whole(planned, Thresholds(0.75, 0.5, early))
+    kept = ledger.settled(early) < 0
+    assert 0 < kept.sum() < 400
+    assert {name: len(values) for name, values in whole.items()} == dict.fromkeys(table.signals[0], kept.sum())
+    assert table.asked is not None
+    assert (table.asked.features[kept, 0] >= 0.5).all()
 
 
 TAUS = st.one_of(st.sampled_from([0.0, 1.0, UNREACHABLE]), st.floats(0.0, 1.0))
