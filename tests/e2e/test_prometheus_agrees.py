@@ -142,10 +142,11 @@ def test_latency_by_action(watched: Watched) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 5])
 def test_tokens_by_passages_read(watched: Watched, k: int) -> None:
-    """Tokens of probing and of reading for an answer with k passages."""
+    """Tokens of probing, of reading and of reading for nothing, for an answer with k passages."""
     rows = [one["usage"] for one in watched.receipts if one["k"] == k]
     expected = {
-        stage: sum(sum(row[stage].values()) for row in rows if row[stage]) / len(rows) for stage in ("probe", "read")
+        stage: sum(sum(row[stage].values()) for row in rows if row[stage]) / len(rows)
+        for stage in ("probe", "read", "wasted")
     }
     found = watched.prometheus.by("stage", f'fetchwise:tokens_per_answer:rate15m{{k="{k}"}}')
     assert {"read": 0.0} | found == pytest.approx(expected)
