@@ -33,8 +33,9 @@ from app.decision.policy import (
 from app.decision.pregate import consider, insist, may_insist, wants_embedding
 from app.decision.record import Citation, DecisionRecord
 from app.errors import NoPassages, UpstreamError
-from app.journey import Journey, Means, Question
+from app.journey import Journey, Means
 from app.ports import Clock, Embedder, Explorer, Gatekeeper, Listener, Observer, Reader, Retriever, Shadows, Stages
+from app.question import Question
 
 SERIAL = Plan(Schedule.SERIAL)
 _NO_RULES = Mandatory({})
@@ -129,11 +130,11 @@ class Answerer:
         """Choose the number of passages, as early as it can be known."""
         question, gate = journey.question, journey.gate
         ask = question.ask
+        foresighted = wants_embedding(ask, gate)
         if self._mandatory.matches(question.text) is not None and may_insist(ask):
-            return insist(ask, gate, question.text, await self._vector(journey))
+            return insist(ask, gate, question.text, await self._vector(journey) if foresighted else None)
         if not needs_probe(ask, gate):
             return decide(ask, gate, {})
-        foresighted = wants_embedding(ask, gate)
         vector = await self._vector(journey) if foresighted else None
         if vector is not None and (foreseen := consider(ask, gate, question.text, vector)) is not None:
             return foreseen
@@ -148,9 +149,7 @@ class Answerer:
         return decide(ask, gate, journey.signals, watched=vector is not None or not foresighted)
 
     async def _vector(self, journey: Journey) -> Sequence[float] | None:
-        """The question's embedding where something is decided by it; None, too, where it cannot be had."""
-        if not wants_embedding(journey.question.ask, journey.gate):
-            return None
+        """The question's embedding; None where it cannot be had."""
         try:
             return await journey.embed()
         except UpstreamError:

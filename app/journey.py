@@ -11,23 +11,20 @@ it fails it is done again in its turn, if it is wanted at all.
 """
 
 import asyncio
-import os
-import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from app.decision.forecast import Schedule
-from app.decision.policy import Ask, Decision, Gate, may_withhold
+from app.decision.policy import Decision, Gate, may_withhold
 from app.decision.record import Timings, Usage
 from app.decision.signals import TokenLogprobs, extract
 from app.errors import DeadlinePassed, PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamUnavailable
 from app.ports import (
     Clock,
     Embedder,
-    Filter,
     Generation,
     Listener,
     Passage,
@@ -35,53 +32,14 @@ from app.ports import (
     Reader,
     Retriever,
     Stages,
-    Turn,
+    Token,
 )
 from app.prompts import search_query
+from app.question import Question
 
 T = TypeVar("T")
 # Which part each stage waits for.
 _UPSTREAMS = {"probe": "reader", "embed": "embedder", "search": "vectors", "read": "reader"}
-
-
-def _identifiers() -> Iterator[str]:
-    """Ids that nobody can guess; their randomness is asked for in bulk, because asking is what it costs."""
-    while True:
-        drawn = secrets.token_hex(12 * 256)
-        yield from (drawn[start : start + 24] for start in range(0, len(drawn), 24))
-
-
-def _draw_anew() -> None:
-    global _ids  # noqa: PLW0603 - a forked process must not give the ids of its parent
-    _ids = _identifiers()
-
-
-_ids = _identifiers()
-os.register_at_fork(after_in_child=_draw_anew)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, and everything its asker may choose about how it is answered."""
-
-    text: str
-    collection: str
-    max_tokens: int
-    ask: Ask = field(default_factory=Ask)
-    where: Filter | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    # Whose question it is, where callers have keys.
-    key: str | None = None
-    # The conversation that it continues, oldest first.
-    earlier: tuple[Turn, ...] = ()
-    # When its time is up, on the event loop's clock.
-    deadline: float | None = None
-    # How long it waited to be worked on, in seconds; part of the time it took.
-    waited_s: float = 0.0
-    # Whether its asker may give feedback; nobody else is asked for it.
-    may_judge: bool = True
-    # The id of its record; with chance enough in it that nobody can guess it.
-    id: str = field(default_factory=lambda: next(_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +66,16 @@ class _Race:
     usage: Usage | None = None
     wanted: bool = False
     given_up: bool = False
+
+    def heed(self, piece: Token) -> None:
+        """Count a piece, and keep it until somebody may hear it."""
+        assert self.usage is not None
+        read = self.usage.completion_tokens + len(piece.logprobs)
+        self.usage = Usage(piece.prompt_tokens or self.usage.prompt_tokens, read)
+        if self.hear is None:
+            self.unheard.append(piece.text)
+        else:
+            self.hear(piece.text)
 
     @property
     def failed(self) -> bool:
@@ -147,14 +115,10 @@ class Journey:
         self._race: _Race | None = None
 
     @property
-    def total_ms(self) -> float:
-        """How long it has taken so far, the time in line included."""
-        return (self._means.clock() - self._started) * 1000.0
-
-    @property
     def timings(self) -> Timings:
-        """How long it has taken so far, and each stage of it."""
-        return Timings(total=self.total_ms, waited=self.question.waited_s * 1000.0, **self.spent_ms)
+        """How long it has taken so far, the time in line included, and each stage of it."""
+        total = (self._means.clock() - self._started) * 1000.0
+        return Timings(total=total, waited=self.question.waited_s * 1000.0, **self.spent_ms)
 
     @property
     def wasted(self) -> Usage | None:
@@ -162,10 +126,8 @@ class Journey:
         return None if self._race is None or self._race.wanted else self._race.usage
 
     def begin(self, schedule: Schedule, most: int) -> None:
-        """Begin what the schedule runs beside the probe, with as many passages as the question can lead to."""
+        """Begin what overlap or race runs beside the probe, with as many passages as the question can lead to."""
         self.schedule = schedule
-        if schedule is Schedule.SERIAL:
-            return
         fetching = asyncio.create_task(self._fetch(most), name="fetch ahead")
         self._fetching = (most, fetching)
         if schedule is Schedule.RACE:
@@ -211,7 +173,11 @@ class Journey:
         reading = await self._read_before(k, aloud=aloud)
         if reading is None:
             prompt = self._prompt(self.passages)
-            work = self._aloud(prompt) if aloud else self._means.reader.generate(prompt, max_tokens=self._most)
+            work = (
+                self._streamed(prompt, lambda piece: self._hear(piece.text))
+                if aloud
+                else self._means.reader.generate(prompt, max_tokens=self._most)
+            )
             reading = await self._timed("read", work)
         self.reading = reading
         self.reads += 1
@@ -267,23 +233,10 @@ class Journey:
         assert race is not None
         if not passages:
             raise asyncio.CancelledError  # there is nothing to read, and whoever wants to will find that out
-        return await self._timed("read", self._whispered(self._prompt(passages), race), race.spent_ms)
-
-    async def _whispered(self, prompt: Prompt, race: _Race) -> Generation:
-        """Read, and keep every piece until somebody may hear it."""
         race.usage = Usage()
-        async with aclosing(self._means.reader.stream(prompt, max_tokens=self._most)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Generation):
-                    race.usage = Usage(piece.prompt_tokens, piece.completion_tokens)
-                    return piece
-                read = race.usage.completion_tokens + len(piece.logprobs)
-                race.usage = Usage(piece.prompt_tokens or race.usage.prompt_tokens, read)
-                if race.hear is None:
-                    race.unheard.append(piece.text)
-                else:
-                    race.hear(piece.text)
-        raise _broken_off()
+        reading = await self._timed("read", self._streamed(self._prompt(passages), race.heed), race.spent_ms)
+        race.usage = Usage(reading.prompt_tokens, reading.completion_tokens)
+        return reading
 
     async def _read_before(self, k: int, *, aloud: bool) -> Generation | None:
         """What was read ahead, if it is what is wanted now; None where there is no such thing."""
@@ -309,13 +262,13 @@ class Journey:
         self._took("read", race.spent_ms["read"], self.spent_ms)
         return reading
 
-    async def _aloud(self, prompt: Prompt) -> Generation:
-        """Read, and let every piece be heard as it comes; giving the answer up stops it upstream."""
+    async def _streamed(self, prompt: Prompt, heed: Callable[[Token], None]) -> Generation:
+        """Read, and hand on every piece as it comes; giving the answer up stops it upstream."""
         async with aclosing(self._means.reader.stream(prompt, max_tokens=self._most)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Generation):
                     return piece
-                self._hear(piece.text)
+                heed(piece)
         raise _broken_off()
 
     def _hear(self, text: str) -> None:

@@ -16,8 +16,8 @@ from app.api.schemas import Choices
 from app.api.streaming import AnswerStream, Rendering, StreamedAnswer
 from app.decision.policy import Ask, Policy
 from app.decision.record import DecisionRecord
-from app.journey import Question
 from app.ports import Listener, Turn
+from app.question import Question
 
 T = TypeVar("T")
 # A client that leaves sooner is noticed then.

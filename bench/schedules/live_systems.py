@@ -12,11 +12,11 @@ from app.decision.cost import Tariff
 from app.decision.forecast import Objective, Plan, Schedule
 from app.decision.policy import Ask, Gate, Policy, most_passages
 from app.decision.record import DecisionRecord
-from app.journey import Question
 from app.observers.gate_watch import GateWatch
 from app.observers.planner import Planner
 from app.observers.traffic import TrafficWindow, traffic_window
 from app.parts import Parts
+from app.question import Question
 from app.settings import Settings
 from bench.schedules.live_figures import FIXED
 

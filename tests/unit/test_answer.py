@@ -36,8 +36,8 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.explore import Budget, DiceExplorer
-from app.journey import Question
 from app.ports import Filter, Passage, Prompt, Turn
+from app.question import Question
 from tests.fakes.artifacts import TAU_ABSTAIN, a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import CORPUS, filled

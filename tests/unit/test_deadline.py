@@ -9,8 +9,8 @@ import pytest
 from app.decision.policy import Action, Ask, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord
 from app.errors import UpstreamTimeout, UpstreamUnavailable
-from app.journey import Question
 from app.ports import Generation, Passage, Prompt, Token
+from app.question import Question
 
 from .test_answer import ASKED, BORDERLINE, CONFIDENT, HOPELESS, UNCERTAIN, World, a_world, escalating
 

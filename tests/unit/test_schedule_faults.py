@@ -11,8 +11,8 @@ from app.decision.forecast import Schedule
 from app.decision.policy import Action, Ask, Gate, Policy, Reason, Retrieval
 from app.decision.record import Usage
 from app.errors import PromptTooLong, UpstreamTimeout, UpstreamUnavailable
-from app.journey import Question
 from app.ports import Generation, Prompt, Token
+from app.question import Question
 from tests.fakes.artifacts import a_fit, an_abstention, an_artifact
 from tests.fakes.reader import surely
 

@@ -17,8 +17,8 @@ from app.decision.mandatory import compile_rules
 from app.decision.policy import Ask, Gate, Policy, Retrieval
 from app.decision.record import Timings
 from app.errors import FetchwiseError, UpstreamError, UpstreamUnavailable
-from app.journey import Question
 from app.ports import Filter, Generation, Passage, Prompt
+from app.question import Question
 from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled

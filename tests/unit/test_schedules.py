@@ -16,8 +16,8 @@ from app.decision.mandatory import compile_rules
 from app.decision.policy import Action, Ask, Decision, Gate, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
 from app.errors import UpstreamUnavailable
-from app.journey import Question
 from app.ports import Filter, Passage, Prompt
+from app.question import Question
 from tests.fakes.artifacts import a_fit, a_line, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled

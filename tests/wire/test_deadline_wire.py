@@ -10,8 +10,8 @@ from app.adapters.openai_reader import OpenAIReader
 from app.answer import Answerer
 from app.decision.policy import Ask, Gate, Policy
 from app.errors import UpstreamTimeout
-from app.journey import Question
 from app.prompts import DEFAULT
+from app.question import Question
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.retriever import FakeRetriever

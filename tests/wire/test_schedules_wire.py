@@ -11,8 +11,8 @@ from app.answer import Answerer
 from app.decision.artifact import Early, Thresholds
 from app.decision.forecast import Plan, Schedule
 from app.decision.policy import Action, Ask, Gate, Reason
-from app.journey import Question
 from app.prompts import DEFAULT
+from app.question import Question
 from tests.fakes.artifacts import a_fit, a_line, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
