@@ -150,22 +150,16 @@ class BalancedReader:
     def _visit(self, replica: Replica) -> Iterator[None]:
         """Let the replica's breaker know how a call ended."""
         self._roster.refuse_stranger(replica)
-        period = replica.breaker.admit()
-        replica.in_flight += 1
-        try:
-            yield
-        except UpstreamError as error:
-            # It may have been replaced by the time it answers again.
-            replica.suspect = replica.suspect or isinstance(error, UpstreamUnavailable)
-            replica.breaker.failed(period, error)
-            raise
-        except BaseException:
-            replica.breaker.withdrawn(period)
-            raise
-        else:
-            replica.breaker.succeeded(period)
-        finally:
-            replica.in_flight -= 1
+        with replica.breaker.watching():
+            replica.in_flight += 1
+            try:
+                yield
+            except UpstreamUnavailable:
+                # It may have been replaced by the time it answers again.
+                replica.suspect = True
+                raise
+            finally:
+                replica.in_flight -= 1
 
     async def _ping(self, replica: Replica, *, within_s: float | None) -> None:
         self._roster.refuse_stranger(replica)

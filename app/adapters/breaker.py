@@ -9,7 +9,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from app.errors import UpstreamError, UpstreamUnavailable
 from app.ports import Clock
@@ -65,6 +66,21 @@ class Breaker:
     def wait_s(self) -> float:
         """How long until a call may be let through; 0 where it may be now, or as soon as a trial has ended."""
         return max(0.0, self._until - self._clock()) if self._until is not None else 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Let a call begin, or raise UpstreamUnavailable at once; and take note of how it ends."""
+        period = self.admit()
+        try:
+            yield
+        except UpstreamError as error:
+            self.failed(period, error)
+            raise
+        except BaseException:
+            self.withdrawn(period)
+            raise
+        else:
+            self.succeeded(period)
 
     def admit(self) -> int:
         """Let a call begin, or raise UpstreamUnavailable at once."""

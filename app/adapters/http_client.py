@@ -61,6 +61,20 @@ class HttpClient:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
+    @classmethod
+    def of_openai(
+        cls, upstream: str, url: str, *, api_key: str | None, timeout_s: float, max_connections: int
+    ) -> "HttpClient":
+        """The pool to a server that speaks OpenAI's API; `url` may be its root or its `/v1`."""
+        return cls(
+            upstream,
+            url.rstrip("/").removesuffix("/v1"),
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            secret=api_key,
+            timeout_s=timeout_s,
+            max_connections=max_connections,
+        )
+
     async def request(self, method: str, path: str, body: object = None) -> bytes:
         """Return the body of a 200; raise Refused for any other status, an error of ours where no reply came."""
         try:

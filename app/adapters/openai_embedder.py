@@ -32,13 +32,8 @@ class OpenAIEmbedder:
         timeout_s: float = 10.0,
         max_connections: int = 256,
     ) -> None:
-        self._http = HttpClient(
-            "embedder",
-            url.rstrip("/").removesuffix("/v1"),
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-            secret=api_key,
-            timeout_s=timeout_s,
-            max_connections=max_connections,
+        self._http = HttpClient.of_openai(
+            "embedder", url, api_key=api_key, timeout_s=timeout_s, max_connections=max_connections
         )
         self._model = model
         self._query_prefix = query_prefix

@@ -42,13 +42,8 @@ class OpenAIReader:
         quantisation: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._http = HttpClient(
-            "reader",
-            url.rstrip("/").removesuffix("/v1"),
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-            secret=api_key,
-            timeout_s=timeout_s,
-            max_connections=max_connections,
+        self._http = HttpClient.of_openai(
+            "reader", url, api_key=api_key, timeout_s=timeout_s, max_connections=max_connections
         )
         self._model = model
         self._prompts = prompts

@@ -107,20 +107,13 @@ class Link:
         self._retries.earn()
         tried = 0
         while True:
-            period = self._breaker.admit()
             try:
-                result = await work()
+                with self._breaker.watching():
+                    return await work()
             except UpstreamError as error:
-                self._breaker.failed(period, error)
                 tried += 1
                 if self._breaker.open or not self._retries.allow(error, tried):
                     raise
-            except BaseException:
-                self._breaker.withdrawn(period)
-                raise
-            else:
-                self._breaker.succeeded(period)
-                return result
             await self._retries.pause(tried)
 
     async def ping(self, ping: Callable[[], Awaitable[object]]) -> None:

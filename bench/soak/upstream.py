@@ -18,6 +18,7 @@ from app.parts import KS, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import a_fit, an_artifact
 from tests.fakes.reader import pieces, surely
+from tests.wire.servers import handling
 
 MODEL, EMBEDDER, COLLECTION = "soak-reader", "soak-embedder", "demo"
 # Thresholds that differ, so that a promotion changes what is done.
@@ -187,14 +188,5 @@ def _qdrant(result: dict[str, Any]) -> dict[str, Any]:
 async def upstream() -> AsyncIterator[Upstream]:
     """Serve on a free port of the loopback address."""
     parts = Upstream()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", parts.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    parts.url = f"http://{host}:{port}"
-    try:
+    async with handling(parts.handle) as parts.url:
         yield parts
-    finally:
-        await runner.cleanup()

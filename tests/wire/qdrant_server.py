@@ -7,6 +7,7 @@ from aiohttp import web
 
 from app.adapters.qdrant_payload import point_id, write_payload
 from app.ports import Passage
+from tests.wire.servers import handling
 
 
 class QdrantServer:
@@ -48,14 +49,5 @@ def _ok(result: object) -> web.Response:
 async def qdrant_server(collection: str, passages: tuple[Passage, ...]) -> AsyncIterator[QdrantServer]:
     """Serve on a free port."""
     server = QdrantServer(collection, passages)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    server.url = f"http://{host}:{port}"
-    try:
+    async with handling(server.handle) as server.url:
         yield server
-    finally:
-        await runner.cleanup()

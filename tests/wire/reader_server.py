@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.fakes.reader import from_passages, pieces
+from tests.wire.servers import handling
 
 MODEL = "smollm2"
 CHARS_PER_TOKEN = 4
@@ -319,15 +320,5 @@ def _error(status: int, kind: str, message: str) -> web.Response:
 async def reader_server(dialect: Dialect, *, context_chars: int = 8000) -> AsyncIterator[ReaderServer]:
     """Serve on a free port."""
     server = ReaderServer(dialect, context_chars=context_chars)
-    app = web.Application(client_max_size=2**24)
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    server.url = f"http://{host}:{port}"
-    try:
+    async with handling(server.handle, client_max_size=2**24) as server.url:
         yield server
-    finally:
-        await runner.cleanup()

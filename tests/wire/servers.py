@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from aiohttp import web
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -25,6 +27,7 @@ class Request:
         return json.loads(self.body)
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Writes whatever it likes to the connection, which is closed when it returns.
 Reply = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -50,6 +53,21 @@ class Server:
             pass
         finally:
             writer.close()
+
+
+@asynccontextmanager
+async def handling(handle: Handler, *, client_max_size: int = 2**20) -> AsyncIterator[str]:
+    """Let aiohttp serve every request by one handler on a free port; yields the URL. Who leaves cancels the handler."""
+    app = web.Application(client_max_size=client_max_size)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
