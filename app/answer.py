@@ -122,7 +122,7 @@ class Answerer:
         if question.earlier:
             # Nothing was ever fitted on questions that continue a conversation.
             return Gate()
-        gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens)
+        gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens).by(plan.means)
         # A few still meet the gate, so that its return can be noticed.
         return replace(gate, bypassed=True) if plan.bypass and self._dice.random() >= WATCH else gate
 

@@ -20,6 +20,7 @@ from app.adapters.qdrant_edge import QdrantEdge
 from app.adapters.resilience import Resilience, ResilientEmbedder, ResilientVectors
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.adapters.vllm_server import vllm_server
+from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError
 from app.observers.decision_log import DecisionLog
@@ -40,6 +41,13 @@ class Parts:
     vectors: VectorStore
     # The breakers and retries of those that are remote.
     resilience: Resilience | None = None
+
+
+async def identity_of(reader: Reader, embedder: Embedder, settings: Settings) -> Identity:
+    """What a calibrator for these parts and settings is fitted on."""
+    return (await reader.identify()).within(
+        embedder=embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
+    )
 
 
 @asynccontextmanager

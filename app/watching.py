@@ -1,6 +1,7 @@
 """Opens what keeps an eye on the running gateway: its calibrator, drift, what gating costs, and its parts."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 
@@ -11,7 +12,7 @@ from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.adapters.revocations import Revocations
 from app.api.readiness import Pings, watch
 from app.decision.forecast import Objective, Schedule
-from app.decision.policy import FULL, Ask, most_passages
+from app.decision.policy import FULL, Ask, Gate
 from app.errors import ConfigurationError
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftMetrics, DriftWatch
@@ -24,6 +25,8 @@ from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow
 from app.parts import KS, Parts
 from app.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -113,14 +116,19 @@ async def watch_plan(
     if objective is Objective.MONEY and settings.tariff.is_free:
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
 
-    def most() -> int:
-        gate = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens)
-        return most_passages(Ask(policy=settings.policy), gate)
+    def gate() -> Gate:
+        return gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens)
 
     planner: Planner | FixedPlan
     if settings.schedule == "auto":
-        planner = Planner(gate_watch, lambda: window.rows(gate_watch.seconds), objective=objective, most=most)
-        considering: AbstractAsyncContextManager[None] = _meanwhile(planner.keep_considering(), "plan")
+        planner = Planner(
+            gate_watch,
+            lambda: window.rows(gate_watch.seconds),
+            objective=objective,
+            gate=gate,
+            ask=Ask(policy=settings.policy),
+        )
+        considering: AbstractAsyncContextManager[None] = _meanwhile(planner.keep_considering(), "reconsider the plan")
     else:
         planner, considering = FixedPlan(Schedule(settings.schedule), objective), nullcontext()
     metrics = PlanMetrics(planner.plan)
@@ -148,9 +156,16 @@ async def watch_parts(pings: Pings, traffic: TrafficMetrics) -> AsyncIterator[No
 
 @asynccontextmanager
 async def _meanwhile(work: Coroutine[None, None, None], name: str) -> AsyncIterator[None]:
+    """Do the work beside what is within. That it fails is told: from then on nobody watches."""
     working = asyncio.create_task(work, name=name)
+    working.add_done_callback(_tell_of_failure)
     try:
         yield
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+
+
+def _tell_of_failure(working: "asyncio.Task[None]") -> None:
+    if not working.cancelled() and (error := working.exception()) is not None:
+        logger.error("gave up to %s until the next start", working.get_name(), exc_info=error)

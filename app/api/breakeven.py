@@ -135,6 +135,7 @@ _EXAMPLE: dict[str, Any] = {
     ],
     "plan": {
         "schedule": "serial",
+        "means": None,
         "bypass": False,
         "objective": "latency",
         "expected_ratio": None,
@@ -149,6 +150,10 @@ class PlanOut(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schedule: Schedule = Field(description="What runs beside the probe: nothing, retrieval, or reading too.")
+    means: str | None = Field(
+        description="Which of the calibrator's certified variants decides: by whole probes, a pre-gate, early exits or "
+        "both; null where there is no choice, or none was made: the one that it was fitted for."
+    )
     bypass: bool = Field(description="Whether most questions go without the gate, because it loses.")
     objective: Objective = Field(description="What is to be spent least of.")
     expected_ratio: float | None = Field(
@@ -202,6 +207,7 @@ def told_plan(planner: Planning) -> dict[str, Any]:
     plan = planner.plan()
     return {
         "schedule": plan.schedule.value,
+        "means": plan.means,
         "bypass": plan.bypass,
         "objective": planner.objective.value,
         "expected_ratio": None if math.isnan(plan.ratio) else plan.ratio,

@@ -10,6 +10,14 @@ _NO_STORE = (b"cache-control", b"no-store")
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
 # What replies of the OpenAI API tell about a decision.
 _DECISION = tuple(f"x-fetchwise-{what}" for what in ("id", "action", "k", "reason", "confidence"))
+# What OpenAI's client for JavaScript says about itself with every request: without leave, a browser sends none.
+_OF_OPENAI_CLIENTS = tuple(
+    f"x-stainless-{what}"
+    for what in (
+        *("lang", "package-version", "os", "arch", "runtime", "runtime-version"),
+        *("retry-count", "timeout", "helper-method", "poll-helper", "custom-poll-interval"),
+    )
+)
 
 
 class SafeHeaders:
@@ -42,6 +50,6 @@ def let_in(app: FastAPI, origins: Sequence[str]) -> None:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id", *_OF_OPENAI_CLIENTS],
             expose_headers=["retry-after", "x-request-id", *_DECISION],
         )

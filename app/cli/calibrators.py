@@ -97,7 +97,14 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row("created", f"{artifact.created}, from {window.rows} rows ({window.groups} groups) of {window.source}")
     for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
         table.add_row(name, str(value))
-    for name, fit in sorted(artifact.policies.items()):
+    fits = sorted(artifact.policies.items())
+    # The one in force by default is among the policies.
+    fits += [
+        (f"by {name}", variant.fit)
+        for name, variant in artifact.variants.items()
+        if variant.fit not in dict(fits).values()
+    ]
+    for name, fit in fits:
         guarantee = _guarantee(fit.certificate, "accuracy is at least that of {reference} minus {epsilon:g}")
         table.add_row(
             name,

@@ -27,7 +27,15 @@ from app.errors import (
     UpstreamError,
     UpstreamUnavailable,
 )
-from app.parts import KS, keys_required, open_decision_store, open_embedder, open_reader, open_vectors, resilience_of
+from app.parts import (
+    identity_of,
+    keys_required,
+    open_decision_store,
+    open_embedder,
+    open_reader,
+    open_vectors,
+    resilience_of,
+)
 from app.ports import Embedder, Prompt, Reader
 from app.settings import Settings
 
@@ -174,10 +182,7 @@ async def _calibrator(patient: _Patient) -> str:
     artifact = store.load(version)
     if patient.reader is None or patient.embedder is None:
         raise ArtifactError(f"{version} cannot be compared with what runs: mend the reader and the embedder first")
-    reader = await patient.reader.identify()
-    running = reader.within(
-        embedder=patient.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
-    )
+    running = await identity_of(patient.reader, patient.embedder, settings)
     differing = mismatches(artifact.identity, running) if artifact.identity else ["it has no identity"]
     if differing:
         raise ArtifactError(f"{version} does not match what runs ({'; '.join(differing)}): collect and refit")

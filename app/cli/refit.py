@@ -19,7 +19,7 @@ from app.cli.sources import from_log as read_log
 from app.cli.sources import from_table as read_table
 from app.decision.cost import Tariff
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.parts import KS
+from app.parts import KS, identity_of
 from app.settings import Settings
 
 # numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
@@ -75,10 +75,7 @@ async def _collect(
 
     labelled = read_questions(questions)
     async with opened_parts(settings) as parts:
-        reader = await parts.reader.identify()
-        identity = reader.within(
-            embedder=parts.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
-        )
+        identity = await identity_of(parts.reader, parts.embedder, settings)
         collector = Collector(
             reader=parts.reader,
             embedder=parts.embedder,

@@ -58,6 +58,13 @@ class Thresholds:
         if not 0.0 <= self.tau1 <= self.tau0 <= UNREACHABLE:
             raise ValueError(f"thresholds must satisfy 0 <= tau1 <= tau0 <= 2, got tau1={self.tau1}, tau0={self.tau0}")
 
+    @property
+    def means(self) -> str:
+        """What these decide by, in words."""
+        early = self.early or Early()
+        aids = [*(["pre-gate"] if early.unasked > 0.0 else []), *(["early exit"] if early.exits else [])]
+        return " + ".join(aids) or "whole probes"
+
 
 ALWAYS_K = {
     0: Thresholds(0.0, 0.0),
@@ -137,6 +144,40 @@ class Abstention:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """Which way questions go under a policy: shares of all of them, on the split that certified it."""
+
+    # Not probed, by the passages that they read.
+    unasked1: float
+    unasked5: float
+    # Probed, by what they read in the end; `cut` of them read it after no more than `spent` of the probe's time.
+    k0: float
+    k1: float
+    k5: float
+    cut: float = 0.0
+    spent: float = 1.0
+
+    def __post_init__(self) -> None:
+        ways = (self.unasked1, self.unasked5, self.k0, self.k1, self.k5)
+        if min(ways) < 0.0 or abs(sum(ways) - 1.0) > 1e-6:
+            raise ValueError(f"the ways that questions go must be shares that add up to one, got {self}")
+        if not 0.0 <= self.cut <= self.k1 + self.k5 + 1e-6 or not 0.0 <= self.spent <= 1.0:
+            raise ValueError(f"probes that are cut short are those of questions that read, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The graded policy by other means, each certified by itself.
+
+    Costs may choose among variants, labels never: so whichever is in force, its certificate holds as it stands.
+    """
+
+    fit: PolicyFit
+    abstention: Abstention
+    flow: Flow
+
+
+@dataclass(frozen=True, slots=True)
 class Calibrators:
     """The probability that an answer is right, by its number of passages; only p0 must be there.
 
@@ -185,6 +226,8 @@ class Artifact:
     # What early thresholds compare: P(right) by the question alone, and by the first tokens of its probe.
     foresight: Foresight | None = None
     exits: Mapping[int, Calibrator] = field(default_factory=dict)
+    # The graded policy by each of the means that it was certified with (`Thresholds.means`), its own among them.
+    variants: Mapping[str, Variant] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -192,21 +235,24 @@ class Artifact:
             raise ValueError(f"fallback_action must be 1 or 5, got {self.fallback_action}")
         if self.foresight and self.identity and self.foresight.embedder != self.identity.embedder:
             raise ValueError(f"foresight reads {self.foresight.embedder}, the artifact is for {self.identity.embedder}")
-        for fit in self.policies.values():
+        for fit in (*self.policies.values(), *(variant.fit for variant in self.variants.values())):
             early = fit.thresholds.early
             if early is not None and early.unasked > 0.0 and self.foresight is None:
                 raise ValueError("thresholds on the question alone need the artifact's foresight")
             if early is not None and not {length for length, _ in early.exits} <= self.exits.keys():
                 raise ValueError("every exit needs a calibrator of its length")
+        misnamed = [name for name, variant in self.variants.items() if variant.fit.thresholds.means != name]
+        if misnamed:
+            raise ValueError(f"variants must be named by their means, which these are not: {', '.join(misnamed)}")
 
 
 def as_json(artifact: Artifact) -> dict[str, Any]:
     """The artifact as JSON holds it. What it does without is left out, so that older ones keep their bytes."""
     body = asdict(artifact)
-    for part in ("foresight", "exits"):
+    for part in ("foresight", "exits", "variants"):
         if not body[part]:
             del body[part]
-    for fit in body["policies"].values():
+    for fit in (*body["policies"].values(), *(variant["fit"] for variant in body.get("variants", {}).values())):
         if fit["thresholds"]["early"] is None:
             del fit["thresholds"]["early"]
     return body

@@ -50,6 +50,8 @@ class Plan:
     exits: bool = False
     pregate: bool = False
     bypass: bool = False
+    # By which variant of the calibrator questions are decided (`Thresholds.means`); None: by its own first choice.
+    means: str | None = None
     # Expected cost over always reading the reference; below 1 is a saving.
     ratio: float = 1.0
     why: str = ""
@@ -57,6 +59,8 @@ class Plan:
     @property
     def name(self) -> str:
         """As a person would call it."""
+        if self.means is not None:
+            return f"{self.schedule.value} with {self.means}"
         aids = [*(["early exit"] if self.exits else []), *(["pre-gate"] if self.pregate else [])]
         return " + ".join([self.schedule.value, *aids])
 
@@ -76,9 +80,11 @@ class Measured:
     exit: Exit | None = None
     pregate: Pregate | None = None
     money: Costs | None = None
-    # How busy the reader is, and the plan that it serves the while; None: always fetching.
+    # How busy the reader is, and the plan that it serves the while; None: always fetching. `given`: how many tokens a
+    # question that gives it, where it does not follow from the rest.
     busy: float = 0.0
     serving: Plan | None = None
+    given: float | None = None
     beside: Contention = ALONE
     # What is read where nothing gates.
     reference: int = 5
@@ -146,8 +152,9 @@ def _saturates(measured: Measured, plan: Plan) -> bool:
 
 def _busy(measured: Measured, needed: float) -> float:
     """How busy the reader would be with so many tokens a question."""
-    now = measured.serving
-    given = always(measured.tokens, measured.reference) if now is None else work(measured, now)
+    now, given = measured.serving, measured.given
+    if given is None:
+        given = always(measured.tokens, measured.reference) if now is None else work(measured, now)
     return measured.busy * needed / given if given > 0.0 else measured.busy
 
 

@@ -1,13 +1,32 @@
 """From what served traffic shows to what a plan is chosen by."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
+from app.decision.artifact import Flow
 from app.decision.breakeven import RARE, BreakEven, Comparison, Estimate, lacking
-from app.decision.cost import Costs, Shares
+from app.decision.cost import NO_EXIT, Costs, Exit, Shares
 from app.decision.forecast import Measured, Objective, Plan
+from app.decision.spending import Pregate
 
 _KS = (1, 5)
+
+
+class _Ways(TypedDict):
+    shares: Shares
+    exit: Exit | None
+    pregate: Pregate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a probe takes that runs to its end, and the embedding that a pre-gate puts before it."""
+
+    ms: float
+    tokens: float
+    money: float
+    embed_ms: float
 
 
 def measured_from(found: BreakEven, *, serving: Plan, busy: float, most: int = 5) -> Measured | str:
@@ -35,6 +54,51 @@ def measured_from(found: BreakEven, *, serving: Plan, busy: float, most: int = 5
     assert latency is not None
     assert tokens is not None
     return Measured(latency, tokens, shares, money=costs["money"], busy=busy, serving=serving, reference=reference)
+
+
+def by_flow(found: BreakEven, flow: Flow, probe: Probe, *, serving: Plan, busy: float, most: int) -> Measured | None:
+    """What would be measured if questions went another way: their shares as certified, what each way costs as served.
+
+    None where they would go a way that nobody has gone here yet.
+    """
+    served = measured_from(found, serving=serving, busy=busy, most=most)
+    if isinstance(served, str) or not all(_known(found, k) for k in _KS if _reading(flow, k) > RARE):
+        return None
+    one = most == served.reference == 1
+    return replace(
+        served,
+        latency=replace(served.latency, cb=probe.ms),
+        tokens=replace(served.tokens, cb=probe.tokens),
+        money=replace(served.money, cb=probe.money) if served.money is not None else None,
+        **_ways(flow, probe.embed_ms, one=one),
+    )
+
+
+def _ways(flow: Flow, embed_ms: float, *, one: bool) -> _Ways:
+    """A flow as plans reckon with it; `one`: one passage is what is fetched and read ahead."""
+    k1, k5 = (0.0, flow.k1 + flow.k5) if one else (flow.k1, flow.k5)
+    read, unasked = k1 + k5, flow.unasked1 + flow.unasked5
+    cut = Exit(min(1.0, flow.cut / read), flow.spent) if flow.cut > 0.0 else None
+    if unasked == 0.0:
+        return {"shares": _adding_up(flow.k0, k1, k5), "exit": cut, "pregate": None}
+    # As if those that are not probed would have been read for anyway: what they would have come to plays no part.
+    reading = read + unasked
+    shares = _adding_up(flow.k0, reading * k1 / read, reading * k5 / read) if read else _adding_up(flow.k0, 0, reading)
+    sent = Pregate(min(1.0, unasked / reading), one=flow.unasked1 / unasked, embed=embed_ms, then=cut or NO_EXIT)
+    return {"shares": shares, "exit": cut, "pregate": sent}
+
+
+def _adding_up(k0: float, k1: float, k5: float) -> Shares:
+    total = k0 + k1 + k5
+    return Shares(k0 / total, k1 / total, max(0.0, 1.0 - k0 / total - k1 / total))
+
+
+def _reading(flow: Flow, k: int) -> float:
+    return flow.k1 + flow.unasked1 if k == 1 else flow.k5 + flow.unasked5
+
+
+def _known(found: BreakEven, k: int) -> bool:
+    return all(view is None or view.parts[f"ob{k}"].value is not None for view in found.costs.values())
 
 
 def live_ratio(found: BreakEven, objective: Objective) -> Estimate:

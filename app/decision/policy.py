@@ -6,10 +6,10 @@ confidence is too low. `without_passages` is what happens when evidence was want
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.decision.artifact import Artifact, Early, PolicyFit, Thresholds
+from app.decision.artifact import Abstention, Artifact, Early, PolicyFit, Thresholds, Variant
 from app.errors import ContradictoryRequest
 
 FULL = 5
@@ -99,28 +99,46 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What may decide: the artifact that matches what runs, or None, and what the operator allows of it."""
+    """What may decide: the artifact that matches what runs, or None, and what the operator allows of it.
+
+    `variant`: by which of its variants the graded policy decides; None: as the artifact has it.
+    """
 
     artifact: Artifact | None = None
     allow_uncertified: bool = False
     revoked: bool = False
     bypassed: bool = False
     prices: Prices = Prices()
+    variant: Variant | None = None
+
+    def by(self, means: str | None) -> "Gate":
+        """The same with the graded policy by these means, where the artifact has such a variant."""
+        variant = self.artifact.variants.get(means) if self.artifact is not None and means is not None else None
+        return self if variant is None else replace(self, variant=variant)
+
+    @property
+    def abstention(self) -> Abstention | None:
+        """When answers are withheld; None without an artifact."""
+        if self.variant is not None:
+            return self.variant.abstention
+        return self.artifact.abstention if self.artifact is not None else None
 
     def fit_in_force(self, policy: Policy) -> PolicyFit | None:
         """The fitted thresholds that may serve this policy, if any."""
         if self.artifact is None or self.revoked or self.bypassed:
             return None
         fit = self.artifact.policies.get(policy.value)
+        if self.variant is not None and policy is Policy.GRADED:
+            fit = self.variant.fit
         if fit is None or (fit.certificate is None and not self.allow_uncertified):
             return None
         return fit
 
     def tau_abstain(self) -> float | None:
         """The confidence below which an answer is withheld; None where nothing may withhold."""
-        if self.artifact is None or self.revoked:
+        abstention = self.abstention
+        if abstention is None or self.revoked:
             return None
-        abstention = self.artifact.abstention
         return abstention.tau if abstention.certificate is not None or self.allow_uncertified else None
 
 
@@ -331,10 +349,10 @@ def early_in_force(ask: Ask, gate: Gate) -> Early | None:
 
 def certified(ask: Ask, gate: Gate, fit: PolicyFit, *, watched: bool) -> bool:
     """Exactly the certified policy: its thresholds, its corpus, and no abstention beyond a certified one."""
-    assert gate.artifact is not None
+    assert gate.abstention is not None
     if fit.thresholds.early is not None and not watched:
         return False
     # Abstention is certified for the answers of the graded policy; under another it would withhold other ones.
-    certified_abstention = gate.artifact.abstention.certificate is not None and ask.policy is Policy.GRADED
+    certified_abstention = gate.abstention.certificate is not None and ask.policy is Policy.GRADED
     abstention_covered = not ask.abstain or gate.tau_abstain() is None or certified_abstention
     return fit.certificate is not None and ask.retrieval is Retrieval.AUTO and not ask.filtered and abstention_covered

@@ -60,15 +60,16 @@ class PlanMetrics(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The plan in force."""
         family, plan = _plan_family(), self._plan()
-        family.add_metric((plan.schedule.value, str(plan.bypass).lower()), 1)
+        family.add_metric((plan.schedule.value, plan.means or "as fitted", str(plan.bypass).lower()), 1)
         yield family
 
 
 def _plan_family() -> GaugeMetricFamily:
     return GaugeMetricFamily(
         "fetchwise_plan_info",
-        "1 for the schedule in force; `bypass` is true where most questions go without the gate because it loses.",
-        labels=("schedule", "bypass"),
+        "1 for the schedule in force, and the calibrator's means that decide; `bypass` is true where most questions go "
+        "without the gate because it loses.",
+        labels=("schedule", "means", "bypass"),
     )
 
 

@@ -33,8 +33,8 @@ class GateWatch:
     ) -> None:
         self.seconds = seconds
         self.reference = reference
+        self.tariff = tariff
         self._window = window
-        self._tariff = tariff
         self._clock = clock
         self._lock = threading.Lock()
         self._latest: dict[int, tuple[float, BreakEven]] = {}
@@ -53,17 +53,20 @@ class GateWatch:
                     del self._latest[next(iter(self._latest))]
             return found
 
-    def look_under(self, schedule: Schedule, since: float) -> BreakEven:
-        """The figures of the gauges with only those gated questions that came since, and by this schedule.
+    def look_under(self, schedule: Schedule | None, since: float) -> BreakEven:
+        """The figures of the gauges with only those gated questions that came since, and by this schedule if any.
 
         After a change of plan the others tell of the past. Blocks, too.
         """
         traffic = self._window.read(self.seconds)
         rows = traffic.rows
-        # What is decided by the question alone has nothing beside which anything could run.
-        by_it = (rows["schedule"] == SCHEDULES.index(schedule.value)) | np.isnan(rows["probe_ms"])
-        kept = select(rows, ~rows["gated"] | (by_it & (rows["at"] >= since)))
+        kept = ~rows["gated"] | (rows["at"] >= since)
+        if schedule is not None:
+            # What is decided by the question alone has nothing beside which anything could run.
+            by_it = (rows["schedule"] == SCHEDULES.index(schedule.value)) | np.isnan(rows["probe_ms"])
+            kept &= ~rows["gated"] | by_it
+        kept = select(rows, kept)
         return self._judged(replace(traffic, rows=kept), self.seconds)
 
     def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
-        return estimate(traffic, seconds=seconds, reference=self.reference(), tariff=self._tariff)
+        return estimate(traffic, seconds=seconds, reference=self.reference(), tariff=self.tariff)

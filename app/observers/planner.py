@@ -11,11 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.decision.artifact import Artifact
+from app.decision.breakeven import BreakEven
 from app.decision.bypass import Bypass
-from app.decision.cost import ALONE, Contention
+from app.decision.cost import ALONE, Contention, Tariff
 from app.decision.forecast import Measured, Objective, Plan, Schedule, busy_from, contention
-from app.decision.planning import live_ratio, measured_from
-from app.decision.schedule import choose
+from app.decision.planning import Probe, by_flow, live_ratio, measured_from
+from app.decision.policy import Ask, Gate, Policy, most_passages
+from app.decision.schedule import Variants, choose
 from app.observers.gate_watch import GateWatch
 from app.observers.traffic import SCHEDULES, Rows, read_once
 from app.ports import Clock
@@ -27,6 +30,8 @@ EVERY_S = 10.0
 _ENOUGH = 30
 _RACE = SCHEDULES.index(Schedule.RACE.value)
 _UNKNOWN = "Nothing is known yet of what questions cost here: one step at a time."
+_BEGINNING = Plan(Schedule.SERIAL, ratio=math.nan, why=_UNKNOWN)
+_AS_USUAL = Ask()
 
 
 class Planner:
@@ -38,21 +43,28 @@ class Planner:
         rows: Callable[[], Rows],
         *,
         objective: Objective,
-        most: Callable[[], int],
+        gate: Callable[[], Gate],
+        ask: Ask = _AS_USUAL,
         clock: Clock = time.time,
     ) -> None:
+        """`gate` tells what may decide now, and `ask` what is asked of it by questions that do not say."""
         self._watch = watch
         self._rows = rows
         self._objective = objective
-        self._most = most
+        self._gate = gate
+        self._ask = ask
         self._clock = clock
         self._lock = threading.Lock()
         self._bypass = Bypass()
-        self._plan = Plan(Schedule.SERIAL, ratio=math.nan, why=_UNKNOWN)
-        # When its schedule came in force.
-        self._since = -math.inf
+        self._plan = _BEGINNING
+        # Whose variants the plan is chosen among.
+        self._calibrator: str | None = None
+        # When its schedule or means came in force, and when its means alone did.
+        self._since = self._by_these_means_since = -math.inf
         # Schedules that lost where they were to win, and when.
         self._disproved: dict[Schedule, float] = {}
+        # What was measured of each means while it was in force, and when.
+        self._lived: dict[str, tuple[float, Measured]] = {}
         self._beside = ALONE
 
     @property
@@ -67,24 +79,36 @@ class Planner:
     def consider(self) -> Plan:
         """Look at the traffic, and choose anew."""
         with self._lock:
+            gate = self._gate()
+            self._heed(gate.artifact)
             before = self._plan
             lived = self._watch.look_under(before.schedule, self._since)
             self._bypass = self._bypass.look(live_ratio(lived, self._objective))
-            self._learn(before)
-            measured = self._measured(before)
+            measured, variants = self._measured(before, gate)
             if isinstance(measured, str):
                 # Until it is known what others would cost; a plan that was once chosen keeps the reason for it.
                 if math.isnan(before.ratio):
                     self._plan = replace(before, why=f"{_UNKNOWN} It takes {measured}.")
                 return self._plan
+            self._learn(before)
             self._plan = choose(
-                measured, self._objective, current=before, bypassed=self._bypass.on, without=self._disproved
+                measured,
+                self._objective,
+                current=before,
+                bypassed=self._bypass.on,
+                without=self._disproved,
+                variants=variants,
             )
-            if self._plan.schedule is not before.schedule:
-                self._since = self._clock()
-            if not self._plan.same(before):
-                logger.info("from now on: %s", self._plan.why)
+            self._note(before)
             return self._plan
+
+    def _heed(self, artifact: Artifact | None) -> None:
+        """A new calibrator begins anew: what gating by the old one cost says nothing of it."""
+        version = artifact.version if artifact is not None else None
+        if version != self._calibrator and self._calibrator is not None:
+            self._bypass, self._disproved, self._lived, self._plan = Bypass(), {}, {}, _BEGINNING
+            self._since = self._by_these_means_since = self._clock()
+        self._calibrator = version
 
     def _learn(self, before: Plan) -> None:
         """A schedule that surely loses, whatever was expected of it, makes way for another before the gate does."""
@@ -94,18 +118,50 @@ class Planner:
             self._disproved[before.schedule] = now
             self._bypass = Bypass()
 
-    def _measured(self, before: Plan) -> Measured | str:
-        rows, most = self._rows(), self._most()
+    def _note(self, before: Plan) -> None:
+        plan, now = self._plan, self._clock()
+        if plan.schedule is not before.schedule or plan.means != before.means:
+            self._since = now
+        # Before the first choice it was by the calibrator's own means too.
+        if plan.means != before.means and before.means is not None:
+            self._by_these_means_since = now
+        if not plan.same(before):
+            logger.info("from now on: %s", plan.why)
+
+    def _measured(self, before: Plan, gate: Gate) -> tuple[Measured | str, Variants | None]:
+        """What the traffic says of the means in force, and what is to be expected of the calibrator's others."""
+        rows, most = self._rows(), most_passages(self._ask, gate.by(before.means))
         self._beside = beside(rows, most) or self._beside
-        measured = measured_from(self._watch.look(), serving=before, busy=busy(rows), most=most)
+        found = self._watch.look_under(None, self._by_these_means_since)
+        measured = measured_from(found, serving=before, busy=busy(rows), most=most)
         if isinstance(measured, str):
-            return measured
+            return measured, None
         # Probes that ran beside a read took longer for it; each plan is judged by what they take alone.
         gated = rows["schedule"][rows["gated"]]
         raced = float((gated == _RACE).mean()) if len(gated) else 0.0
         latency = measured.latency
         alone = replace(latency, cb=max(0.0, latency.cb - raced * self._beside.probe))
-        return replace(measured, latency=alone, beside=self._beside)
+        measured = replace(measured, latency=alone, beside=self._beside)
+        return measured, self._variants(found, gate, measured, whole_probe(rows, self._watch.tariff))
+
+    def _variants(self, found: BreakEven, gate: Gate, measured: Measured, probe: Probe | None) -> Variants | None:
+        artifact, serving = gate.artifact, measured.serving
+        if artifact is None or serving is None or not artifact.variants or self._ask.policy is not Policy.GRADED:
+            return None
+        own = artifact.policies[Policy.GRADED.value].thresholds.means
+        now = serving.means if serving.means is not None and serving.means in artifact.variants else own
+        foretold = {}
+        # Until some probes have run to their end nobody knows what more of them would take.
+        if probe is not None:
+            for means, variant in artifact.variants.items():
+                most = most_passages(self._ask, gate.by(means))
+                other = by_flow(found, variant.flow, probe, serving=serving, busy=measured.busy, most=most)
+                if other is not None:
+                    foretold[means] = replace(other, beside=self._beside)
+        recent = self._clock() - self._watch.seconds
+        lived = {means: known for means, (at, known) in self._lived.items() if means != now and at >= recent}
+        self._lived[now] = (self._clock(), measured)
+        return Variants(now, foretold, lived)
 
     async def keep_considering(self) -> None:
         """Consider again and again, until cancelled."""
@@ -138,6 +194,17 @@ def beside(rows: Rows, most: int) -> Contention | None:
         return None
     step_ms = float(probes["probe_ms"].mean() / probes["probe_completion"].mean())
     return contention(float(reads["read_ms"].mean()), float(reads["read_completion"].mean()), step_ms)
+
+
+def whole_probe(rows: Rows, tariff: Tariff) -> Probe | None:
+    """What a probe takes that runs to its end with nothing beside it, on average; None if too few did."""
+    whole = rows[rows["gated"] & rows["whole"] & (rows["schedule"] != _RACE)]
+    if len(whole) < _ENOUGH:
+        return None
+    prompt, completion = float(whole["probe_prompt"].mean()), float(whole["probe_completion"].mean())
+    embedded = rows["embed_ms"][np.isfinite(rows["embed_ms"])]
+    embed_ms = float(embedded.mean()) if len(embedded) else 0.0
+    return Probe(float(whole["probe_ms"].mean()), prompt + completion, tariff.generation(prompt, completion), embed_ms)
 
 
 def busy(rows: Rows) -> float:

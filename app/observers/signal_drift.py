@@ -38,8 +38,10 @@ class _Recent:
         self.fitted_on = max(1, round(_TRAIN * artifact.window.groups))
         self.confidence = RecentMean(window)
         graded = artifact.policies.get(Policy.GRADED.value)
-        # Where it spares some questions a whole probe, its quantiles are those of the others.
-        self.picking = graded.thresholds if graded is not None and graded.thresholds.early is not None else None
+        # Where it spares some questions a whole probe, its quantiles are those of the others; by other means it would
+        # spare other ones.
+        early = graded is not None and (graded.thresholds.early is not None or bool(artifact.variants))
+        self.picking = graded.thresholds if graded is not None and early else None
         self.whole = RecentMean(window)
         bins = {name: bins_of(artifact.quantiles[name]) for name in _deciding(artifact) if name in artifact.quantiles}
         self.signals = [(name, RecentCounts(each, window)) for name, each in bins.items() if len(each.shares) > 1]

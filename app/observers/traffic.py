@@ -53,14 +53,15 @@ ROW = np.dtype(
         ("calls", "u1"),
         ("fetched", "u1"),  # passages that the calls asked for
         ("reads", "u1"),
+        ("whole", "?"),  # the probe ran to its end, and has signals
     ]
 )
 # Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B B ? B 7f 6I 4B Q")
+_PACKED = struct.Struct("<Q d B B ? B 7f 6I 4B ? Q")
 _HEADER = struct.Struct("<8s I I")
-_MAGIC = b"fwring02"
+_MAGIC = b"fwring03"
 # A dead worker's ring is kept for as long as any window could ask for it.
 _KEEP_S = 86_400
 _NAN = math.nan
@@ -128,6 +129,7 @@ class TrafficWindow:
             record.retrieval_calls,
             record.passages_fetched,
             record.reads,
+            bool(record.signals),
             sequence,
         )
         self._written = sequence

@@ -44,14 +44,14 @@ def lay_path(ledger: Ledger[Train], *, graded: bool, references: Sequence[int], 
     little chance against the other references, and gives the best policy more, walking would end before it began:
     there the path starts at that policy, whatever it costs.
 
-    With early thresholds what is worth having lies close together, so that the steps are spent where train leaves
-    validation any hope: within twice epsilon of the best fixed action.
+    With early thresholds there are so many policies that some always do well on validation by luck. None is on the path
+    that train itself sees more than epsilon below the best reference: what is served has passed both.
     """
     start = _step(ledger, ALWAYS_K[best_fixed(ledger, ACTIONS if graded else (0, 5))])
     held = _standard_errors(ledger, start.thresholds, references, epsilon)
     floor = -np.inf
     if ledger.foretold.p0 is not None or ledger.foretold.prefixes:
-        floor = max(ledger.mean(ledger.fixed(k)) for k in references) - 2.0 * epsilon
+        floor = max(ledger.mean(ledger.fixed(k)) for k in references) - epsilon
     if held < _SAFE:
         steps = frontier(ledger, graded=graded, most=np.inf, floor=floor)
         if steps and _standard_errors(ledger, steps[0].thresholds, references, epsilon) > held:

@@ -1,6 +1,6 @@
 """The offline job from an outcome table to an artifact; the same table and options give the same bytes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,24 +12,33 @@ from app.decision.artifact import (
     Calibrators,
     PolicyFit,
     Thresholds,
+    Variant,
     Window,
     content_version,
 )
 from app.decision.signals import all_names
 from app.errors import DataError
-from app.refit.abstain import Given
-from app.refit.certify import certify_abstention, certify_policy
-from app.refit.choose import Chosen, choose_calibrator, lay_abstention
+from app.refit.choose import Chosen, choose_calibrator
 from app.refit.early_report import early_report, in_words
 from app.refit.fit import Floats, Labels, Weighted, predict_many
 from app.refit.foretell import Foretellers, learn
 from app.refit.holdout import confidence_at, confidences, evaluate_policy, graded_against_binary
-from app.refit.ledger import ACTIONS, Choices, Foretold, Ledger, S, advances, gate_costs, pick
+from app.refit.ledger import ACTIONS, Foretold, Ledger, S, advances, gate_costs
 from app.refit.notes import policy_notes
 from app.refit.options import Options
-from app.refit.paths import Step, best_fixed, foreseen, lay_path
+from app.refit.paths import Step, best_fixed, lay_path
 from app.refit.split import Test, Train, Validation, split, units
 from app.refit.table import Outcomes
+from app.refit.variants import (
+    Confidences,
+    Laid,
+    lay,
+    lay_fewer,
+    served,
+    walk_abstention,
+    walk_policy,
+    worth_having,
+)
 
 LEAST_GROUPS = 50
 _DECILES = tuple(np.arange(1, 10) / 10)
@@ -59,10 +68,11 @@ class Plan:
     foretellers: Foretellers
     # How each foreteller was chosen.
     foretelling: Mapping[str, Any]
-    paths: Mapping[str, tuple[Step, ...]]
+    graded: Laid
+    # The same by fewer means, and the binary policy's path.
+    fewer: Sequence[Laid]
+    binary: tuple[Step, ...]
     fallback: int
-    # What the gateway may come to serve once validation has been walked: the fallback, or a step that train foresees.
-    possible: tuple[Thresholds | None, ...]
     notes: tuple[str, ...]
 
 
@@ -72,12 +82,12 @@ class Verdict:
 
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
+    variants: Mapping[str, Variant]
 
     @property
     def served(self) -> Thresholds | None:
         """The thresholds that may be served; None where the fallback action is."""
-        graded = self.policies["graded"]
-        return graded.thresholds if graded.certificate is not None else None
+        return served(self.policies["graded"])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -109,6 +119,8 @@ def refit(
     artifact = _artifact(outcomes, chosen, verdict, options)
     report = _report(chosen, verdict, validation, test, options)
     notes = (*aside.notes, *chosen.notes, *policy_notes(verdict.policies, chosen.foretellers))
+    if verdict.variants:
+        notes = (*notes, f"graded: certified by each of {', '.join(verdict.variants)}, for auto to choose among")
     if "early" in report["test"]:
         notes = (*notes, f"graded: {in_words(report['test']['early'])}")
     report |= {**aside.report, "notes": list(notes)}
@@ -144,54 +156,37 @@ def plan(train: Train, names: tuple[str, ...], options: Options, aside: Mapping[
         foretold,
         advances(train.outcomes, options.objective, options.tariff, foretold.prefixes),
     )
-    paths = {
-        policy: lay_path(ledger, graded=policy == "graded", references=options.references, epsilon=options.epsilon)
-        for policy in ("binary", "graded")
-    }
-    calibrators = Calibrators(**{name: fitted.calibrator for name, fitted in chosen.items()})
-    ahead = foreseen(ledger, paths["graded"], options.references, options.epsilon)
-    possible = (None, *(step.thresholds for step in paths["graded"][:ahead]))
-    fallback = best_fixed(ledger, (1, 5))
-    return Plan(ledger, chosen, calibrators, foretellers, foretelling, paths, fallback, possible, tuple(notes))
+    return Plan(
+        ledger,
+        chosen,
+        Calibrators(**{name: fitted.calibrator for name, fitted in chosen.items()}),
+        foretellers,
+        foretelling,
+        graded=lay(ledger, options),
+        fewer=lay_fewer(ledger, options),
+        binary=lay_path(ledger, graded=False, references=options.references, epsilon=options.epsilon),
+        fallback=best_fixed(ledger, (1, 5)),
+        notes=tuple(notes),
+    )
 
 
 def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
-    """Walk the paths, then the path of abstention under the policy that will really be served."""
+    """Walk the paths, each with the path of abstention under the policy that will really be served."""
     ledger = ledger_of(validation, planned.calibrators, options, planned.foretellers)
-    policies = {}
-    for policy, path in planned.paths.items():
-        policies[policy], _ = certify_policy(
-            ledger,
-            path,
-            references=options.references,
-            epsilon=options.epsilon,
-            delta=options.delta,
-            objective=options.objective,
-        )
-    served = policies["graded"].thresholds if policies["graded"].certificate else None
-    confidence = confidence_at(planned.calibrators, validation.outcomes)
-    given = {}
-    for end in {served, *planned.possible}:
-        route = ledger.serve(end, planned.fallback)
-        given[end] = Given(ledger.right(route), pick(confidence, route))
-    abstention = certify_abstention(
-        given[served],
-        [given[end] for end in planned.possible],
-        ledger.units,
-        _abstention_path(planned, options),
-        target=options.risk_target,
-        delta=options.risk_delta,
+    confidences = Confidences(
+        _out_of_fold_confidence(planned.chosen, len(planned.ledger.p)),
+        confidence_at(planned.calibrators, validation.outcomes),
     )
-    return Verdict(policies, abstention)
-
-
-def _abstention_path(planned: Plan, options: Options) -> list[float]:
-    """Laid on train, by out-of-fold confidences."""
-    ledger, given = planned.ledger, []
-    for end in planned.possible:
-        route = ledger.serve(end, planned.fallback)
-        given.append(Given(ledger.right(route), _out_of_fold_confidence(planned.chosen, route)))
-    return lay_abstention(given, ledger.units, target=options.risk_target)
+    walked = []
+    for laid in (planned.graded, *planned.fewer):
+        fit = walk_policy(ledger, laid.path, options)
+        abstention = walk_abstention(
+            planned.ledger, ledger, fit, laid.possible, confidences, fallback=planned.fallback, options=options
+        )
+        walked.append((fit, abstention))
+    graded, abstention = walked[0]
+    policies = {"binary": walk_policy(ledger, planned.binary, options), "graded": graded}
+    return Verdict(policies, abstention, worth_having(walked, ledger))
 
 
 def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test, options: Options) -> dict[str, Any]:
@@ -216,7 +211,10 @@ def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test,
             for name, part in (("train", train.split), ("validation", validation), ("test", test))
         },
         "chosen": {name: _describe(fitted) for name, fitted in planned.chosen.items()} | dict(planned.foretelling),
-        "path": {policy: [_lay_open(step) for step in path] for policy, path in planned.paths.items()},
+        "path": {
+            policy: [_lay_open(step) for step in path]
+            for policy, path in (("binary", planned.binary), ("graded", planned.graded.path))
+        },
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in ACTIONS},
         "abstention_policy": "graded" if verdict.served else f"always-k{planned.fallback}",
         "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)} | early,
@@ -230,18 +228,14 @@ def _gating_by_probes(planned: Plan, validation: Validation, options: Options) -
     """
     by_passages = replace(options, objective="passage")
     bare = replace(planned.ledger, costs=gate_costs(planned.ledger.split.outcomes, "passage", options.tariff))
-    references, epsilon = options.references, options.epsilon
-    path = lay_path(replace(bare, foretold=Foretold()), graded=True, references=references, epsilon=epsilon)
-    ledger = ledger_of(validation, planned.calibrators, by_passages)
-    fit, _ = certify_policy(
-        ledger, path, references=references, epsilon=epsilon, delta=options.delta, objective="passage"
-    )
-    return fit.thresholds
+    path = lay(replace(bare, foretold=Foretold()), by_passages).path
+    return walk_policy(ledger_of(validation, planned.calibrators, by_passages), path, by_passages).thresholds
 
 
 def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Options) -> Artifact:
     train = planned.ledger.split.outcomes
-    foretellers = planned.foretellers.used_by(verdict.policies.values())
+    fits = (*verdict.policies.values(), *(variant.fit for variant in verdict.variants.values()))
+    foretellers = planned.foretellers.used_by(fits)
     return Artifact(
         name=options.name,
         version="",
@@ -256,6 +250,7 @@ def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Opti
         quantiles=_quantiles(_probed_whole(planned, verdict.policies["graded"].thresholds)),
         foresight=foretellers.foresight,
         exits=foretellers.exits,
+        variants=verdict.variants,
     )
 
 
@@ -314,10 +309,10 @@ def ledger_of(
     )
 
 
-def _out_of_fold_confidence(chosen: Mapping[str, Chosen], route: Choices) -> Floats:
-    unknown = np.full(len(route), np.nan)
+def _out_of_fold_confidence(chosen: Mapping[str, Chosen], rows: int) -> dict[int, Floats]:
+    unknown = np.full(rows, np.nan)
     named = {0: "p0", 1: "conf1", 5: "conf5"}
-    return pick({k: chosen[name].out_of_fold if name in chosen else unknown for k, name in named.items()}, route)
+    return {k: chosen[name].out_of_fold if name in chosen else unknown for k, name in named.items()}
 
 
 def _cost_ms(outcomes: Outcomes) -> dict[int, float]:

@@ -14,7 +14,7 @@ import orjson
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.key_file import KeyFile
 from app.decision.access import Scope
-from app.parts import KS, open_parts
+from app.parts import identity_of, open_parts
 from app.settings import Settings
 from bench.gateway import replies
 from bench.gateway.load import Target, request
@@ -125,9 +125,7 @@ async def _publish_gate(calibrators: Path, named: dict[str, str]) -> None:
     """Put a certified artifact there that was fitted, as it says, on the simulated parts."""
     settings = Settings(**named)  # type: ignore[arg-type]
     async with open_parts(settings) as parts:
-        identity = (await parts.reader.identify()).within(
-            embedder=parts.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
-        )
+        identity = await identity_of(parts.reader, parts.embedder, settings)
     artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(calibrators)
     store.publish(artifact)
     store.promote(artifact.version)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
 from app.cli.console import progress
-from app.decision.artifact import Artifact, Identity, mismatches
-from app.parts import KS, Parts
+from app.decision.artifact import Artifact, mismatches
+from app.parts import KS, Parts, identity_of
 from app.refit.collect import Collector, Labelled, collect
 from app.refit.embed import embed_questions
 from app.refit.ledger import Objective
@@ -28,7 +28,7 @@ async def shipped(folder: Path, parts: Parts, settings: Settings) -> Artifact:
     if version is None:
         raise SystemExit(f"{folder} has no CURRENT: run `make refit`")
     artifact = store.load(version)
-    runs = await _running(parts, settings)
+    runs = await identity_of(parts.reader, parts.embedder, settings)
     differing = mismatches(artifact.identity, runs) if artifact.identity else ["it has no identity"]
     if differing:
         raise SystemExit(f"{version} was not fitted on what runs: {'; '.join(differing)}")
@@ -66,7 +66,7 @@ async def collect_some(
     questions: Sequence[Labelled], table: Path, parts: Parts, settings: Settings, *, seconds: float
 ) -> None:
     """Ask questions at every k, for so long; what the table holds of an earlier run stays and counts."""
-    identity = await _running(parts, settings)
+    identity = await identity_of(parts.reader, parts.embedder, settings)
     collector = Collector(
         reader=parts.reader, embedder=parts.embedder, retriever=parts.vectors, identity=identity, ks=KS
     )
@@ -85,10 +85,3 @@ async def collect_some(
         except TimeoutError:
             # Every question that was finished is in the table: that is what time allows.
             return
-
-
-async def _running(parts: Parts, settings: Settings) -> Identity:
-    reader = await parts.reader.identify()
-    return reader.within(
-        embedder=parts.embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
-    )

@@ -10,7 +10,7 @@ from app.answer import Answerer
 from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit
 from app.decision.cost import Tariff
 from app.decision.forecast import Objective, Plan, Schedule
-from app.decision.policy import Ask, Gate, Policy, most_passages
+from app.decision.policy import Ask, Gate, Policy
 from app.decision.record import DecisionRecord
 from app.observers.gate_watch import GateWatch
 from app.observers.planner import Planner
@@ -106,11 +106,8 @@ def name_of(label: str, schedule: Schedule) -> str:
 
 def label_of(artifact: Artifact) -> str:
     """What a calibrator's gate is called: by what it decides with beside a whole probe."""
-    early = artifact.policies["graded"].thresholds.early
-    if early is None:
-        return "gate"
-    aids = [*(["pre-gate"] if early.unasked > 0.0 else []), *(["exits"] if early.exits else [])]
-    return " + ".join(aids or ["gate"])
+    thresholds = artifact.policies["graded"].thresholds
+    return thresholds.means if thresholds.early is not None else "gate"
 
 
 def _answerer(
@@ -129,7 +126,9 @@ def _answerer(
 
 def _always_one(artifact: Artifact) -> Artifact:
     """The same calibrator with thresholds that every probability leads to one passage by, so that none is probed."""
-    return replace(artifact, policies={"graded": PolicyFit(ALWAYS_K[1], "latency")}, foresight=None, exits={})
+    return replace(
+        artifact, policies={"graded": PolicyFit(ALWAYS_K[1], "latency")}, foresight=None, exits={}, variants={}
+    )
 
 
 def _planner(window: TrafficWindow, artifact: Artifact) -> Planner:
@@ -138,5 +137,5 @@ def _planner(window: TrafficWindow, artifact: Artifact) -> Planner:
         watch,
         lambda: window.rows(_WINDOW_S),
         objective=Objective.LATENCY,
-        most=lambda: most_passages(Ask(), Gate(artifact, allow_uncertified=True)),
+        gate=lambda: Gate(artifact, allow_uncertified=True),
     )

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from app.adapters.artifact_store import ArtifactStore
-from app.parts import KS, open_parts
+from app.parts import identity_of, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import a_fit, an_artifact
 from tests.fakes.reader import pieces, surely
@@ -83,9 +83,7 @@ class Upstream:
         """Put artifacts there that match these parts, the first in force."""
         settings = Settings(**self.settings(calibrators))  # type: ignore[arg-type]
         async with open_parts(settings) as parts:
-            identity = (await parts.reader.identify()).within(
-                embedder=parts.embedder.name, collection=COLLECTION, max_tokens=settings.max_tokens, ks=KS
-            )
+            identity = await identity_of(parts.reader, parts.embedder, settings)
         store = ArtifactStore(calibrators)
         for version, thresholds in VERSIONS.items():
             store.publish(an_artifact(version=version, identity=identity, policies={"graded": a_fit(*thresholds)}))

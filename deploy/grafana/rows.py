@@ -182,11 +182,11 @@ def what_is_decided() -> list[Panel]:
         ),
         graph(
             "Plan in force",
-            "What runs beside the probe, and whether most questions go without the gate because it loses.",
+            "What runs beside the probe, what decides, and whether most questions bypass the gate because it loses.",
             COUNT,
             Query(
-                'max by (schedule, bypass) (fetchwise_plan_info{job="$job"})',
-                "{{schedule}} (bypass: {{bypass}})",
+                'max by (schedule, means, bypass) (fetchwise_plan_info{job="$job"})',
+                "{{schedule}}, {{means}} (bypass: {{bypass}})",
             ),
         ),
     ]

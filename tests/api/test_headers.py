@@ -63,7 +63,7 @@ async def test_named_origins_may_call(open_gateway: Open) -> None:
             headers = {
                 "origin": origin,
                 "access-control-request-method": "POST",
-                "access-control-request-headers": "authorization,content-type",
+                "access-control-request-headers": "authorization,content-type,x-stainless-lang,x-stainless-timeout",
             }
             options = await gateway.client.options("/answer", headers=headers)
             assert options.status_code == (200 if allowed else 400)

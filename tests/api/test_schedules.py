@@ -95,7 +95,7 @@ async def test_a_receipt_says_what_was_for_nothing(
         k = str(receipt["k"])
         assert shown["tokens_total"][k, "completion", "wasted"] == 4
     assert shown["retrieval_calls_total"] == {(use,): number for use, number in calls.items()}
-    assert shown["plan_info"] == {("false", schedule): 1}
+    assert shown["plan_info"] == {("false", "as fitted", schedule): 1}
 
 
 async def test_an_overlapping_search_for_nothing_is_counted(open_gateway: Open) -> None:
@@ -212,7 +212,7 @@ async def test_auto_goes_without_a_gate_that_never_pays(open_gateway: Open) -> N
     assert all(receipt["usage"]["probe"] is None and receipt["action"] == "k1" for receipt in bypassed)
     assert found.plan.bypass
     assert "go without the gate" in found.plan.why
-    assert ("true", found.plan.schedule.value) in shown["plan_info"]
+    assert ("true", "as fitted", found.plan.schedule.value) in shown["plan_info"]
     # They are none of the questions by which gating is judged.
     assert found.window.gated == 70 - len(bypassed)
 

@@ -136,7 +136,7 @@ METRICS = {
     "skip_ratio": (),
     "break_even_skip_ratio": ("cost", "reference"),
     "gate_cost_ratio": ("cost", "reference"),
-    "plan_info": ("schedule", "bypass"),
+    "plan_info": ("schedule", "means", "bypass"),
     "drift_psi": ("signal",),
     "drift_psi_limit": ("signal",),
     "drift_evidence": (),

@@ -13,9 +13,11 @@ from app.decision.artifact import (
     Calibrators,
     Certificate,
     Early,
+    Flow,
     Identity,
     PolicyFit,
     Thresholds,
+    Variant,
     Window,
 )
 from app.decision.calibrator import Isotonic
@@ -86,6 +88,12 @@ def an_early_artifact(early: Early, **changes: Any) -> Artifact:
     policies = {"graded": a_fit(thresholds=Thresholds(TAU0, TAU1, early))}
     exits = {length: a_line() for length, _ in early.exits}
     return replace(an_artifact(policies=policies, foresight=a_foresight(), exits=exits), **changes)
+
+
+def a_variant(fit: PolicyFit, **changes: Any) -> Variant:
+    """The graded policy by other means; by default half of the questions go without passages, and half read five."""
+    variant = Variant(fit, an_abstention(), Flow(unasked1=0.0, unasked5=0.0, k0=0.5, k1=0.0, k5=0.5))
+    return replace(variant, **changes)
 
 
 def an_artifact(**changes: Any) -> Artifact:

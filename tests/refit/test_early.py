@@ -72,6 +72,35 @@ def test_the_shares_in_the_report_are_those_of_deciding_each_question(
     assert (probed.k, probed.certified) == (0, True)
 
 
+def test_each_means_is_certified_by_itself(table: Outcomes, fitted: tuple[Artifact, Summary]) -> None:
+    """The policy in force is among the variants; each has a certificate, and its own way for the questions."""
+    artifact, _ = fitted
+    graded, variants = artifact.policies["graded"], artifact.variants
+    assert {"whole probes", "pre-gate"} <= variants.keys()
+    assert variants[graded.thresholds.means].fit == graded
+    assert variants[graded.thresholds.means].abstention == artifact.abstention
+    for means, variant in variants.items():
+        assert variant.fit.certificate is not None
+        assert (variant.flow.unasked1 + variant.flow.unasked5 > 0.0) == ("pre-gate" in means)
+        assert (variant.flow.cut > 0.0) == ("early exit" in means)
+    # By the serving code, question by question, on the split that certified it.
+    _, validation, _ = split(table)
+    assert validation.outcomes.asked is not None
+    gate = Gate(artifact).by("pre-gate")
+    unasked = sum(
+        consider(Ask(), gate, "", row.tolist()) is not None for row in validation.outcomes.asked.features
+    ) / len(validation.outcomes)
+    flow = variants["pre-gate"].flow
+    assert flow.unasked1 + flow.unasked5 == pytest.approx(unasked, abs=0.01)
+
+
+def test_without_early_means_there_is_nothing_to_choose(table: Outcomes) -> None:
+    """And the artifact has the bytes that it always had."""
+    artifact, _ = refit(table, replace(OPTIONS, objective="passage"))
+    assert artifact.variants == {}
+    assert b"variants" not in canonical_bytes(artifact)
+
+
 def test_it_reads_back_and_repeats_to_the_byte(
     tmp_path: Path, table: Outcomes, fitted: tuple[Artifact, Summary]
 ) -> None:

@@ -5,6 +5,8 @@ and each may break its promise with probability delta at most, so the count of b
 binomial one: `allowed` is that binomial's 99.9 % quantile.
 """
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -97,6 +99,36 @@ def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
         assert np.mean(spared) >= 0.2, (figures, np.mean(spared))
 
 
+def test_each_variant_keeps_its_own_promise() -> None:
+    """By whichever means costs may come to choose, accuracy and risk fall short at most delta of the time."""
+    world, groups = WORLDS["early"]
+    truth, (names, objective) = Truth(world), EARLY["early"]
+    options = Options(
+        "w", "2026-01-01", methods=("logistic",), objective=objective, epsilon=0.02, delta=DELTA, risk_target=0.25
+    )
+    promised, broken = Counter[str](), Counter[str]()
+    for number in range(PLANS):
+        planned = plan(Train(world.draw(groups, seed=number)[0]), names, options)
+        known: dict[Thresholds, float] = {}
+        risks: dict[tuple[Thresholds, float], float] = {}
+        for draw in range(DRAWS):
+            verdict = certify(Validation(world.draw(groups, seed=1000 + number * DRAWS + draw)[0]), planned, options)
+            for means, variant in verdict.variants.items():
+                end, tau = variant.fit.thresholds, variant.abstention.tau
+                if end not in known:
+                    known[end] = truth.difference(planned, end)
+                promised[means] += 1
+                broken[means] += known[end] < -options.epsilon
+                if variant.abstention.certificate is not None:
+                    if (end, tau) not in risks:
+                        risks[end, tau], _ = truth.selective(planned, end, planned.fallback, tau)
+                    broken[f"risk, {means}"] += risks[end, tau] > options.risk_target
+    print(promised, broken)
+    assert promised["whole probes"] >= 0.5 * PLANS * DRAWS, promised
+    assert promised["pre-gate"] >= 0.2 * PLANS * DRAWS, promised
+    assert max(broken.values()) <= allowed(PLANS * DRAWS), (promised, broken)
+
+
 def test_taking_validation_at_its_word_would_break_the_promise() -> None:
     """The cheapest step that looks good enough on validation is really too bad far more often than delta."""
     world, groups = WORLDS["tight"]
@@ -105,11 +137,11 @@ def test_taking_validation_at_its_word_would_break_the_promise() -> None:
     broken = draws = 0
     for number in range(5):
         planned = plan(Train(world.draw(groups, seed=number)[0]), ("seq_logprob",), options)
-        worth = [truth.difference(planned, step.thresholds) for step in planned.paths["graded"]]
+        worth = [truth.difference(planned, step.thresholds) for step in planned.graded.path]
         for draw in range(20):
             drawn = Validation(world.draw(groups, seed=5000 + number * 20 + draw)[0])
             ledger = ledger_of(drawn, planned.calibrators, options)
-            walked = walk(ledger, planned.paths["graded"], references=(0, 1, 5), epsilon=0.02, delta=DELTA)
+            walked = walk(ledger, planned.graded.path, references=(0, 1, 5), epsilon=0.02, delta=DELTA)
             broken += worth[walked.empirical] < -0.02
             draws += 1
     assert broken > 2 * DELTA * draws

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
@@ -18,7 +19,7 @@ from app.decision.record import DecisionRecord, Usage
 from app.errors import UpstreamUnavailable
 from app.ports import Filter, Passage, Prompt
 from app.question import Question
-from tests.fakes.artifacts import a_fit, a_line, an_artifact
+from tests.fakes.artifacts import a_fit, a_line, a_variant, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.reader import FakeReader, surely
@@ -276,6 +277,18 @@ async def test_a_question_with_prospects_is_probed() -> None:
     world = await World(Schedule.SERIAL, early(unasked=0.25)).filled(UNCERTAIN)
     record = await world.answer()
     assert (record.reason, record.certified, world.embedder.calls) == (Reason.UNCERTAIN, True, 1)
+
+
+async def test_a_plan_may_name_other_means() -> None:
+    """By the variant that probes every question none is foreseen, and its own thresholds decide, certified."""
+    gate = early(unasked=0.5)
+    assert gate.artifact is not None
+    artifact = replace(gate.artifact, variants={"whole probes": a_variant(a_fit(1.0, 0.25))})
+    plan = Plan(Schedule.SERIAL, means="whole probes")
+    world = await World(Schedule.SERIAL, Gate(artifact), plan=lambda: plan).filled(CONFIDENT)
+    record = await world.answer()
+    assert (record.reason, record.k, record.certified) == (Reason.BORDERLINE, 1, True)
+    assert record.thresholds == Thresholds(1.0, 0.25)
 
 
 async def test_without_its_embedding_a_question_is_probed() -> None:

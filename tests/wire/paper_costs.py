@@ -22,7 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
-from app.parts import KS, open_parts
+from app.parts import identity_of, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import publish
@@ -81,10 +81,7 @@ class PaperUpstream:
         """Put an artifact there that matches these parts; five passages are what would be read without a gate."""
         settings = Settings(**self.settings(calibrators))  # type: ignore[arg-type]
         async with open_parts(settings) as parts:
-            reader = await parts.reader.identify()
-            identity = reader.within(
-                embedder=parts.embedder.name, collection=COLLECTION, max_tokens=settings.max_tokens, ks=KS
-            )
+            identity = await identity_of(parts.reader, parts.embedder, settings)
         await asyncio.to_thread(
             publish, calibrators, an_artifact(**({"identity": identity, "fallback_action": 5} | changes))
         )

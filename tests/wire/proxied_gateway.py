@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from app.main import create_app
-from app.parts import KS, open_parts
+from app.parts import identity_of, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import CORPUS, client_of, publish
@@ -68,9 +68,7 @@ async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -
             | chosen
         )
         async with open_parts(settings) as parts:
-            running = (await parts.reader.identify()).within(
-                embedder=parts.embedder.name, collection="demo", max_tokens=settings.max_tokens, ks=KS
-            )
+            running = await identity_of(parts.reader, parts.embedder, settings)
         publish(settings.calibrators, an_artifact(identity=running))
         app = create_app(settings)
         await stack.enter_async_context(app.router.lifespan_context(app))

@@ -29,6 +29,7 @@ from tests.fakes.artifacts import (
     a_fit,
     a_foresight,
     a_line,
+    a_variant,
     an_abstention,
     an_artifact,
     an_early_artifact,
@@ -62,6 +63,7 @@ OTHER: dict[str, Any] = {
     "report": {"test": {"accuracy": 0.5}},
     "foresight": a_foresight(),
     "exits": {4: a_line()},
+    "variants": {"whole probes": a_variant(a_fit())},
     "schema": 2,
 }
 

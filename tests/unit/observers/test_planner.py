@@ -10,14 +10,17 @@ from typing import cast
 import numpy as np
 import pytest
 
+from app.decision.artifact import Early, Flow, Thresholds
 from app.decision.bypass import PATIENCE
 from app.decision.cost import Costs, Shares, Tariff
 from app.decision.forecast import WATCH, Measured, Objective, Plan, Schedule
+from app.decision.policy import Gate
 from app.decision.schedule import choose
 from app.observers import planner as planner_module
 from app.observers.gate_watch import GateWatch
 from app.observers.planner import FixedPlan, Planner, beside, busy
 from app.observers.traffic import ROW, Rows, Traffic, TrafficWindow
+from tests.fakes.artifacts import a_fit, a_variant, an_artifact, an_early_artifact
 from tests.fakes.traffic import gated_rows, ungated_rows
 
 SMALL = Costs(cb=64.6, ret1=27.5, ob1=61.4, ret5=27.5, ob5=80.0)
@@ -32,7 +35,7 @@ class Shop:
 
     def __init__(self, *batches: Rows, objective: Objective = Objective.LATENCY, tariff: Tariff | None = None) -> None:
         self.rows = np.concatenate(batches) if batches else np.zeros(0, ROW)
-        self.now, self.most = 100.0, 5
+        self.now, self.gate = 100.0, Gate()
         self.watch = GateWatch(
             cast("TrafficWindow", self),
             seconds=900,
@@ -41,7 +44,7 @@ class Shop:
             clock=self.ever_later,
         )
         self.planner = Planner(
-            self.watch, lambda: self.rows, objective=objective, most=lambda: self.most, clock=lambda: self.now
+            self.watch, lambda: self.rows, objective=objective, gate=lambda: self.gate, clock=lambda: self.now
         )
 
     def read(self, _: float) -> Traffic:
@@ -229,6 +232,89 @@ def test_contention_is_measured_on_what_ran_alone() -> None:
     assert astuple(found) == pytest.approx((80.0 - 64.6, 64.6 / 12))
 
 
+EARLY = Early(unasked=0.5)
+# Twice as good, if nobody has to wait long for an embedding: no probe for most of those that read anyway.
+BY_PROBES = Flow(0.0, 0.0, k0=0.3, k1=0.0, k5=0.7)
+BY_QUESTION = Flow(0.0, 0.6, k0=0.3, k1=0.0, k5=0.1)
+GATE = Gate(
+    an_early_artifact(
+        EARLY,
+        variants={
+            "whole probes": a_variant(a_fit(), flow=BY_PROBES),
+            "pre-gate": a_variant(a_fit(thresholds=Thresholds(0.75, 0.5, EARLY)), flow=BY_QUESTION),
+        },
+    )
+)
+# Slow to embed and quick to probe, and the other way round; searching takes no time.
+SLOW_EMBEDDER, SLOW_PROBE = Costs(5.0, 60.0, 60.0, 60.0, 80.0), Costs(60.0, 4.0, 60.0, 4.0, 80.0)
+
+
+def by_means(costs: Costs, flow: Flow, n: int = 1000, *, at: float = 0.0) -> Rows:
+    """Traffic that goes this way, one step at a time; retrieval is nothing but embedding."""
+    probed = gated_rows(costs, {0: round(flow.k0 * n), 5: round(flow.k5 * n)}, at=at)
+    unasked = ungated_rows(costs, 5, round(flow.unasked5 * n), at=at)
+    unasked["gated"] = True
+    rows = np.concatenate([probed, unasked])
+    read = rows["k"] == 5
+    rows["whole"] = np.isfinite(rows["probe_ms"])
+    rows["embed_ms"][read], rows["search_ms"][read] = costs.ret5, 0.0
+    if flow.unasked5:
+        rows["total_ms"][~read] += costs.ret5
+        rows["embed_ms"][~read] = costs.ret5
+    mixed: Rows = rows[np.random.default_rng(2).permutation(len(rows))]
+    return mixed
+
+
+@pytest.mark.parametrize(
+    ("costs", "means"), [pytest.param(SLOW_EMBEDDER, "whole probes"), pytest.param(SLOW_PROBE, "pre-gate")]
+)
+@pytest.mark.parametrize("flow", [BY_PROBES, BY_QUESTION])
+def test_it_chooses_the_means_by_what_they_cost(costs: Costs, flow: Flow, means: str) -> None:
+    """From either side: probes that are quicker than embedding are not spared, slow ones are."""
+    shop = Shop(by_means(costs, flow))
+    shop.gate = GATE
+    if flow is BY_PROBES:
+        shop.planner._plan = Plan(Schedule.SERIAL, means="whole probes", ratio=1.0)
+        shop.planner._calibrator = GATE.artifact.version if GATE.artifact else None
+    plan = shop.planner.consider()
+    assert (plan.means, plan.bypass) == (means, False)
+    assert f"with {means}" in plan.why.lower()
+
+
+def test_without_whole_probes_the_means_stay() -> None:
+    """Nobody knows what more of them would take."""
+    rows = by_means(SLOW_EMBEDDER, BY_QUESTION)
+    rows["whole"] = False
+    shop = Shop(rows)
+    shop.gate = GATE
+    assert shop.planner.consider().means == "pre-gate"
+
+
+def test_means_that_disappoint_make_way() -> None:
+    """Tried because so much was foretold of it, a pre-gate that costs more than what was there before is left again."""
+    shop = Shop(by_means(SLOW_PROBE, BY_PROBES))
+    shop.gate = GATE
+    shop.planner._plan = Plan(Schedule.SERIAL, means="whole probes", ratio=1.0)
+    assert shop.planner.consider().means == "pre-gate"
+    # Far more questions than were expected are probed, and after that read.
+    dear = by_means(SLOW_PROBE, Flow(0.0, 0.05, k0=0.15, k1=0.0, k5=0.8), at=shop.now)
+    shop.rows = np.concatenate([shop.rows, dear])
+    plans = [shop.planner.consider() for _ in range(2 * PATIENCE)]
+    assert plans[-1].means == "whole probes"
+    assert len({plan.means for plan in plans[PATIENCE:]}) == 1
+
+
+def test_a_new_calibrator_begins_anew() -> None:
+    """What gating by the old one cost says nothing of it: no bypass, and a reason that says so."""
+    shop = Shop(gated_rows(HOPELESS, {0: 300, 5: 700}))
+    shop.gate = Gate(an_artifact())
+    assert shop.planner.consider().bypass
+    shop.gate = Gate(an_artifact(version="2026-02-01-0a1b2c3d"))
+    plan = shop.planner.consider()
+    assert (plan.schedule, plan.bypass) == (Schedule.SERIAL, False)
+    assert "Nothing is known yet" in plan.why
+
+
 def test_money_goes_by_the_tariff() -> None:
     """Dear calls and free tokens: what calls least."""
     shop = Shop(gated_rows(*READERS["32B"]), objective=Objective.MONEY, tariff=Tariff(call=1.0))
@@ -263,12 +349,12 @@ async def test_it_keeps_considering_whatever_fails(
     shop = Shop(gated_rows(*READERS["32B"]))
     broken = True
 
-    def most() -> int:
+    def gate() -> Gate:
         if broken:
             raise RuntimeError("no gatekeeper")
-        return 5
+        return Gate()
 
-    shop.planner._most = most
+    shop.planner._gate = gate
     considering = asyncio.create_task(shop.planner.keep_considering())
     try:
         async with asyncio.timeout(30):

@@ -34,7 +34,11 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
     """Every column comes from its own field; what did not run is NaN, and tokens that were not spent are 0."""
     with closing(a_window(tmp_path)) as window:
         timings = Timings(total=650.0, probe=200.0, embed=15.0, search=5.0, read=400.0, waited=30.0)
-        window.observe(a_record(schedule="race", wasted_usage=Usage(300, 4), passages_fetched=5, timings=timings))
+        whole = {"seq_logprob": -0.5}
+        record = a_record(
+            schedule="race", wasted_usage=Usage(300, 4), passages_fetched=5, timings=timings, signals=whole
+        )
+        window.observe(record)
         window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
         read, skipped = window.rows(60)
     assert [ACTIONS[row["action"]] for row in (read, skipped)] == ["k1", "k0"]
@@ -60,6 +64,7 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         "calls": 1,
         "fetched": 5,
         "reads": 1,
+        "whole": True,
     }
     assert not skipped["gated"]
     assert all(math.isnan(skipped[name]) for name in ("p", "embed_ms", "search_ms", "read_ms"))
