@@ -73,12 +73,12 @@ soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and say wheth
 bench-schedules: $(INSTALLED) ## Simulate every schedule against always-RAG, idle and under load (6 minutes)
 	$(VENV)/bin/python bench/schedules/run.py
 
-bench-schedules-live: $(INSTALLED) ## Compare schedules and fixed actions on the embedded reader (20 minutes, two quiet cores)
+bench-schedules-live: $(INSTALLED) ## Compare schedules and fixed actions on the embedded reader (15 minutes, two quiet cores)
 	$(VENV)/bin/python bench/schedules/live.py --refit
 
-bench-schedules-live-vllm: $(INSTALLED) $(INSTALLED_VLLM) ## The same on real vLLM on the CPU, with a calibrator of its own (25 minutes)
+bench-schedules-live-vllm: $(INSTALLED) $(INSTALLED_VLLM) ## The same on real vLLM on the CPU (25 minutes)
 	$(VENV_VLLM)/bin/python tests/vllm/prepare.py --model-dir $(VLLM_MODEL)
-	$(VENV)/bin/python bench/schedules/live.py --vllm --vllm-python $(VENV_VLLM)/bin/python --vllm-model $(VLLM_MODEL)
+	$(VENV)/bin/python bench/schedules/live.py --refit --vllm --vllm-python $(VENV_VLLM)/bin/python --vllm-model $(VLLM_MODEL)
 
 clean: ## Remove what was built, but not data/
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) build

@@ -7,14 +7,12 @@ ever fitted on. Writes `schedules-live.json` and `.png`, or `schedules-live-vllm
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import orjson
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +26,9 @@ from app.ingest.ingest import ingest  # noqa: E402
 from app.parts import Parts, open_parts  # noqa: E402
 from app.refit.collect import Labelled, read_questions  # noqa: E402
 from app.refit.metrics import plain  # noqa: E402
-from app.refit.table import load  # noqa: E402
 from bench.schedules.live_asking import ask_all, held_out, of_train, warm_up  # noqa: E402
 from bench.schedules.live_figures import FIXED, Answer, as_rows, bars, compare, figures  # noqa: E402
-from bench.schedules.live_fit import collect_some, fit, shipped  # noqa: E402
-from bench.schedules.live_order import padding  # noqa: E402
+from bench.schedules.live_fit import fit, shipped  # noqa: E402
 from bench.schedules.live_readers import Reading, embedded, vllm  # noqa: E402
 from bench.schedules.live_report import draw, main_table, stage_table  # noqa: E402
 from bench.schedules.live_systems import AUTO, System, label_of, name_of, open_systems  # noqa: E402
@@ -40,14 +36,10 @@ from bench.schedules.verdicts import bar_table  # noqa: E402
 
 # How much less accurate than the best fixed action the bar lets a gate be.
 EPSILON = 0.02
-# Of the time that a bounded run has, the share for collecting.
-_COLLECTING = 0.4
-_FEWEST = 20
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start the reader, fit what is to be fitted, ask, and lay the figures side by side."""
-    ends = time.monotonic() + options.minutes * 60.0
     questions, rng = read_questions(options.questions_from), Random(options.seed)
     asked = _some(held_out(questions), options.questions, rng)
     fillers = _some(of_train(questions), max(options.warm_up, 1), rng)
@@ -58,56 +50,27 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             parts = await stack.enter_async_context(open_parts(reading.settings))
         with err.status("filling the collection…"):
             await ingest([options.passages], collection="demo", embedder=parts.embedder, corpus=parts.vectors)
-        if options.vllm:
-            others = _apart(questions, asked)
-            artifacts, notes = await _collected(options, _some(others, options.collect, rng), parts, reading)
-        else:
-            artifacts, notes = await _shipped(options, parts, reading)
+        artifacts, notes = await _calibrators(options, parts, reading)
         systems = stack.enter_context(open_systems(parts, reading.settings, artifacts, options.systems))
-        if options.vllm:
-            asked = asked[: _affordable(options, len(systems), ends - time.monotonic())]
         answers = await _ask(options, systems, asked, fillers, reading, rng=rng)
     return {"reader": "vLLM" if options.vllm else "embedded", "seed": options.seed, "lag": options.lag} | _summary(
         answers, artifacts, systems, [*notes, *(f"auto: {why}" for why in _whys(systems))]
     )
 
 
-async def _shipped(
+async def _calibrators(
     options: argparse.Namespace, parts: Parts, reading: Reading
 ) -> tuple[dict[str, Artifact], list[str]]:
     """What a gateway serves, and, with --refit, what it would serve were it fitted for latency."""
-    found, notes = [await shipped(options.calibrators, parts, reading.settings)], list[str]()
+    artifact, differing = await shipped(options.calibrators, parts, reading.settings)
+    if differing and not options.vllm:
+        raise SystemExit(f"{artifact.version} was not fitted on what runs: {'; '.join(differing)}")
+    found, notes = [artifact], [f"nothing is promised of these calibrators here: {each}" for each in differing]
     if options.refit:
-        fitted, notes = await fit(
-            options.outcomes, parts, options.data / "calibrators", objectives=("latency",), epsilon=options.epsilon
-        )
-        found += fitted
+        fitted, said = await fit(options.outcomes, parts, options.data / "calibrators", epsilon=options.epsilon)
+        found.append(fitted)
+        notes += said
     return {label_of(artifact): artifact for artifact in found}, notes
-
-
-async def _collected(
-    options: argparse.Namespace, questions: list[Labelled], parts: Parts, reading: Reading
-) -> tuple[dict[str, Artifact], list[str]]:
-    """One for passages and one for latency, fitted on what little can be collected; none of it is asked later."""
-    seconds = _COLLECTING * options.minutes * 60.0
-    await collect_some(questions, options.table, parts, reading.settings, seconds=seconds)
-    fitted, notes = await fit(
-        options.table,
-        parts,
-        options.data / "calibrators",
-        objectives=("passage", "latency"),
-        epsilon=options.epsilon,
-    )
-    said = f"fitted on {fitted[0].window.rows} questions alone: nothing is promised of these thresholds"
-    return {label_of(artifact): artifact for artifact in fitted}, [said, *notes]
-
-
-def _affordable(options: argparse.Namespace, systems: int, seconds: float) -> int:
-    """How many questions there is time for, by what the collected ones took; a few at least."""
-    took = {k: float(np.nanmean(ms)) / 1000.0 for k, ms in load(options.table, columns="fit").ms.items()}
-    gated = took[0] + took[1]
-    a_step = took[5] + took[1] + (systems - 2) * gated
-    return max(_FEWEST, int((seconds - options.warm_up * gated) / a_step) - padding(systems, options.lag))
 
 
 async def _ask(
@@ -184,25 +147,18 @@ def _some(questions: list[Labelled], most: int, rng: Random) -> list[Labelled]:
     return shuffled[:most]
 
 
-def _apart(questions: list[Labelled], asked: Sequence[Labelled]) -> list[Labelled]:
-    kept = {question.group for question in asked}
-    return [question for question in questions if question.group not in kept]
-
-
 def _options(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm", action="store_true", help="real vLLM on the processor, and a calibrator of its own")
+    parser.add_argument("--vllm", action="store_true", help="real vLLM on the processor")
     parser.add_argument("--refit", action="store_true", help="also fit a calibrator for latency on the demo's table")
     # A gate that gives up all that the bar allows would miss it about as often as not.
     parser.add_argument("--epsilon", type=float, default=EPSILON / 2.0, help="how much accuracy a fit may give up")
-    parser.add_argument("--questions", type=int, default=150, help="how many of the test split, drawn by chance")
+    parser.add_argument("--questions", type=int, default=80, help="how many of the test split, drawn by chance")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--concurrency", type=int, default=1, help="questions of one system at a time")
     parser.add_argument("--lag", type=int, help="steps between two answers to the same question")
     parser.add_argument("--warm-up", type=int, default=120, help="train questions that auto answers before")
     parser.add_argument("--systems", nargs="*", help="only these")
-    parser.add_argument("--minutes", type=float, default=25.0, help="with --vllm, about how long it may take")
-    parser.add_argument("--collect", type=int, default=300, help="with --vllm, how many questions to fit on at most")
     parser.add_argument("--vllm-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--vllm-model", type=Path, default=ROOT / "build" / "vllm-model")
     parser.add_argument("--calibrators", type=Path, default=ROOT / "calibrators" / "demo")
@@ -214,7 +170,6 @@ def _options(given: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(given)
     options.name = "schedules-live-vllm" if options.vllm else "schedules-live"
     options.data = options.data or ROOT / "build" / options.name
-    options.table = options.data / "outcomes.jsonl"
     # vLLM keeps more prompts than llama.cpp does.
     options.lag = options.lag or (2 if options.vllm else 1)
     return options
@@ -241,7 +196,7 @@ def main(given: Sequence[str] | None = None) -> None:
     for note in found["notes"]:
         print(f"- {note}")
     print(f"\n{bar_table(found['bars'])}")
-    # What vLLM shows is reported, not judged: its calibrator rests on too little.
+    # What vLLM shows is reported, not judged: the calibrators are another reader's.
     if not options.vllm and any(bar.met is False for bar in found["bars"]):
         sys.exit(1)
 

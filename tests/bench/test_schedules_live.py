@@ -245,7 +245,7 @@ def test_gates_are_called_by_what_they_decide_with() -> None:
     """Whole probes alone, the question alone, or the first tokens."""
     exits = an_early_artifact(Early(exits=((2, 0.1),)))
     both = an_early_artifact(Early(unasked=0.5, exits=((2, 0.1),)))
-    assert [label_of(one) for one in (an_artifact(), exits, both)] == ["gate", "exits", "pre-gate + exits"]
+    assert [label_of(one) for one in (an_artifact(), exits, both)] == ["gate", "early exit", "pre-gate + early exit"]
 
 
 def uncertified() -> Artifact:

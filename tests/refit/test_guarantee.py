@@ -35,11 +35,9 @@ WORLDS = {
     # A fifth of the questions have no signal, and one passage is best: what is read without one decides.
     "gaps": (World(level=(-0.8, 0.5, 0.4), slope=(2.0, 1.0, 1.0), shared=0.9, missing=0.2), 400),
     "small": (World(level=(0.2, 0.3, 0.4), shared=0.5), 60),
-    # The question alone, and the first token of its answer, tell much: most probes can be spared or cut short.
-    "early": (World(slope=(3.0, 1.0, 0.5), shared=0.9, question_noise=0.7, first_token_noise=0.5), 500),
 }
-# Beside seq_logprob, the worlds in which more can be known, and the axis on which it shows.
-EARLY = {"early": (("seq_logprob", "seq_logprob@1"), "latency")}
+# The question alone, and the first token of its answer, tell much: most probes can be spared or cut short.
+EARLY = World(slope=(3.0, 1.0, 0.5), shared=0.9, question_noise=0.7, first_token_noise=0.5), 500
 
 
 def allowed(draws: int) -> int:
@@ -51,14 +49,11 @@ def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
     """Over hundreds of draws, accuracy or selective risk fall short of their certificate at most delta of the time."""
     world, groups = WORLDS[name]
     truth = Truth(world)
-    names, objective = EARLY.get(name, (("seq_logprob",), "passage"))
-    options = Options(
-        "w", "2026-01-01", methods=("logistic",), objective=objective, epsilon=0.02, delta=DELTA, risk_target=0.25
-    )
+    options = Options("w", "2026-01-01", methods=("logistic",), epsilon=0.02, delta=DELTA, risk_target=0.25)
     broken = {"graded": 0, "binary": 0, "risk": 0}
-    saved, covered, spared, certified = [], [], [], 0
+    saved, covered, certified = [], [], 0
     for number in range(PLANS):
-        planned = plan(Train(world.draw(groups, seed=number)[0]), names, options)
+        planned = plan(Train(world.draw(groups, seed=number)[0]), ("seq_logprob",), options)
         known: dict[Thresholds, float] = {}
         saving: dict[Thresholds, float] = {}
         risks: dict[tuple[Thresholds | None, float], tuple[float, float]] = {}
@@ -74,8 +69,6 @@ def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
                 if verdict.served not in saving:
                     saving[verdict.served] = 1.0 - truth.passages(planned, verdict.served)
                 saved.append(saving[verdict.served])
-                if name in EARLY and verdict.served.early is not None:
-                    spared.append(1.0 - truth.probed(planned, verdict.served))
             if verdict.abstention.certificate is not None:
                 end = (verdict.served, verdict.abstention.tau)
                 if end not in risks:
@@ -93,26 +86,28 @@ def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
         assert np.mean(saved) >= 0.2, figures
         assert len(covered) >= 0.8 * draws, figures
         assert np.mean(covered) >= 0.5, figures
-    if name == "early":
-        # Not vacuous either: most draws certify a policy that decides early, and spares a good part of the probes.
-        assert len(spared) >= 0.8 * draws, (figures, len(spared))
-        assert np.mean(spared) >= 0.2, (figures, np.mean(spared))
 
 
 def test_each_variant_keeps_its_own_promise() -> None:
     """By whichever means costs may come to choose, accuracy and risk fall short at most delta of the time."""
-    world, groups = WORLDS["early"]
-    truth, (names, objective) = Truth(world), EARLY["early"]
+    world, groups = EARLY
+    truth, names = Truth(world), ("seq_logprob", "seq_logprob@1")
     options = Options(
-        "w", "2026-01-01", methods=("logistic",), objective=objective, epsilon=0.02, delta=DELTA, risk_target=0.25
+        "w", "2026-01-01", methods=("logistic",), objective="latency", epsilon=0.02, delta=DELTA, risk_target=0.25
     )
-    promised, broken = Counter[str](), Counter[str]()
+    promised, broken, spared = Counter[str](), Counter[str](), []
     for number in range(PLANS):
         planned = plan(Train(world.draw(groups, seed=number)[0]), names, options)
         known: dict[Thresholds, float] = {}
+        probed: dict[Thresholds, float] = {}
         risks: dict[tuple[Thresholds, float], float] = {}
         for draw in range(DRAWS):
             verdict = certify(Validation(world.draw(groups, seed=1000 + number * DRAWS + draw)[0]), planned, options)
+            served = verdict.served
+            assert served is not None
+            if served not in probed:
+                probed[served] = truth.probed(planned, served)
+            spared.append(1.0 - probed[served])
             for means, variant in verdict.variants.items():
                 end, tau = variant.fit.thresholds, variant.abstention.tau
                 if end not in known:
@@ -123,9 +118,10 @@ def test_each_variant_keeps_its_own_promise() -> None:
                     if (end, tau) not in risks:
                         risks[end, tau], _ = truth.selective(planned, end, planned.fallback, tau)
                     broken[f"risk, {means}"] += risks[end, tau] > options.risk_target
-    print(promised, broken)
-    assert promised["whole probes"] >= 0.5 * PLANS * DRAWS, promised
-    assert promised["pre-gate"] >= 0.2 * PLANS * DRAWS, promised
+    print(promised, broken, np.mean(spared))
+    # Not vacuous: most draws certify by each, and the policy in force spares a good part of the probes.
+    assert np.mean(spared) >= 0.2, np.mean(spared)
+    assert sum(promised.values()) >= 3.0 * PLANS * DRAWS, promised
     assert max(broken.values()) <= allowed(PLANS * DRAWS), (promised, broken)
 
 
