@@ -79,6 +79,8 @@ class Measured:
     shares: Shares
     exit: Exit | None = None
     pregate: Pregate | None = None
+    # What the policy itself settles before a probe or before its end, whatever the plan.
+    early: Pregate | None = None
     money: Costs | None = None
     # How busy the reader is, and the plan that it serves the while; None: always fetching. `given`: how many tokens a
     # question that gives it, where it does not follow from the rest.
@@ -194,11 +196,14 @@ def _aided(gate: Gate, c: Costs, measured: Measured, plan: Plan, *, timed: bool)
         exit_ = exit_ if plan.exits and exit_ is not None else NO_EXIT
         return exit_ if timed else replace(exit_, spent=1.0)
 
-    if not plan.pregate:
+    if plan.pregate:
+        assert measured.pregate is not None
+        aid = replace(measured.pregate, then=cut(measured.pregate.then))
+    elif measured.early is not None:
+        aid = measured.early if timed else replace(measured.early, then=replace(measured.early.then, spent=1.0))
+    else:
         return gate(c, measured.shares, cut(measured.exit))
-    aid = measured.pregate
-    assert aid is not None
-    return pregated(gate, c, measured.shares, replace(aid, embed=aid.embed if timed else 0.0, then=cut(aid.then)))
+    return pregated(gate, c, measured.shares, aid if timed else replace(aid, embed=0.0))
 
 
 def _watched(gate: float, alone: float, measured: Measured, plan: Plan) -> float:

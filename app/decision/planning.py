@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from app.decision.artifact import Flow
 from app.decision.breakeven import RARE, BreakEven, Comparison, Estimate, lacking
@@ -11,12 +10,6 @@ from app.decision.forecast import Measured, Objective, Plan
 from app.decision.spending import Pregate
 
 _KS = (1, 5)
-
-
-class _Ways(TypedDict):
-    shares: Shares
-    exit: Exit | None
-    pregate: Pregate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +22,53 @@ class Probe:
     embed_ms: float
 
 
-def measured_from(found: BreakEven, *, serving: Plan, busy: float, most: int = 5) -> Measured | str:
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """Gated questions that were not probed: shares of all of them, by what they read, and what embedding took."""
+
+    k1: float = 0.0
+    k5: float = 0.0
+    embed_ms: float = 0.0
+
+
+_ALL_PROBED = Unasked()
+
+
+def measured_from(
+    found: BreakEven, *, serving: Plan, busy: float, most: int = 5, unasked: Unasked = _ALL_PROBED
+) -> Measured | str:
     """What the figures of a window say, or which of them are missing; `most` is what the policy reads at the most.
 
-    Probes that were spared or cut short count with what they took: they are part of the policy, not of the plan. A way
-    of reading that is hardly ever taken costs as much as the other, which is right where it has no share.
+    Probes that were cut short count with what they took: they are part of the policy, not of the plan. So are questions
+    that were not probed, which have nothing beside which anything could run. A way of reading that is hardly ever taken
+    costs as much as the other, which is right where it has no share.
     """
     shares, reference = _shares(found), int(found.reference.removeprefix("k"))
     if shares is None:
         return found.skip_rate.needs or "questions that the gate decided"
     needed = {reference, *(k for k, share in zip(_KS, (shares.k1, shares.k5), strict=True) if share > RARE)}
     costs: dict[str, Costs | None] = dict.fromkeys(found.costs)
+    probed = 1.0 - unasked.k1 - unasked.k5
     for name, view in found.costs.items():
         if view is not None:
             known = _costs(view.parts, needed)
             if isinstance(known, str):
                 return known
-            costs[name] = known
+            costs[name] = replace(known, cb=known.cb / probed) if probed > 0.0 else known
     # Where nothing ever reads five, one passage is what is fetched and read ahead.
-    if most == reference == 1:
-        shares = Shares(shares.k0, 0.0, 1.0 - shares.k0)
+    one = most == reference == 1
+    if one:
         costs = {name: replace(c, ret5=c.ret1, ob5=c.ob1) if c else None for name, c in costs.items()}
+    # Answers that were withheld blur the shares a little, so they are made to add up again.
+    k1, k5 = max(0.0, shares.k1 - unasked.k1), max(0.0, shares.k5 - unasked.k5)
+    ways = (unasked.k1, unasked.k5, shares.k0, k1, k5)
+    shares, early = _ways(Flow(*(share / sum(ways) for share in ways)), unasked.embed_ms, one=one)
     latency, tokens = costs["latency"], costs["tokens"]
     assert latency is not None
     assert tokens is not None
-    return Measured(latency, tokens, shares, money=costs["money"], busy=busy, serving=serving, reference=reference)
+    return Measured(
+        latency, tokens, shares, early=early, money=costs["money"], busy=busy, serving=serving, reference=reference
+    )
 
 
 def by_flow(found: BreakEven, flow: Flow, probe: Probe, *, serving: Plan, busy: float, most: int) -> Measured | None:
@@ -64,28 +79,28 @@ def by_flow(found: BreakEven, flow: Flow, probe: Probe, *, serving: Plan, busy: 
     served = measured_from(found, serving=serving, busy=busy, most=most)
     if isinstance(served, str) or not all(_known(found, k) for k in _KS if _reading(flow, k) > RARE):
         return None
-    one = most == served.reference == 1
+    shares, early = _ways(flow, probe.embed_ms, one=most == served.reference == 1)
     return replace(
         served,
         latency=replace(served.latency, cb=probe.ms),
         tokens=replace(served.tokens, cb=probe.tokens),
         money=replace(served.money, cb=probe.money) if served.money is not None else None,
-        **_ways(flow, probe.embed_ms, one=one),
+        shares=shares,
+        early=early,
     )
 
 
-def _ways(flow: Flow, embed_ms: float, *, one: bool) -> _Ways:
+def _ways(flow: Flow, embed_ms: float, *, one: bool) -> tuple[Shares, Pregate | None]:
     """A flow as plans reckon with it; `one`: one passage is what is fetched and read ahead."""
     k1, k5 = (0.0, flow.k1 + flow.k5) if one else (flow.k1, flow.k5)
     read, unasked = k1 + k5, flow.unasked1 + flow.unasked5
-    cut = Exit(min(1.0, flow.cut / read), flow.spent) if flow.cut > 0.0 else None
+    cut = Exit(min(1.0, flow.cut / read), flow.spent) if flow.cut > 0.0 else NO_EXIT
     if unasked == 0.0:
-        return {"shares": _adding_up(flow.k0, k1, k5), "exit": cut, "pregate": None}
+        return _adding_up(flow.k0, k1, k5), None if cut is NO_EXIT else Pregate(0.0, then=cut)
     # As if those that are not probed would have been read for anyway: what they would have come to plays no part.
     reading = read + unasked
     shares = _adding_up(flow.k0, reading * k1 / read, reading * k5 / read) if read else _adding_up(flow.k0, 0, reading)
-    sent = Pregate(min(1.0, unasked / reading), one=flow.unasked1 / unasked, embed=embed_ms, then=cut or NO_EXIT)
-    return {"shares": shares, "exit": cut, "pregate": sent}
+    return shares, Pregate(min(1.0, unasked / reading), one=flow.unasked1 / unasked, embed=embed_ms, then=cut)
 
 
 def _adding_up(k0: float, k1: float, k5: float) -> Shares:

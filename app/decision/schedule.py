@@ -76,26 +76,19 @@ def _weighed(measured: Measured, objective: Objective, variants: Variants | None
             yield replace(plan, means=means, ratio=predict(known, objective, plan)), work(known, plan)
     if (own := variants.foretold.get(variants.now)) is None:
         return
-    given = work(own, _by_its_means(own, (own.serving or _SERIAL)))
+    given = work(own, own.serving or _SERIAL)
     own = replace(own, given=given)
     for means, other in variants.foretold.items():
         if means == variants.now or means in variants.lived:
             continue
         foretold = replace(other, given=given)
         for schedule in Schedule:
-            plan = _by_its_means(foretold, Plan(schedule))
-            ratio = predict(foretold, objective, plan)
-            as_foretold = predict(own, objective, _by_its_means(own, Plan(schedule)))
-            as_measured = predict(measured, objective, Plan(schedule))
+            plan = Plan(schedule)
+            ratio, as_foretold = predict(foretold, objective, plan), predict(own, objective, plan)
+            as_measured = predict(measured, objective, plan)
             if 0.0 < as_foretold < float("inf") and as_measured < float("inf"):
                 ratio *= as_measured / as_foretold
-            yield Plan(schedule, means=means, ratio=ratio), work(foretold, plan)
-
-
-def _by_its_means(measured: Measured, plan: Plan) -> Plan:
-    """The plan with all the means that a variant has: they are part of it, and not to be left out one by one."""
-    cut = measured.exit is not None
-    return replace(plan, exits=cut, pregate=measured.pregate is not None)
+            yield replace(plan, means=means, ratio=ratio), work(foretold, plan)
 
 
 def candidates(measured: Measured) -> Iterator[Plan]:

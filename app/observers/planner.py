@@ -16,7 +16,7 @@ from app.decision.breakeven import BreakEven
 from app.decision.bypass import Bypass
 from app.decision.cost import ALONE, Contention, Tariff
 from app.decision.forecast import Measured, Objective, Plan, Schedule, busy_from, contention
-from app.decision.planning import Probe, by_flow, live_ratio, measured_from
+from app.decision.planning import Probe, Unasked, by_flow, live_ratio, measured_from
 from app.decision.policy import Ask, Gate, Policy, most_passages
 from app.decision.schedule import Variants, choose
 from app.observers.gate_watch import GateWatch
@@ -133,12 +133,13 @@ class Planner:
         rows, most = self._rows(), most_passages(self._ask, gate.by(before.means))
         self._beside = beside(rows, most) or self._beside
         found = self._watch.look_under(None, self._by_these_means_since)
-        measured = measured_from(found, serving=before, busy=busy(rows), most=most)
+        sent = unasked(rows[rows["at"] >= self._by_these_means_since])
+        measured = measured_from(found, serving=before, busy=busy(rows), most=most, unasked=sent)
         if isinstance(measured, str):
             return measured, None
         # Probes that ran beside a read took longer for it; each plan is judged by what they take alone.
-        gated = rows["schedule"][rows["gated"]]
-        raced = float((gated == _RACE).mean()) if len(gated) else 0.0
+        probed = rows["schedule"][rows["gated"] & np.isfinite(rows["probe_ms"])]
+        raced = float((probed == _RACE).mean()) if len(probed) else 0.0
         latency = measured.latency
         alone = replace(latency, cb=max(0.0, latency.cb - raced * self._beside.probe))
         measured = replace(measured, latency=alone, beside=self._beside)
@@ -193,7 +194,22 @@ def beside(rows: Rows, most: int) -> Contention | None:
     if min(len(probes), len(reads)) < _ENOUGH:
         return None
     step_ms = float(probes["probe_ms"].mean() / probes["probe_completion"].mean())
-    return contention(float(reads["read_ms"].mean()), float(reads["read_completion"].mean()), step_ms)
+    foretold = contention(float(reads["read_ms"].mean()), float(reads["read_completion"].mean()), step_ms)
+    raced = rows[~alone & np.isfinite(rows["probe_ms"])]
+    if len(raced) < _ENOUGH:
+        return foretold
+    # Seen, and not foretold: a reader without room for both slows them down by more than a prompt.
+    return replace(foretold, probe=max(foretold.probe, float(raced["probe_ms"].mean() - probes["probe_ms"].mean())))
+
+
+def unasked(rows: Rows) -> Unasked:
+    """How many of the gated questions were not probed, by what they read, and what embedding takes."""
+    gated = rows[rows["gated"]]
+    if not len(gated):
+        return Unasked()
+    sent = np.isnan(gated["probe_ms"])
+    one, five = (float((sent & (gated["k"] == k)).mean()) for k in (1, 5))
+    return Unasked(one, five, _embed_ms(rows))
 
 
 def whole_probe(rows: Rows, tariff: Tariff) -> Probe | None:
@@ -202,9 +218,13 @@ def whole_probe(rows: Rows, tariff: Tariff) -> Probe | None:
     if len(whole) < _ENOUGH:
         return None
     prompt, completion = float(whole["probe_prompt"].mean()), float(whole["probe_completion"].mean())
+    money = tariff.generation(prompt, completion)
+    return Probe(float(whole["probe_ms"].mean()), prompt + completion, money, _embed_ms(rows))
+
+
+def _embed_ms(rows: Rows) -> float:
     embedded = rows["embed_ms"][np.isfinite(rows["embed_ms"])]
-    embed_ms = float(embedded.mean()) if len(embedded) else 0.0
-    return Probe(float(whole["probe_ms"].mean()), prompt + completion, tariff.generation(prompt, completion), embed_ms)
+    return float(embedded.mean()) if len(embedded) else 0.0
 
 
 def busy(rows: Rows) -> float:

@@ -10,7 +10,7 @@ from app.adapters.artifact_store import parse, serialise
 from app.decision.artifact import Early, Flow, Thresholds
 from app.decision.cost import Costs, Shares, always
 from app.decision.forecast import Measured, Objective, Plan, Schedule, elapsed, predict
-from app.decision.planning import Probe, by_flow, measured_from
+from app.decision.planning import Probe, Unasked, by_flow, measured_from
 from app.decision.policy import Ask, Gate, Policy, decide, needs_probe
 from app.decision.pregate import wants_embedding
 from app.decision.schedule import STAY, Variants, choose
@@ -46,10 +46,6 @@ def foretold(flow: Flow, costs: Costs = COSTS, probe: Probe = PROBE, *, serving:
     found = by_flow(a_window(costs, 0.3, k1=0.2), flow, probe, serving=serving, busy=0.0, most=5)
     assert found is not None
     return found
-
-
-def its_plan(measured: Measured, schedule: Schedule = Schedule.SERIAL) -> Plan:
-    return Plan(schedule, exits=measured.exit is not None, pregate=measured.pregate is not None)
 
 
 def test_the_plan_names_what_decides() -> None:
@@ -117,10 +113,10 @@ def test_what_a_flow_costs_is_the_sum_of_its_ways() -> None:
     probes = 0.4 * 10.0 + 0.35 * 100.0 + 0.05 * 50.0
     # Embedded before, so that only the rest of retrieval is left.
     reading = 0.1 * (10.0 + 60.0) + 0.1 * (15.0 + 80.0)
-    assert elapsed(found, its_plan(found)) == pytest.approx(unasked + probes + reading)
+    assert elapsed(found, SERIAL) == pytest.approx(unasked + probes + reading)
     # Of tokens every probe costs all, and an embedding none.
     tokens = 0.4 * 176.0 + 0.2 * 696.0 + 0.4 * 46.0 + 0.1 * 176.0 + 0.1 * 696.0
-    assert predict(found, Objective.TOKENS, its_plan(found)) * always(TOKENS, 5) == pytest.approx(tokens)
+    assert predict(found, Objective.TOKENS, SERIAL) * always(TOKENS, 5) == pytest.approx(tokens)
 
 
 @given(
@@ -142,7 +138,20 @@ def test_any_flow_costs_the_sum_of_its_ways(ways: list[int], cut: float, spent: 
         + k1 * (80.0 - embed)
         + k5 * (105.0 - embed)
     )
-    assert elapsed(found, its_plan(found)) == pytest.approx(expected)
+    assert elapsed(found, SERIAL) == pytest.approx(expected)
+
+
+def test_what_is_measured_of_a_flow_is_what_was_foretold() -> None:
+    """Questions that are not probed have nothing beside which anything could run, whoever says how many they are."""
+    found, unasked = a_window(replace(COSTS, cb=0.4 * 100.0), 0.2, k1=0.5), Unasked(0.4, 0.2, embed_ms=10.0)
+    known = measured_from(found, serving=SERIAL, busy=0.0, unasked=unasked)
+    assert isinstance(known, Measured)
+    expected = foretold(replace(FLOW, cut=0.0))
+    for schedule in Schedule:
+        assert elapsed(known, Plan(schedule)) == pytest.approx(elapsed(expected, Plan(schedule)))
+    # Only what is searched for beside a probe is saved: all but the embedding, by the few that are read for after one.
+    saved = elapsed(known, SERIAL) - elapsed(known, Plan(Schedule.OVERLAP))
+    assert saved == pytest.approx(0.1 * (20.0 - 10.0) + 0.1 * (25.0 - 10.0))
 
 
 def test_a_way_that_nobody_went_is_not_foretold() -> None:
@@ -173,7 +182,7 @@ def chosen(probe: Probe, *, now: str = BOTH, current: Plan | None = None, alone:
     shares = Shares(flow.k0, flow.k1 + flow.unasked1, flow.k5 + flow.unasked5)
     # What probes take on average, those that were spared included, and an embedding where nothing is read.
     read = shares.k1 * always(served.latency, 1) + shares.k5 * always(served.latency, 5)
-    cb = elapsed(own, its_plan(own)) - read
+    cb = elapsed(own, SERIAL) - read
     served = replace(served, shares=shares, latency=replace(served.latency, cb=cb))
     variants = Variants(now, {now: own} if alone else expected)
     return choose(served, Objective.LATENCY, current=current, variants=variants)
@@ -215,7 +224,7 @@ def test_another_variant_shares_the_luck_of_the_one_in_force() -> None:
     spent = predict(own, Objective.TOKENS, SERIAL) * always(TOKENS, 5)
     dearer = replace(own, tokens=replace(own.tokens, cb=own.tokens.cb + 0.1 * spent))
     found = choose(dearer, Objective.TOKENS, variants=Variants(WHOLE, expected))
-    alone = predict(expected[BOTH], Objective.TOKENS, its_plan(expected[BOTH]))
+    alone = predict(expected[BOTH], Objective.TOKENS, SERIAL)
     assert found.same(Plan(Schedule.SERIAL, means=BOTH))
     assert found.ratio == pytest.approx(1.1 * alone)
 

@@ -315,6 +315,17 @@ def test_a_new_calibrator_begins_anew() -> None:
     assert "Nothing is known yet" in plan.why
 
 
+def test_contention_that_was_seen_counts() -> None:
+    """A reader that has no room for both slows the probe down by more than a prompt."""
+    alone, raced = gated_rows(SMALL, {0: 335, 5: 665}), gated_rows(SMALL, {0: 50, 5: 50}, Schedule.RACE)
+    raced["probe_ms"] = 150.0
+    foretold, seen = beside(alone, 5), beside(np.concatenate([alone, raced]), 5)
+    assert foretold is not None
+    assert seen is not None
+    assert (seen.probe, seen.read) == (pytest.approx(150.0 - 64.6), foretold.read)
+    assert beside(np.concatenate([alone, raced[:20]]), 5) == foretold
+
+
 def test_money_goes_by_the_tariff() -> None:
     """Dear calls and free tokens: what calls least."""
     shop = Shop(gated_rows(*READERS["32B"]), objective=Objective.MONEY, tariff=Tariff(call=1.0))
