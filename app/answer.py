@@ -21,6 +21,7 @@ from app.decision.policy import (
     Decision,
     Fallback,
     Gate,
+    Policy,
     Reason,
     Retrieval,
     confidence_of,
@@ -122,7 +123,9 @@ class Answerer:
         if question.earlier:
             # Nothing was ever fitted on questions that continue a conversation.
             return Gate()
-        gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens).by(plan.means)
+        gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens)
+        if question.ask.policy is Policy.GRADED:
+            gate = gate.by(plan.means)
         # A few still meet the gate, so that its return can be noticed.
         return replace(gate, bypassed=True) if plan.bypass and self._dice.random() >= WATCH else gate
 
@@ -133,11 +136,11 @@ class Answerer:
         foresighted = wants_embedding(ask, gate)
         if self._mandatory.matches(question.text) is not None and may_insist(ask):
             return insist(ask, gate, question.text, await self._vector(journey) if foresighted else None)
-        if not needs_probe(ask, gate):
-            return decide(ask, gate, {})
         vector = await self._vector(journey) if foresighted else None
         if vector is not None and (foreseen := consider(ask, gate, question.text, vector)) is not None:
             return foreseen
+        if not needs_probe(ask, gate):
+            return decide(ask, gate, {})
         if plan.schedule is not Schedule.SERIAL and (most := most_passages(ask, gate)):
             journey.begin(plan.schedule, most)
         if lengths := watched_lengths(ask, gate):

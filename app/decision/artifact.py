@@ -17,6 +17,8 @@ from app.decision.signals import PREFIXES
 SCHEMA = 1
 # A threshold that no probability reaches: isotonic curves do reach 1.
 UNREACHABLE = 2.0
+# What a policy may decide by.
+MEANS = ("whole probes", "early exit", "pre-gate", "pre-gate + early exit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,8 @@ class Thresholds:
     @property
     def means(self) -> str:
         """What these decide by, in words."""
-        early = self.early or Early()
-        aids = [*(["pre-gate"] if early.unasked > 0.0 else []), *(["early exit"] if early.exits else [])]
-        return " + ".join(aids) or "whole probes"
+        early = self.early
+        return MEANS[0] if early is None else MEANS[2 * (early.unasked > 0.0) + bool(early.exits)]
 
 
 ALWAYS_K = {
@@ -169,7 +170,7 @@ class Flow:
 class Variant:
     """The graded policy by other means, each certified by itself.
 
-    Costs may choose among variants, labels never: so whichever is in force, its certificate holds as it stands.
+    Their deltas add up to the one that the operator chose: whichever is in force, that is how likely it falls short.
     """
 
     fit: PolicyFit

@@ -71,7 +71,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a gateway knows of its traffic. Without an exit or a pre-gate that was fitted, no plan uses one."""
+    """What a gateway knows of its traffic. Without an exit or a pre-gate to choose, no plan uses one.
+
+    A simulation chooses `exit` and `pregate` with the plan. A gateway chooses among certified policies, and what each
+    settles early (`early`) belongs to it, whatever the plan.
+    """
 
     # Milliseconds as they are now, each generation by itself; and tokens, of which retrieval costs none.
     latency: Costs
@@ -79,7 +83,6 @@ class Measured:
     shares: Shares
     exit: Exit | None = None
     pregate: Pregate | None = None
-    # What the policy itself settles before a probe or before its end, whatever the plan.
     early: Pregate | None = None
     money: Costs | None = None
     # How busy the reader is, and the plan that it serves the while; None: always fetching. `given`: how many tokens a

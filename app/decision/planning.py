@@ -56,7 +56,7 @@ def measured_from(
                 return known
             costs[name] = replace(known, cb=known.cb / probed) if probed > 0.0 else known
     # Where nothing ever reads five, one passage is what is fetched and read ahead.
-    one = most == reference == 1
+    one = most == reference == 1 and unasked.k5 == 0.0
     if one:
         costs = {name: replace(c, ret5=c.ret1, ob5=c.ob1) if c else None for name, c in costs.items()}
     # Answers that were withheld blur the shares a little, so they are made to add up again.
@@ -76,6 +76,7 @@ def by_flow(found: BreakEven, flow: Flow, probe: Probe, *, serving: Plan, busy: 
 
     None where they would go a way that nobody has gone here yet.
     """
+    most = most if flow.unasked5 == 0.0 else 5
     served = measured_from(found, serving=serving, busy=busy, most=most)
     if isinstance(served, str) or not all(_known(found, k) for k in _KS if _reading(flow, k) > RARE):
         return None

@@ -112,7 +112,7 @@ class Gate:
     variant: Variant | None = None
 
     def by(self, means: str | None) -> "Gate":
-        """The same with the graded policy by these means, where the artifact has such a variant."""
+        """The same for the graded policy by these means, where the artifact has such a variant."""
         variant = self.artifact.variants.get(means) if self.artifact is not None and means is not None else None
         return self if variant is None else replace(self, variant=variant)
 

@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 
 from app.decision.artifact import Early, Thresholds
-from app.decision.policy import COMPACT, FULL, Ask, Decision, Gate, Reason, Retrieval, certified, early_in_force
+from app.decision.policy import (
+    COMPACT,
+    FULL,
+    Ask,
+    Decision,
+    Gate,
+    Reason,
+    Retrieval,
+    certified,
+    early_in_force,
+    foregone,
+)
 
 
 def wants_embedding(ask: Ask, gate: Gate) -> bool:
@@ -13,16 +24,21 @@ def wants_embedding(ask: Ask, gate: Gate) -> bool:
 
 
 def consider(ask: Ask, gate: Gate, text: str, vector: Sequence[float]) -> Decision | None:
-    """Decide without a probe where the question's own P(closed-book right) is below its threshold; None: probe it."""
+    """Decide without a probe where the question's own P(closed-book right) is below its threshold; None: probe it.
+
+    Where no probe could change what the others read either, they are decided, too.
+    """
     early = early_in_force(ask, gate)
     if early is None or gate.artifact is None or gate.artifact.foresight is None:
         return None
     p0, p1 = gate.artifact.foresight.predict(text, vector)
-    if p0 is None or p0 >= early.unasked:
-        return None
     fit = gate.fit_in_force(ask.policy)
     assert fit is not None
-    k = passages_unasked(p1, early)
+    if p0 is None:
+        return None
+    k = passages_unasked(p1, early) if p0 < early.unasked else foregone(fit.thresholds)
+    if k is None:
+        return None
     return Decision(k, Reason.FORESEEN, p0, fit.thresholds, certified(ask, gate, fit, watched=True), fit.escalate)
 
 

@@ -50,9 +50,12 @@ def choose(
     gates = list(needed)
     best = min(gates, key=lambda plan: plan.ratio)
     resting = current is not None and current.bypass
+    found = next((plan for plan in gates if current is not None and plan.same(replace(current, bypass=False))), None)
     if bypassed or best.ratio > (1.0 - STAY if resting else 1.0):
-        return _bypass(measured, objective, best, demanded=bypassed)
-    found = next((plan for plan in gates if current is not None and plan.same(current)), None)
+        stays = found is not None and found.ratio <= best.ratio + STAY
+        return _bypass(measured, objective, found if stays and found is not None else best, demanded=bypassed)
+    if resting:
+        found = None
     if found is None or found.ratio > min(1.0, best.ratio + STAY):
         near = [plan for plan in gates if plan.ratio <= min(1.0, best.ratio + FRUGAL)]
         found = min(near, key=lambda plan: needed[plan])

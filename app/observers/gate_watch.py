@@ -11,7 +11,7 @@ from app.decision.breakeven import BreakEven
 from app.decision.cost import Tariff
 from app.decision.forecast import Schedule
 from app.observers.breakeven import estimate
-from app.observers.traffic import SCHEDULES, Traffic, TrafficWindow, select
+from app.observers.traffic import SCHEDULES, Traffic, TrafficWindow, by_means
 from app.ports import Clock
 
 FRESH_S = 1.0
@@ -53,20 +53,18 @@ class GateWatch:
                     del self._latest[next(iter(self._latest))]
             return found
 
-    def look_under(self, schedule: Schedule | None, since: float) -> BreakEven:
-        """The figures of the gauges with only those gated questions that came since, and by this schedule if any.
+    def look_under(self, schedule: Schedule | None, means: str | None, since: float) -> BreakEven:
+        """The figures of the gauges, gating judged by those questions alone that came since, in this way; None: in any.
 
-        After a change of plan the others tell of the past. Blocks, too.
+        After a change of plan the others tell of the past; what reading took them counts all the same. Blocks, too.
         """
         traffic = self._window.read(self.seconds)
-        rows = traffic.rows
-        kept = ~rows["gated"] | (rows["at"] >= since)
+        rows = traffic.rows.copy()
+        rows["gated"] &= (rows["at"] >= since) & by_means(rows, means)
         if schedule is not None:
             # What is decided by the question alone has nothing beside which anything could run.
-            by_it = (rows["schedule"] == SCHEDULES.index(schedule.value)) | np.isnan(rows["probe_ms"])
-            kept &= ~rows["gated"] | by_it
-        kept = select(rows, kept)
-        return self._judged(replace(traffic, rows=kept), self.seconds)
+            rows["gated"] &= (rows["schedule"] == SCHEDULES.index(schedule.value)) | np.isnan(rows["probe_ms"])
+        return self._judged(replace(traffic, rows=rows), self.seconds)
 
     def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
         return estimate(traffic, seconds=seconds, reference=self.reference(), tariff=self.tariff)

@@ -20,7 +20,7 @@ from app.decision.planning import Probe, Unasked, by_flow, live_ratio, measured_
 from app.decision.policy import Ask, Gate, Policy, most_passages
 from app.decision.schedule import Variants, choose
 from app.observers.gate_watch import GateWatch
-from app.observers.traffic import SCHEDULES, Rows, read_once
+from app.observers.traffic import SCHEDULES, Rows, by_means, read_once
 from app.ports import Clock
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,8 @@ class Planner:
         self._plan = _BEGINNING
         # Whose variants the plan is chosen among.
         self._calibrator: str | None = None
-        # When its schedule or means came in force, and when its means alone did.
-        self._since = self._by_these_means_since = -math.inf
+        # When its schedule and means came in force, and when the calibrator did.
+        self._since = self._began = -math.inf
         # Schedules that lost where they were to win, and when.
         self._disproved: dict[Schedule, float] = {}
         # What was measured of each means while it was in force, and when.
@@ -81,8 +81,8 @@ class Planner:
         with self._lock:
             gate = self._gate()
             self._heed(gate.artifact)
-            before = self._plan
-            lived = self._watch.look_under(before.schedule, self._since)
+            before = replace(self._plan, means=self._means(gate.artifact))
+            lived = self._watch.look_under(before.schedule, before.means, max(self._since, self._began))
             self._bypass = self._bypass.look(live_ratio(lived, self._objective))
             measured, variants = self._measured(before, gate)
             if isinstance(measured, str):
@@ -99,7 +99,10 @@ class Planner:
                 without=self._disproved,
                 variants=variants,
             )
-            self._note(before)
+            if self._plan.schedule is not before.schedule or self._plan.means != before.means:
+                self._since = self._clock()
+            if not self._plan.same(before):
+                logger.info("from now on: %s", self._plan.why)
             return self._plan
 
     def _heed(self, artifact: Artifact | None) -> None:
@@ -107,8 +110,16 @@ class Planner:
         version = artifact.version if artifact is not None else None
         if version != self._calibrator and self._calibrator is not None:
             self._bypass, self._disproved, self._lived, self._plan = Bypass(), {}, {}, _BEGINNING
-            self._since = self._by_these_means_since = self._clock()
+            self._began = self._clock()
         self._calibrator = version
+
+    def _means(self, artifact: Artifact | None) -> str | None:
+        """Which of the calibrator's variants decides; None where there is no choice."""
+        if artifact is None or not artifact.variants or self._ask.policy is not Policy.GRADED:
+            return None
+        means = self._plan.means
+        own = artifact.policies[Policy.GRADED.value].thresholds.means
+        return means if means in artifact.variants else own
 
     def _learn(self, before: Plan) -> None:
         """A schedule that surely loses, whatever was expected of it, makes way for another before the gate does."""
@@ -118,27 +129,17 @@ class Planner:
             self._disproved[before.schedule] = now
             self._bypass = Bypass()
 
-    def _note(self, before: Plan) -> None:
-        plan, now = self._plan, self._clock()
-        if plan.schedule is not before.schedule or plan.means != before.means:
-            self._since = now
-        # Before the first choice it was by the calibrator's own means too.
-        if plan.means != before.means and before.means is not None:
-            self._by_these_means_since = now
-        if not plan.same(before):
-            logger.info("from now on: %s", plan.why)
-
     def _measured(self, before: Plan, gate: Gate) -> tuple[Measured | str, Variants | None]:
         """What the traffic says of the means in force, and what is to be expected of the calibrator's others."""
         rows, most = self._rows(), most_passages(self._ask, gate.by(before.means))
         self._beside = beside(rows, most) or self._beside
-        found = self._watch.look_under(None, self._by_these_means_since)
-        sent = unasked(rows[rows["at"] >= self._by_these_means_since])
-        measured = measured_from(found, serving=before, busy=busy(rows), most=most, unasked=sent)
+        found = self._watch.look_under(None, before.means, self._began)
+        own = rows[(rows["at"] >= self._began) & by_means(rows, before.means)]
+        measured = measured_from(found, serving=before, busy=busy(rows), most=most, unasked=unasked(own))
         if isinstance(measured, str):
             return measured, None
         # Probes that ran beside a read took longer for it; each plan is judged by what they take alone.
-        probed = rows["schedule"][rows["gated"] & np.isfinite(rows["probe_ms"])]
+        probed = own["schedule"][own["gated"] & np.isfinite(own["probe_ms"])]
         raced = float((probed == _RACE).mean()) if len(probed) else 0.0
         latency = measured.latency
         alone = replace(latency, cb=max(0.0, latency.cb - raced * self._beside.probe))
@@ -147,10 +148,8 @@ class Planner:
 
     def _variants(self, found: BreakEven, gate: Gate, measured: Measured, probe: Probe | None) -> Variants | None:
         artifact, serving = gate.artifact, measured.serving
-        if artifact is None or serving is None or not artifact.variants or self._ask.policy is not Policy.GRADED:
+        if artifact is None or serving is None or serving.means is None:
             return None
-        own = artifact.policies[Policy.GRADED.value].thresholds.means
-        now = serving.means if serving.means is not None and serving.means in artifact.variants else own
         foretold = {}
         # Until some probes have run to their end nobody knows what more of them would take.
         if probe is not None:
@@ -159,10 +158,13 @@ class Planner:
                 other = by_flow(found, variant.flow, probe, serving=serving, busy=measured.busy, most=most)
                 if other is not None:
                     foretold[means] = replace(other, beside=self._beside)
-        recent = self._clock() - self._watch.seconds
-        lived = {means: known for means, (at, known) in self._lived.items() if means != now and at >= recent}
-        self._lived[now] = (self._clock(), measured)
-        return Variants(now, foretold, lived)
+        now = self._clock()
+        self._lived = {
+            means: (at, known) for means, (at, known) in self._lived.items() if now - at < self._watch.seconds
+        }
+        lived = {means: known for means, (_, known) in self._lived.items() if means != serving.means}
+        self._lived[serving.means] = (now, measured)
+        return Variants(serving.means, foretold, lived)
 
     async def keep_considering(self) -> None:
         """Consider again and again, until cancelled."""
@@ -187,19 +189,21 @@ class FixedPlan:
 
 
 def beside(rows: Rows, most: int) -> Contention | None:
-    """What a probe and a read of so many passages would cost each other, by those that ran alone; None if too few."""
+    """What a probe and a read of so many passages cost each other; None if too little is known.
+
+    As races have shown; before there were enough, by those that ran alone.
+    """
+    whole = rows[rows["gated"] & rows["whole"] & (rows["probe_completion"] > 0)]
+    probes, raced = whole[whole["schedule"] != _RACE], whole[whole["schedule"] == _RACE]
     alone = rows["schedule"] != _RACE
-    probes = rows[alone & np.isfinite(rows["probe_ms"]) & (rows["probe_completion"] > 0)]
     reads = rows[alone & read_once(rows) & (rows["k"] == most) & np.isfinite(rows["read_ms"])]
     if min(len(probes), len(reads)) < _ENOUGH:
         return None
     step_ms = float(probes["probe_ms"].mean() / probes["probe_completion"].mean())
     foretold = contention(float(reads["read_ms"].mean()), float(reads["read_completion"].mean()), step_ms)
-    raced = rows[~alone & np.isfinite(rows["probe_ms"])]
     if len(raced) < _ENOUGH:
         return foretold
-    # Seen, and not foretold: a reader without room for both slows them down by more than a prompt.
-    return replace(foretold, probe=max(foretold.probe, float(raced["probe_ms"].mean() - probes["probe_ms"].mean())))
+    return replace(foretold, probe=max(0.0, float(raced["probe_ms"].mean() - probes["probe_ms"].mean())))
 
 
 def unasked(rows: Rows) -> Unasked:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.decision.artifact import MEANS
 from app.decision.forecast import Schedule
 from app.decision.policy import Action
 from app.decision.record import DecisionRecord, Usage
@@ -36,6 +37,7 @@ ROW = np.dtype(
         ("action", "u1"),  # an index into ACTIONS
         ("gated", "?"),
         ("schedule", "u1"),  # an index into SCHEDULES
+        ("means", "u1"),  # an index into MEANS
         ("p", "<f4"),
         ("probe_ms", "<f4"),  # NaN where the stage did not run
         ("embed_ms", "<f4"),
@@ -59,7 +61,7 @@ ROW = np.dtype(
 # Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B B ? B 7f 6I 4B ? Q")
+_PACKED = struct.Struct("<Q d B B ? B B 7f 6I 4B ? Q")
 _HEADER = struct.Struct("<8s I I")
 _MAGIC = b"fwring03"
 # A dead worker's ring is kept for as long as any window could ask for it.
@@ -67,6 +69,7 @@ _KEEP_S = 86_400
 _NAN = math.nan
 _NO_TOKENS = Usage()
 _INDEX = {action: index for index, action in enumerate(Action)}
+_MEANS_INDEX = {means: index for index, means in enumerate(MEANS)}
 _SCHEDULE_INDEX = {schedule: index for index, schedule in enumerate(SCHEDULES)}
 assert _PACKED.size == _SLOT.itemsize
 
@@ -112,6 +115,7 @@ class TrafficWindow:
             _INDEX[record.action],
             record.gated,
             _SCHEDULE_INDEX[record.schedule],
+            _MEANS_INDEX[record.thresholds.means] if record.thresholds is not None else 0,
             _or_nan(record.p_closed_book),
             _or_nan(timings.probe),
             _or_nan(timings.embed),
@@ -171,6 +175,12 @@ def select(rows: Rows, which: NDArray[Any]) -> Rows:
     """Some of the rows, by a mask or by their places; much faster than indexing them."""
     some: Rows = rows.view(_RAW)[which].view(ROW)
     return some
+
+
+def by_means(rows: Rows, means: str | None) -> NDArray[np.bool_]:
+    """Which of the rows were decided by these means; by None, all."""
+    which: NDArray[np.bool_] = np.ones(len(rows), np.bool_) if means is None else rows["means"] == MEANS.index(means)
+    return which
 
 
 def read_once(rows: Rows) -> NDArray[np.bool_]:

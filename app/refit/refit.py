@@ -177,11 +177,13 @@ def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
         _out_of_fold_confidence(planned.chosen, len(planned.ledger.p)),
         confidence_at(planned.calibrators, validation.outcomes),
     )
+    every = (planned.graded, *planned.fewer)
+    shared = replace(options, delta=options.delta / len(every), risk_delta=options.risk_delta / len(every))
     walked = []
-    for laid in (planned.graded, *planned.fewer):
-        fit = walk_policy(ledger, laid.path, options)
+    for laid in every:
+        fit = walk_policy(ledger, laid.path, shared)
         abstention = walk_abstention(
-            planned.ledger, ledger, fit, laid.possible, confidences, fallback=planned.fallback, options=options
+            planned.ledger, ledger, fit, laid.possible, confidences, fallback=planned.fallback, options=shared
         )
         walked.append((fit, abstention))
     graded, abstention = walked[0]

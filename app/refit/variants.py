@@ -1,8 +1,8 @@
 """The graded policy by each of its means: whole probes, probes that may be cut short, and questions judged before them.
 
-Each variant has a path of its own on train, a certificate and an abstention of its own on validation. What a running
-gateway measures may choose among them, and since no label of either split has a say in that, nothing has to be
-corrected for the choice.
+Each variant has a path of its own on train, a certificate and an abstention of its own on validation. A running gateway
+chooses among them by what they cost, and what they cost depends on how far validation let each be walked. So they share
+one delta: that any of them falls short is no more likely than it would be of one alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from app.decision.artifact import Abstention, Early, Flow, PolicyFit, Thresholds, Variant
 from app.decision.cost import Tariff
+from app.decision.policy import foregone
 from app.refit.abstain import Given
 from app.refit.certify import certify_abstention, certify_policy
 from app.refit.choose import lay_abstention
-from app.refit.ledger import Floats, Foretold, Ledger, S, advances, gate_costs, is_fixed, pick
+from app.refit.ledger import ACTIONS, Floats, Foretold, Ledger, S, advances, gate_costs, is_fixed, pick
 from app.refit.options import Options
 from app.refit.paths import Step, foreseen, lay_path
 from app.refit.split import Train, Validation
@@ -108,18 +109,20 @@ def served(fit: PolicyFit) -> Thresholds | None:
 
 
 def worth_having(found: Sequence[tuple[PolicyFit, Abstention]], ledger: Ledger[Validation]) -> dict[str, Variant]:
-    """Those that are certified and gate, the first by each means; none unless there are two to choose from."""
+    """Those that are certified and gate, the first by each means; none unless the very first is among several."""
+    gating = [each for each in found if each[0].certificate is not None and is_fixed(each[0].thresholds) is None]
     variants: dict[str, Variant] = {}
-    for fit, abstention in found:
-        if fit.certificate is not None and is_fixed(fit.thresholds) is None:
-            variants.setdefault(fit.thresholds.means, Variant(fit, abstention, flow(ledger, fit.thresholds)))
-    return variants if len(variants) > 1 else {}
+    for fit, abstention in gating:
+        variants.setdefault(fit.thresholds.means, Variant(fit, abstention, flow(ledger, fit.thresholds)))
+    return variants if len(variants) > 1 and gating[0] is found[0] else {}
 
 
 def flow(ledger: Ledger[S], thresholds: Thresholds) -> Flow:
     """Which way the questions of a split go, as shares of its groups."""
     route, early = ledger.route(thresholds), thresholds.early or Early()
     unasked = ledger.unasked(early)
+    if early.unasked > 0.0 and foregone(thresholds) is not None:
+        unasked = np.ones_like(unasked)
     cut = (ledger.settled(early) >= 0) & ~unasked
 
     def share(rows: Rows) -> float:
@@ -140,7 +143,7 @@ def flow(ledger: Ledger[S], thresholds: Thresholds) -> Flow:
 def _spent(ledger: Ledger[S], thresholds: Thresholds, cut: Rows) -> float:
     """How much of the time of a whole probe one that is cut short takes; all of it where the table tells no times."""
     outcomes = ledger.split.outcomes
-    if not cut.any() or not np.isfinite(outcomes.ms[0]).any():
+    if not cut.any() or not all(np.isfinite(outcomes.ms[k]).any() for k in ACTIONS):
         return 1.0
     in_time = replace(
         ledger,

@@ -33,6 +33,7 @@ def ungated_rows(costs: Costs, k: int, n: int, *, at: float = 0.0) -> Rows:
     """So many questions that read k passages without a probe."""
     rows = _at(k, n, costs, Schedule.SERIAL, k)
     rows["at"], rows["probe_ms"], rows["probe_prompt"], rows["probe_completion"] = at, np.nan, 0, 0
+    rows["whole"] = False
     rows["total_ms"] -= costs.cb
     return rows
 
@@ -40,7 +41,7 @@ def ungated_rows(costs: Costs, k: int, n: int, *, at: float = 0.0) -> Rows:
 def _at(k: int, n: int, c: Costs, schedule: Schedule, most: int) -> Rows:
     rows = np.zeros(n, ROW)
     rows["k"], rows["action"], rows["passages"] = k, (0, 1, 5).index(k), k
-    rows["probe_ms"] = c.cb
+    rows["probe_ms"], rows["whole"] = c.cb, True
     rows["probe_prompt"], rows["probe_completion"] = PROBE_TOKENS
     rows["embed_ms"] = rows["search_ms"] = rows["read_ms"] = np.nan
     ahead = schedule is not Schedule.SERIAL

@@ -88,8 +88,8 @@ def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
         assert np.mean(covered) >= 0.5, figures
 
 
-def test_each_variant_keeps_its_own_promise() -> None:
-    """By whichever means costs may come to choose, accuracy and risk fall short at most delta of the time."""
+def test_whichever_variant_is_chosen_keeps_the_promise() -> None:
+    """That any falls short, whichever costs may come to choose, happens at most delta of the time; so does risk."""
     world, groups = EARLY
     truth, names = Truth(world), ("seq_logprob", "seq_logprob@1")
     options = Options(
@@ -103,25 +103,28 @@ def test_each_variant_keeps_its_own_promise() -> None:
         risks: dict[tuple[Thresholds, float], float] = {}
         for draw in range(DRAWS):
             verdict = certify(Validation(world.draw(groups, seed=1000 + number * DRAWS + draw)[0]), planned, options)
-            served = verdict.served
-            assert served is not None
-            if served not in probed:
-                probed[served] = truth.probed(planned, served)
-            spared.append(1.0 - probed[served])
+            if (served := verdict.served) is not None:
+                if served not in probed:
+                    probed[served] = truth.probed(planned, served)
+                spared.append(1.0 - probed[served])
+            worst = 0.0
             for means, variant in verdict.variants.items():
                 end, tau = variant.fit.thresholds, variant.abstention.tau
                 if end not in known:
                     known[end] = truth.difference(planned, end)
+                worst = min(worst, known[end])
                 promised[means] += 1
                 broken[means] += known[end] < -options.epsilon
                 if variant.abstention.certificate is not None:
                     if (end, tau) not in risks:
                         risks[end, tau], _ = truth.selective(planned, end, planned.fallback, tau)
                     broken[f"risk, {means}"] += risks[end, tau] > options.risk_target
+            broken["any"] += worst < -options.epsilon
     print(promised, broken, np.mean(spared))
     # Not vacuous: most draws certify by each, and the policy in force spares a good part of the probes.
+    assert len(spared) >= 0.8 * PLANS * DRAWS, len(spared)
     assert np.mean(spared) >= 0.2, np.mean(spared)
-    assert sum(promised.values()) >= 3.0 * PLANS * DRAWS, promised
+    assert sum(promised.values()) >= 2.0 * PLANS * DRAWS, promised
     assert max(broken.values()) <= allowed(PLANS * DRAWS), (promised, broken)
 
 

@@ -279,6 +279,19 @@ async def test_a_question_with_prospects_is_probed() -> None:
     assert (record.reason, record.certified, world.embedder.calls) == (Reason.UNCERTAIN, True, 1)
 
 
+@pytest.mark.parametrize(("unasked", "k"), [(0.5, 5), (0.125, 1)])
+async def test_where_no_probe_could_change_anything_the_question_alone_decides(unasked: float, k: int) -> None:
+    """The hopeless read five and all others one, certified; nobody is probed."""
+    gate = early(unasked=unasked, compact=1.0)
+    assert gate.artifact is not None
+    fit = gate.artifact.policies["graded"]
+    never = replace(fit, thresholds=replace(fit.thresholds, tau0=2.0, tau1=0.0))
+    world = await World(Schedule.RACE, Gate(replace(gate.artifact, policies={"graded": never}))).filled(CONFIDENT)
+    record = await world.answer()
+    assert (record.reason, record.k, record.certified, record.gated) == (Reason.FORESEEN, k, True, True)
+    assert record.probe_usage is None
+
+
 async def test_a_plan_may_name_other_means() -> None:
     """By the variant that probes every question none is foreseen, and its own thresholds decide, certified."""
     gate = early(unasked=0.5)

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from app.decision.artifact import Early, Flow, Thresholds
+from app.decision.artifact import MEANS, Early, Flow, Thresholds
 from app.decision.bypass import PATIENCE
 from app.decision.cost import Costs, Shares, Tariff
 from app.decision.forecast import WATCH, Measured, Objective, Plan, Schedule
@@ -256,7 +256,7 @@ def by_means(costs: Costs, flow: Flow, n: int = 1000, *, at: float = 0.0) -> Row
     unasked["gated"] = True
     rows = np.concatenate([probed, unasked])
     read = rows["k"] == 5
-    rows["whole"] = np.isfinite(rows["probe_ms"])
+    rows["means"] = MEANS.index("pre-gate" if flow.unasked5 else "whole probes")
     rows["embed_ms"][read], rows["search_ms"][read] = costs.ret5, 0.0
     if flow.unasked5:
         rows["total_ms"][~read] += costs.ret5
@@ -304,6 +304,29 @@ def test_means_that_disappoint_make_way() -> None:
     assert len({plan.means for plan in plans[PATIENCE:]}) == 1
 
 
+def test_what_reading_took_by_other_means_is_not_forgotten() -> None:
+    """Questions that hardly ever read five tell nothing of what five would cost; those by the means before do."""
+    shop = Shop(by_means(SLOW_PROBE, BY_PROBES))
+    shop.gate = GATE
+    shop.planner._plan = Plan(Schedule.SERIAL, means="pre-gate", ratio=0.5)
+    seldom = gated_rows(SLOW_PROBE, {0: 190, 5: 10}, at=shop.now)
+    seldom["means"] = MEANS.index("pre-gate")
+    shop.rows = np.concatenate([shop.rows, seldom])
+    plan = shop.planner.consider()
+    assert plan.ratio < 1.0
+    assert plan.ratio != 0.5
+
+
+def test_first_choices_are_told_apart_from_what_was_fitted() -> None:
+    """Before anything was chosen the calibrator's own means were in force, and what they cost is kept as theirs."""
+    shop = Shop(by_means(SLOW_EMBEDDER, BY_QUESTION))
+    shop.gate = GATE
+    assert shop.planner.consider().means == "whole probes"
+    assert list(shop.planner._lived) == ["pre-gate"]
+    assert shop.planner.consider().means == "whole probes"
+    assert list(shop.planner._lived) == ["pre-gate"]
+
+
 def test_a_new_calibrator_begins_anew() -> None:
     """What gating by the old one cost says nothing of it: no bypass, and a reason that says so."""
     shop = Shop(gated_rows(HOPELESS, {0: 300, 5: 700}))
@@ -324,6 +347,10 @@ def test_contention_that_was_seen_counts() -> None:
     assert seen is not None
     assert (seen.probe, seen.read) == (pytest.approx(150.0 - 64.6), foretold.read)
     assert beside(np.concatenate([alone, raced[:20]]), 5) == foretold
+    raced["probe_ms"] = 60.0
+    easier = beside(np.concatenate([alone, raced]), 5)
+    assert easier is not None
+    assert easier.probe == 0.0
 
 
 def test_money_goes_by_the_tariff() -> None:

@@ -47,6 +47,7 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         "k": 1,
         "gated": True,
         "schedule": 2,
+        "means": 0,
         "p": 0.625,
         "probe_ms": 200.0,
         "embed_ms": 15.0,
