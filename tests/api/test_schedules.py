@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from app.decision.artifact import Early, Flow, Thresholds
 from app.errors import ConfigurationError
 from app.observers import gate_watch
 from app.observers.planner import Planner
-from tests.fakes.artifacts import a_fit
+from tests.fakes.artifacts import a_fit, a_foresight, a_variant
 from tests.fakes.gateway import FakeGateway
 
 from .conftest import Open
@@ -192,6 +193,34 @@ async def test_auto_waits_for_figures_and_then_chooses(open_gateway: Open) -> No
     assert found.plan.expected_ratio == pytest.approx(tokens.against["k1"].gate_cost_ratio.value)
     assert found.plan.why.startswith("Serial should take")
     assert receipt["decision"]["schedule"] == "serial"
+
+
+async def test_auto_chooses_the_means(open_gateway: Open) -> None:
+    """Probes cost tokens, and by the question alone half of them could be spared: from then on they are."""
+    early = a_fit(thresholds=Thresholds(0.75, 0.0, Early(unasked=1.0)))
+    own = a_fit(0.75, 0.0)
+    halves = {
+        "whole probes": Flow(0.0, 0.0, k0=0.5, k1=0.5, k5=0.0),
+        "pre-gate": Flow(0.5, 0.0, k0=0.5, k1=0.0, k5=0.0),
+    }
+    variants = {means: a_variant(fit, flow=halves[means]) for means, fit in zip(halves, (own, early), strict=True)}
+    changes = {"policies": {"graded": own}, "foresight": a_foresight(), "variants": variants}
+    async with open_gateway(artifact=changes, schedule="auto", objective="tokens") as gateway:
+        scripted(gateway)
+        await ask(gateway, SURE, 40)
+        await ask(gateway, HALF_SURE, 40)
+        before = await asked(gateway, HALF_SURE)
+        await asyncio.to_thread(planner_of(gateway).consider)
+        found, shown = await breakeven(gateway), await metrics(gateway)
+        after = await asked(gateway, HALF_SURE)
+        otherwise = await asked(gateway, HALF_SURE, policy="utility")
+    assert (before["decision"]["reason"], after["decision"]["reason"]) == ("borderline", "foreseen")
+    assert after["decision"]["calibrator"]["certified"]
+    assert otherwise["decision"]["reason"] != "foreseen"
+    assert found.plan.means == "pre-gate"
+    assert found.plan.why.startswith("Serial with pre-gate should take")
+    assert "with whole probes" in found.plan.why
+    assert ("false", "pre-gate", "serial") in shown["plan_info"]
 
 
 async def test_auto_goes_without_a_gate_that_never_pays(open_gateway: Open) -> None:
