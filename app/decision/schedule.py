@@ -52,11 +52,10 @@ def choose(
     resting = current is not None and current.bypass
     found = next((plan for plan in gates if current is not None and plan.same(replace(current, bypass=False))), None)
     if bypassed or best.ratio > (1.0 - STAY if resting else 1.0):
-        stays = found is not None and found.ratio <= best.ratio + STAY
-        return _bypass(measured, objective, found if stays and found is not None else best, demanded=bypassed)
-    if resting:
-        found = None
-    if found is None or found.ratio > min(1.0, best.ratio + STAY):
+        if found is not None and found.ratio <= best.ratio + STAY:
+            best = found
+        return _bypass(measured, objective, best, demanded=bypassed)
+    if resting or found is None or found.ratio > min(1.0, best.ratio + STAY):
         near = [plan for plan in gates if plan.ratio <= min(1.0, best.ratio + FRUGAL)]
         found = min(near, key=lambda plan: needed[plan])
     return replace(found, why=_why(measured, objective, found, gates))

@@ -45,7 +45,7 @@ def lay_path(ledger: Ledger[Train], *, graded: bool, references: Sequence[int], 
     there the path starts at that policy, whatever it costs.
 
     With early thresholds there are so many policies that some always do well on validation by luck. None is on the path
-    that train itself sees more than epsilon below the best reference: what is served has passed both.
+    that train itself sees more than epsilon below the best reference, unless all are: what is served has passed both.
     """
     start = _step(ledger, ALWAYS_K[best_fixed(ledger, ACTIONS if graded else (0, 5))])
     held = _standard_errors(ledger, start.thresholds, references, epsilon)
