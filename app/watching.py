@@ -11,7 +11,8 @@ from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.adapters.revocations import Revocations
 from app.api.readiness import Pings, watch
-from app.decision.forecast import Objective, Schedule
+from app.decision.cost import Objective
+from app.decision.forecast import Schedule
 from app.decision.policy import FULL, Ask, Gate
 from app.errors import ConfigurationError
 from app.observers.decision_log import DecisionLog

@@ -13,7 +13,8 @@ from app.api.auth import DENIALS, OPERATOR
 from app.api.gateway import Planning, TheGateway
 from app.api.schemas import ErrorOut
 from app.decision.breakeven import BreakEven, Verdict
-from app.decision.forecast import Objective, Schedule
+from app.decision.cost import Objective
+from app.decision.forecast import Schedule
 
 Reference = Literal["k1", "k5"]
 

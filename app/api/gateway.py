@@ -14,7 +14,8 @@ from app.api.readiness import Pings
 from app.api.schemas import CalibratorState
 from app.decision.audit import Audit
 from app.decision.breakeven import BreakEven
-from app.decision.forecast import Objective, Plan
+from app.decision.cost import Objective
+from app.decision.forecast import Plan
 from app.decision.policy import Policy
 from app.ports import FeedbackDesk
 

@@ -4,6 +4,7 @@ Symbols as in the paper: cb a closed-book probe, ret retrieval, ob reading with 
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 
@@ -22,6 +23,15 @@ class Number(Protocol):
 
 
 N = TypeVar("N", bound=Number)
+
+
+class Objective(StrEnum):
+    """What the operator wants to spend little of."""
+
+    LATENCY = "latency"
+    TOKENS = "tokens"
+    CALLS = "calls"
+    MONEY = "money"
 
 
 @dataclass(frozen=True, slots=True)

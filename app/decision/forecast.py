@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from app.decision.cost import ALONE, NO_EXIT, Contention, Costs, Exit, Shares, always, overlap, race, serial
+from app.decision.cost import ALONE, NO_EXIT, Contention, Costs, Exit, Objective, Shares, always, overlap, race, serial
 from app.decision.spending import CALLS, Pregate, overlap_spent, pregated, race_spent
 
 # The share of questions that still meets the gate while all others bypass it, so that its return can be noticed.
@@ -31,15 +31,6 @@ class Schedule(StrEnum):
     SERIAL = "serial"
     OVERLAP = "overlap"
     RACE = "race"
-
-
-class Objective(StrEnum):
-    """What the operator wants to spend little of."""
-
-    LATENCY = "latency"
-    TOKENS = "tokens"
-    CALLS = "calls"
-    MONEY = "money"
 
 
 @dataclass(frozen=True, slots=True)

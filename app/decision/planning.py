@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from app.decision.artifact import Flow
 from app.decision.breakeven import RARE, BreakEven, Comparison, Estimate, lacking
-from app.decision.cost import NO_EXIT, Costs, Exit, Shares
-from app.decision.forecast import Measured, Objective, Plan
+from app.decision.cost import NO_EXIT, Costs, Exit, Objective, Shares
+from app.decision.forecast import Measured, Plan
 from app.decision.spending import Pregate
 
 _KS = (1, 5)

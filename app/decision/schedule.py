@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from app.decision.breakeven import percent
-from app.decision.forecast import Measured, Objective, Plan, Schedule, predict, work
+from app.decision.cost import Objective
+from app.decision.forecast import Measured, Plan, Schedule, predict, work
 
-__all__ = ["Measured", "Objective", "Plan", "Schedule", "Variants", "candidates", "choose"]
+__all__ = ["Measured", "Plan", "Schedule", "Variants", "candidates", "choose"]
 
 # Of plans that differ by less, the one that gives the reader the least work is taken...
 FRUGAL = 0.005

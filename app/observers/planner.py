@@ -14,8 +14,8 @@ import numpy as np
 from app.decision.artifact import Artifact
 from app.decision.breakeven import BreakEven
 from app.decision.bypass import Bypass
-from app.decision.cost import ALONE, Contention, Tariff
-from app.decision.forecast import Measured, Objective, Plan, Schedule, busy_from, contention
+from app.decision.cost import ALONE, Contention, Objective, Tariff
+from app.decision.forecast import Measured, Plan, Schedule, busy_from, contention
 from app.decision.planning import Probe, Unasked, by_flow, live_ratio, measured_from
 from app.decision.policy import Ask, Gate, Policy, most_passages
 from app.decision.schedule import Variants, choose

@@ -12,9 +12,9 @@ from statistics import fmean, pstdev
 
 from app.decision.breakeven import Estimate, lacking
 from app.decision.bypass import Bypass
-from app.decision.cost import Costs, Exit, Shares
+from app.decision.cost import Costs, Exit, Objective, Shares
 from app.decision.forecast import WATCH, busy_from, contention, elapsed_always, predict
-from app.decision.schedule import Measured, Objective, Plan, Schedule, candidates, choose
+from app.decision.schedule import Measured, Plan, Schedule, candidates, choose
 from bench.schedules.engine import StepModel
 from bench.schedules.gateway import Answered
 from bench.schedules.workload import Workload

@@ -8,8 +8,8 @@ from random import Random
 
 from app.answer import Answerer
 from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit
-from app.decision.cost import Tariff
-from app.decision.forecast import Objective, Plan, Schedule
+from app.decision.cost import Objective, Tariff
+from app.decision.forecast import Plan, Schedule
 from app.decision.policy import Ask, Gate, Policy
 from app.decision.record import DecisionRecord
 from app.observers.gate_watch import GateWatch

@@ -5,8 +5,8 @@ from dataclasses import astuple, replace
 import pytest
 
 from app.decision.breakeven import BreakEven, Comparison, CostView, Covered, Estimate, Verdict, lacking
-from app.decision.cost import Costs, Shares
-from app.decision.forecast import Measured, Objective, Plan, Schedule, predict
+from app.decision.cost import Costs, Objective, Shares
+from app.decision.forecast import Measured, Plan, Schedule, predict
 from app.decision.planning import live_ratio, measured_from
 
 SMALL = Costs(cb=64.6, ret1=27.5, ob1=61.4, ret5=27.5, ob5=80.0)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.decision.cost import ALONE, NO_EXIT, Contention, Costs, Exit, Shares, always, overlap, race, serial
+from app.decision.cost import ALONE, NO_EXIT, Contention, Costs, Exit, Objective, Shares, always, overlap, race, serial
 from app.decision.forecast import busy_from, contention, elapsed, elapsed_always, predict, work
-from app.decision.schedule import FRUGAL, STAY, Measured, Objective, Plan, Schedule, candidates, choose
+from app.decision.schedule import FRUGAL, STAY, Measured, Plan, Schedule, candidates, choose
 from app.decision.spending import Pregate
 
 SMALL = Costs(cb=64.6, ret1=27.5, ob1=61.4, ret5=27.5, ob5=80.0)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from app.adapters.artifact_store import parse, serialise
 from app.decision.artifact import Early, Flow, Thresholds
-from app.decision.cost import Costs, Shares, always
-from app.decision.forecast import Measured, Objective, Plan, Schedule, elapsed, predict
+from app.decision.cost import Costs, Objective, Shares, always
+from app.decision.forecast import Measured, Plan, Schedule, elapsed, predict
 from app.decision.planning import Probe, Unasked, by_flow, measured_from
 from app.decision.policy import Ask, Gate, Policy, decide, needs_probe
 from app.decision.pregate import wants_embedding

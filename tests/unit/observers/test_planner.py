@@ -12,8 +12,8 @@ import pytest
 
 from app.decision.artifact import MEANS, Early, Flow, Thresholds
 from app.decision.bypass import PATIENCE
-from app.decision.cost import Costs, Shares, Tariff
-from app.decision.forecast import WATCH, Measured, Objective, Plan, Schedule
+from app.decision.cost import Costs, Objective, Shares, Tariff
+from app.decision.forecast import WATCH, Measured, Plan, Schedule
 from app.decision.policy import Gate
 from app.decision.schedule import choose
 from app.observers import planner as planner_module
