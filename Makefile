@@ -60,9 +60,9 @@ refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outc
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to a million rows
 	$(VENV)/bin/python bench/refit/run.py
 
-bench-gateway: $(INSTALLED) ## Measure the gateway beside bare pass-throughs and a LiteLLM proxy (6 minutes, two quiet cores)
+bench-gateway: $(INSTALLED) ## Measure the gateway beside bare pass-throughs, a LiteLLM proxy and, with BEFORE=, another checkout (6 minutes)
 	@$(MAKE) --no-print-directory $(INSTALLED_LITELLM) || echo "LiteLLM cannot be installed here: measuring without it" >&2
-	$(VENV)/bin/python bench/gateway/run.py
+	$(VENV)/bin/python bench/gateway/run.py $(if $(BEFORE),--before $(BEFORE))
 
 bench-overload: $(INSTALLED) ## Ask the gateway ten times what it can serve, for a minute
 	$(VENV)/bin/python bench/gateway/overload.py

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+# The gateway of another checkout, measured in the same run.
+BEFORE = "before"
 # A cell of the result: one system on one path.
 Figures = dict[str, Any]
 Results = Mapping[str, Mapping[str, Figures]]
@@ -50,6 +52,7 @@ def figures(rounds: Sequence[Round]) -> Figures:
         "cpu_ms": _short(statistics.median(one.cpu_ms for one in rounds)),
         "requests": len(loaded) + len(alone),
         "rounds": [_short(rate) for rate in rates],
+        "cpu_ms_rounds": [_short(one.cpu_ms) for one in rounds],
     }
 
 
@@ -83,7 +86,19 @@ def bars(results: Results, direct_p50_ms: float) -> list[Bar]:
         _ratio(results, "k5", "aiohttp", 0.6),
         _ratio(results, "k0", "litellm", 15.0),
         Bar("k0, added median latency at concurrency 1, ms", "< 2", added, None if added is None else added < 2.0),
+        *(_cpu_ratio(results, path) for path in results.get(BEFORE, {})),
     ]
+
+
+def _cpu_ratio(results: Results, path: str) -> Bar:
+    """Processor time per reply over that of the other checkout: the median of the rounds' ratios."""
+    what, wanted = f"{path}, CPU per reply over that of `{BEFORE}`", "<= 1.05"
+    ours, theirs = results.get("fetchwise", {}).get(path), results[BEFORE][path]
+    by_round = [a / b for a, b in zip(ours["cpu_ms_rounds"], theirs["cpu_ms_rounds"], strict=True) if b] if ours else []
+    if not by_round:
+        return Bar(what, wanted, None, None)
+    ratio = statistics.median(by_round)
+    return Bar(what, wanted, _short(ratio), ratio <= 1.05, _short(min(by_round)), _short(max(by_round)))
 
 
 def _ratio(results: Results, path: str, other: str, least: float) -> Bar:

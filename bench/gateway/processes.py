@@ -16,14 +16,16 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
-async def running(command: list[str], env: dict[str, str], ready: str, log: Path, core: int) -> AsyncIterator[int]:
+async def running(
+    command: list[str], env: dict[str, str], ready: str, log: Path, core: int, *, cwd: Path = REPO
+) -> AsyncIterator[int]:
     """Run a command on one core until the end of the block, which begins when the address `ready` answers 200."""
     mine = os.sched_getaffinity(0)
     with log.open("ab") as file:
         # A child and all its threads are born where their parent may run.
         os.sched_setaffinity(0, {core})
         try:
-            process = await asyncio.create_subprocess_exec(*command, cwd=REPO, env=env, stdout=file, stderr=file)
+            process = await asyncio.create_subprocess_exec(*command, cwd=cwd, env=env, stdout=file, stderr=file)
         finally:
             os.sched_setaffinity(0, mine)
     try:
@@ -37,6 +39,16 @@ async def running(command: list[str], env: dict[str, str], ready: str, log: Path
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+async def printed(command: list[str], env: dict[str, str], cwd: Path) -> str:
+    """Run a command to its end, and return what it printed."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, cwd=cwd, env=env, stdout=pipe, stderr=pipe)
+    out, complaint = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {complaint.decode(errors='replace')[-3000:]}")
+    return out.decode().strip()
 
 
 async def _wait_ready(process: asyncio.subprocess.Process, url: str, log: Path) -> None:

@@ -5,6 +5,7 @@ same run is comparable: the ratios at the end are the result.
 """
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -21,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from app.cli.console import progress  # noqa: E402
 from bench.gateway import systems  # noqa: E402
-from bench.gateway.figures import Figures, Round, bars, bars_json, bars_table, figures, percentile, table  # noqa: E402
+from bench.gateway.figures import BEFORE, Figures, Round, bars, bars_json, bars_table, figures, percentile, table  # noqa: E402
 from bench.gateway.load import Target, closed_loop  # noqa: E402
 from bench.gateway.plot import draw_results  # noqa: E402
 from bench.gateway.processes import cpu_s  # noqa: E402
@@ -46,12 +47,15 @@ async def measure(system: System, path: str, *, connections: int, seconds: float
     return Round(loaded.rps, loaded.latencies, alone.latencies, errors, each_ms)
 
 
-def installed(names: list[str]) -> list[str]:
-    """Those that can be started here."""
-    if "litellm" in names and not systems.LITELLM.exists():
+def chosen(arguments: argparse.Namespace) -> dict[str, systems.Opener]:
+    """The systems to measure, by name; those that are not installed here are left out."""
+    openers = {name: systems.OPENERS[name] for name in arguments.systems}
+    if "litellm" in openers and not systems.LITELLM.exists():
         print(f"litellm is left out: there is no {systems.LITELLM}", file=sys.stderr)
-        return [name for name in names if name != "litellm"]
-    return names
+        del openers["litellm"]
+    if arguments.before is not None:
+        openers[BEFORE] = functools.partial(systems.fetchwise, name=BEFORE, checkout=arguments.before.resolve())
+    return openers
 
 
 async def direct_p50_ms(target: Target, seconds: float) -> float:
@@ -67,9 +71,9 @@ async def run(arguments: argparse.Namespace) -> tuple[dict[str, dict[str, Figure
     with tempfile.TemporaryDirectory() as folder:
         async with simulator() as upstream, AsyncExitStack() as stack:
             opened = []
-            for name in installed(arguments.systems):
+            for name, opener in chosen(arguments).items():
                 (own := Path(folder) / name).mkdir()
-                opened.append(await stack.enter_async_context(systems.OPENERS[name](upstream, own, core)))
+                opened.append(await stack.enter_async_context(opener(upstream, own, core)))
             cells = [(system, path) for system in opened for path in arguments.paths if path in system.targets]
             rounds: dict[tuple[str, str], list[Round]] = {(system.name, path): [] for system, path in cells}
             direct = []
@@ -97,6 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--systems", nargs="+", choices=systems.OPENERS, default=list(systems.OPENERS))
     parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
+    parser.add_argument("--before", type=Path, help="another checkout, whose gateway is measured as `before`")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="under load, a round")
     parser.add_argument("--connections", type=int, default=32)

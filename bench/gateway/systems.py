@@ -11,16 +11,10 @@ from typing import Any
 
 import orjson
 
-from app.adapters.artifact_store import ArtifactStore
-from app.adapters.key_file import KeyFile
-from app.decision.access import Scope
-from app.parts import identity_of, open_parts
-from app.settings import Settings
 from bench.gateway import replies
 from bench.gateway.load import Target, request
-from bench.gateway.processes import running
+from bench.gateway.processes import printed, running
 from tests.e2e.processes import REPO, command_environment, free_port
-from tests.fakes.artifacts import an_artifact
 
 # Different questions, so that nothing can be answered from memory; the same to every system.
 QUESTIONS = 1000
@@ -52,7 +46,9 @@ def direct(upstream: int) -> Target:
 
 
 @asynccontextmanager
-async def fetchwise(upstream: int, folder: Path, core: int, **settings: str) -> AsyncIterator[System]:
+async def fetchwise(
+    upstream: int, folder: Path, core: int, *, name: str = "fetchwise", checkout: Path = REPO, **settings: str
+) -> AsyncIterator[System]:
     """The gateway with everything on: keys, metrics, and the decision log in SQLite; one worker."""
     port, url = free_port(), f"http://127.0.0.1:{upstream}"
     named = {
@@ -65,18 +61,17 @@ async def fetchwise(upstream: int, folder: Path, core: int, **settings: str) -> 
         "collection": replies.COLLECTION,
         "calibrators": str(folder / "calibrators"),
     } | settings
-    await _publish_gate(folder / "calibrators", named)
-    _, key = KeyFile(folder / "keys.json").create(
-        "bench", scopes=[Scope.ANSWER], collections=[], where={}, per_minute=None, at_once=None
-    )
+    # Before all else on the path: an editable install may name another checkout.
+    env = command_environment(folder, **named) | {"PYTHONPATH": str(checkout)}
+    key = await printed([sys.executable, "-m", "bench.gateway.prepare"], env, checkout)
     command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
-    env = command_environment(folder, **named)
-    async with running(command, env, f"http://127.0.0.1:{port}/readyz", folder / "log", core) as pid:
+    ready = f"http://127.0.0.1:{port}/readyz"
+    async with running(command, env, ready, folder / "log", core, cwd=checkout) as pid:
         targets = {
             path: _answers(port, path, lambda asked: {"question": asked}, [("authorization", f"Bearer {key}")])
             for path in replies.PATHS
         }
-        yield System("fetchwise", pid, targets)
+        yield System(name, pid, targets)
 
 
 @asynccontextmanager
@@ -119,16 +114,6 @@ OPENERS: dict[str, Opener] = {
     "httpx": lambda *at: passthrough("httpx", *at),
     "litellm": litellm,
 }
-
-
-async def _publish_gate(calibrators: Path, named: dict[str, str]) -> None:
-    """Put a certified artifact there that was fitted, as it says, on the simulated parts."""
-    settings = Settings(**named)  # type: ignore[arg-type]
-    async with open_parts(settings) as parts:
-        identity = await identity_of(parts.reader, parts.embedder, settings)
-    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(calibrators)
-    store.publish(artifact)
-    store.promote(artifact.version)
 
 
 def _answers(

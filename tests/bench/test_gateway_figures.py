@@ -128,3 +128,13 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     draw_overload(an_overload(), tmp_path / "overload.png")
     for name in ("gateway.png", "overload.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_cpu_beside_another_checkout() -> None:
+    """The median of the rounds' ratios, for every path that the other checkout has; no bar where it was not run."""
+    rounds = [[Round(100.0, [0.01], [0.001], errors=0, cpu_ms=cpu) for cpu in each] for each in ((1, 2, 4), (1, 1, 5))]
+    ours, theirs = map(figures, rounds)
+    bar = bars({"fetchwise": {"k0": ours}, "before": {"k0": theirs}}, 1.0)[-1]
+    assert (bar.what, bar.measured, bar.low, bar.high) == ("k0, CPU per reply over that of `before`", 1.0, 0.8, 2.0)
+    assert bar.met
+    assert not any("before" in bar.what for bar in bars({"fetchwise": {"k0": ours}}, 1.0))

@@ -1,0 +1,37 @@
+"""Set up a gateway that is to be measured: `python -m bench.gateway.prepare`, with its settings in the environment.
+
+Publishes a certified calibrator for the simulated parts, makes a key and prints it. A command of its own, so that a
+gateway of another checkout is set up by that checkout's code, in its own formats.
+"""
+
+import asyncio
+
+from app.adapters.artifact_store import ArtifactStore
+from app.adapters.key_file import KeyFile
+from app.decision.access import Scope
+from app.parts import identity_of, open_parts
+from app.settings import Settings
+from tests.fakes.artifacts import an_artifact
+
+
+async def publish(settings: Settings) -> None:
+    """Put a calibrator into force that matches the parts which the settings name."""
+    async with open_parts(settings) as parts:
+        identity = await identity_of(parts.reader, parts.embedder, settings)
+    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(settings.calibrators)
+    store.publish(artifact)
+    store.promote(artifact.version)
+
+
+def main() -> None:
+    """Publish, and print the key."""
+    settings = Settings()
+    asyncio.run(publish(settings))
+    _, key = KeyFile(settings.keys_at).create(
+        "bench", scopes=[Scope.ANSWER], collections=[], where={}, per_minute=None, at_once=None
+    )
+    print(key)
+
+
+if __name__ == "__main__":
+    main()
