@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from fastapi import FastAPI
@@ -30,6 +30,14 @@ CORPUS = tuple(
     )
     for number, country in enumerate(COUNTRIES, start=1)
 )
+
+
+class Fakes(NamedTuple):
+    """The three parts of a gateway."""
+
+    reader: FakeReader
+    embedder: FakeEmbedder
+    vectors: FakeRetriever
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +76,10 @@ async def filled(vectors: FakeRetriever, embedder: FakeEmbedder, collection: str
 async def matching(
     reader: FakeReader, embedder: FakeEmbedder, *, collection: str = "demo", max_tokens: int = 24, **changes: Any
 ) -> Artifact:
-    """An artifact that was fitted on exactly these fakes."""
+    """An artifact that was fitted on exactly these fakes, unless `changes` has another identity."""
     identified = await reader.identify()
     identity = identified.within(embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=KS)
-    return an_artifact(identity=identity, **changes)
+    return an_artifact(**({"identity": identity} | changes))
 
 
 def publish(folder: Path, artifact: Artifact) -> None:
@@ -83,10 +91,15 @@ def publish(folder: Path, artifact: Artifact) -> None:
 
 @asynccontextmanager
 async def fake_gateway(
-    tmp_path: Path, *, artifact: dict[str, Any] | None = None, collection: bool = True, **settings: Any
+    tmp_path: Path,
+    *,
+    artifact: dict[str, Any] | None = None,
+    collection: bool = True,
+    fakes: Fakes | None = None,
+    **settings: Any,
 ) -> AsyncIterator[FakeGateway]:
     """Run a gateway: `artifact` are the changes to a matching one (None: there is no calibrator)."""
-    reader, embedder, vectors = FakeReader(), FakeEmbedder(), FakeRetriever()
+    reader, embedder, vectors = fakes or Fakes(FakeReader(), FakeEmbedder(), FakeRetriever())
     chosen = Settings(calibrators=tmp_path / "calibrators", data_dir=tmp_path / "data", **settings)
     if collection:
         await filled(vectors, embedder, chosen.collection)

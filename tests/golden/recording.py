@@ -1,0 +1,127 @@
+"""Fakes that fail as a scenario says, and note every call in one list."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+from app.errors import PromptTooLong, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.ports import Filter, Generation, Passage, Prompt, Token
+from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.gateway import Fakes
+from tests.fakes.reader import FakeReader
+from tests.fakes.retriever import FakeRetriever
+
+ERRORS = {"unavailable": UpstreamUnavailable, "timeout": UpstreamTimeout, "bad-reply": UpstreamBadReply}
+# More than any question may take.
+_MUCH_LATER_S = 3600.0
+
+
+class Calls:
+    """Every call in order; `fails` says by stage (probe, embed, search, read) what goes wrong."""
+
+    def __init__(self, fails: Mapping[str, str]) -> None:
+        self.made: list[dict[str, Any]] = []
+        self._fails = fails
+
+    @contextmanager
+    def note(self, name: str, **details: Any) -> Iterator[dict[str, Any]]:
+        """Note a call, and whether it was given up."""
+        call = {"call": name} | details
+        self.made.append(call)
+        try:
+            yield call
+        except (asyncio.CancelledError, GeneratorExit):
+            call["cancelled"] = True
+            raise
+
+    async def fail(self, stage: str, part: str) -> None:
+        """Do what the scenario says about this stage."""
+        kind = self._fails.get(stage)
+        if kind == "deadline":
+            _let_time_pass()
+            await asyncio.Event().wait()
+        elif kind == "too-long":
+            raise PromptTooLong("the question is too long")
+        elif kind in ERRORS:
+            raise ERRORS[kind](part, f"{part}: {kind}")
+
+    def breaks_off(self, stage: str) -> bool:
+        """Whether a stream of this stage ends too early."""
+        return self._fails.get(stage) == "broken-off"
+
+
+def recorded(calls: Calls) -> Fakes:
+    """The three parts, all noting their calls in the one list."""
+    return Fakes(_Reader(calls), _Embedder(calls), _Retriever(calls))
+
+
+class _Reader(FakeReader):
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
+        with self._calls.note("reader.generate", **_asked(prompt, max_tokens)):
+            await self._calls.fail(_stage(prompt), "reader")
+            return await super().generate(prompt, max_tokens=max_tokens)
+
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+        with self._calls.note("reader.stream", **_asked(prompt, max_tokens)):
+            await self._calls.fail(_stage(prompt), "reader")
+            async with aclosing(super().stream(prompt, max_tokens=max_tokens)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Generation):
+                        break
+                    yield piece
+                    if self._calls.breaks_off(_stage(prompt)):
+                        raise UpstreamUnavailable("reader", "the reader breaks off")
+        # Outside: whoever closes the stream now has the whole answer.
+        yield piece
+
+
+class _Embedder(FakeEmbedder):
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    async def embed_query(self, text: str) -> Sequence[float]:
+        with self._calls.note("embedder.embed_query", text=text):
+            await self._calls.fail("embed", "embedder")
+            return await super().embed_query(text)
+
+
+class _Retriever(FakeRetriever):
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    async def search(
+        self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
+    ) -> list[Passage]:
+        details: dict[str, Any] = {"collection": collection, "limit": limit, "where": dict(where) if where else None}
+        with self._calls.note("vectors.search", **details):
+            await self._calls.fail("search", "vectors")
+            return await super().search(collection, vector, limit=limit, where=where)
+
+
+def _stage(prompt: Prompt) -> str:
+    return "read" if prompt.passages else "probe"
+
+
+def _asked(prompt: Prompt, max_tokens: int) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "question": prompt.question,
+        "passages": [passage.id for passage in prompt.passages],
+        "max_tokens": max_tokens,
+    }
+    if prompt.earlier:
+        asked["earlier"] = [[turn.role, turn.text] for turn in prompt.earlier]
+    return asked
+
+
+def _let_time_pass() -> None:
+    """Put the event loop's clock forward, so that no scenario has to wait for a deadline or race against one."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + _MUCH_LATER_S  # type: ignore[method-assign]

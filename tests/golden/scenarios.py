@@ -1,0 +1,186 @@
+"""The scenarios, as data: what runs, what goes wrong, and what is asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.decision.signals import TokenLogprobs
+from tests.fakes.artifacts import an_abstention, an_identity, an_uncertified_fit
+
+ASKED = "What is the capital of France?"
+CHAT = "/v1/chat/completions"
+# How sure the closed-book answer is: the default thresholds are 0.25 (abstain), 0.5 (five passages), 0.75 (one).
+HOPELESS, UNCERTAIN, BORDERLINE, CONFIDENT = 0.125, 0.375, 0.625, 0.875
+# Log-probabilities that no signal can be made of.
+NO_TOKENS: tuple[TokenLogprobs, ...] = ()
+NOT_A_NUMBER = (TokenLogprobs(float("nan")),)
+
+_UNCERTIFIED = {"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.625, 0.625)}
+# By name: how the published artifact differs from the certified one that matches; None: there is none.
+CALIBRATORS: dict[str, dict[str, Any] | None] = {
+    "certified": {},
+    "uncertified": {"policies": _UNCERTIFIED},
+    "uncertified-abstention": {"abstention": an_abstention(certificate=None, why_not="too few labels")},
+    "mismatched": {"identity": an_identity()},
+    # Also listed in the data directory's revoked.json.
+    "revoked": {},
+    "none": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One request: `p` is how sure the closed-book answer is, `read` how sure the one from passages."""
+
+    name: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    path: str = "/answer"
+    p: float | tuple[TokenLogprobs, ...] = UNCERTAIN
+    read: float | tuple[TokenLogprobs, ...] = 0.9
+    calibrator: str = "certified"
+    # What goes wrong, by stage: see `recording`.
+    fails: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    # Words that make passages mandatory.
+    mandatory: str = ""
+    # Of every random draw.
+    seed: int = 0
+    # Whether another question already holds the only permit.
+    full: bool = False
+
+
+def chat(*earlier: tuple[str, str], model: str = "fetchwise", **more: Any) -> dict[str, Any]:
+    """A body of the OpenAI API: the question, behind what was said before."""
+    messages = [{"role": role, "content": text} for role, text in (*earlier, ("user", ASKED))]
+    return {"model": model, "messages": messages} | more
+
+
+EARLIER = (("system", "Be brief."), ("user", "Where is the Louvre?"), ("assistant", "In Paris."))
+GIVE = {"abstain": False}
+STREAM = {"stream": True}
+NOTHING = {"filter": {"lang": "tlh"}}
+REQUIRED, FORBIDDEN = {"retrieval": "required"}, {"retrieval": "forbidden"}
+BINARY, ALWAYS, NEVER = ({"policy": policy} for policy in ("binary", "always", "never"))
+EXPLORING = {"explore_share": 1.0, "decision_log": None}
+SURE = {"confident": CONFIDENT, "borderline": BORDERLINE, "uncertain": UNCERTAIN, "hopeless": HOPELESS}
+
+SCENARIOS = (
+    # The policies, with everything in order.
+    *(Scenario(f"graded-{name}", p=p, read=p) for name, p in SURE.items()),
+    *(Scenario(f"graded-required-{name}", REQUIRED, p=SURE[name]) for name in ("confident", "borderline", "uncertain")),
+    *(Scenario(f"graded-forbidden-{name}", FORBIDDEN, p=SURE[name]) for name in ("uncertain", "hopeless")),
+    Scenario("graded-must-answer", GIVE, p=HOPELESS, read=HOPELESS),
+    Scenario("graded-forbidden-must-answer", FORBIDDEN | GIVE, p=HOPELESS),
+    Scenario("graded-borderline-withheld", p=BORDERLINE, read=HOPELESS),
+    Scenario("binary-confident", BINARY, p=0.6875),
+    Scenario("binary-uncertain", BINARY, p=0.5625),
+    Scenario("binary-withheld", BINARY, p=HOPELESS, read=HOPELESS),
+    Scenario("binary-must-answer", BINARY | GIVE, p=CONFIDENT),
+    Scenario("binary-required", BINARY | REQUIRED, p=CONFIDENT),
+    Scenario("binary-forbidden", BINARY | FORBIDDEN),
+    Scenario("always", ALWAYS, p=CONFIDENT),
+    Scenario("always-required", ALWAYS | REQUIRED),
+    Scenario("always-forbidden", ALWAYS | FORBIDDEN),
+    Scenario("always-withheld", ALWAYS, read=HOPELESS),
+    Scenario("always-must-answer", ALWAYS | GIVE, read=HOPELESS),
+    Scenario("never", NEVER),
+    Scenario("never-required", NEVER | REQUIRED),
+    Scenario("never-forbidden", NEVER | FORBIDDEN),
+    Scenario("never-withheld", NEVER, p=HOPELESS),
+    Scenario("never-must-answer", NEVER | GIVE, p=HOPELESS),
+    # The calibrator.
+    *(
+        Scenario(f"{state}-{name}", body, calibrator=state, p=CONFIDENT, read=HOPELESS)
+        for state in ("uncertified", "mismatched", "revoked", "none")
+        for name, body in (("graded", {}), ("required", REQUIRED), ("forbidden", FORBIDDEN))
+    ),
+    Scenario("uncertified-binary", BINARY, calibrator="uncertified"),
+    Scenario("none-binary", BINARY, calibrator="none"),
+    Scenario("none-always", ALWAYS, calibrator="none"),
+    Scenario("none-never", NEVER, calibrator="none"),
+    Scenario("revoked-always", ALWAYS, calibrator="revoked"),
+    *(
+        Scenario(f"uncertified-allowed-{name}", p=p, calibrator="uncertified", settings={"allow_uncertified": True})
+        for name, p in (("confident", CONFIDENT), ("uncertain", UNCERTAIN))
+    ),
+    Scenario("uncertified-abstention", p=HOPELESS, read=HOPELESS, calibrator="uncertified-abstention"),
+    # A part fails.
+    *(
+        Scenario(f"fault-{stage}-{kind}", fails={stage: kind})
+        for stage in ("probe", "embed", "search", "read")
+        for kind in ("unavailable", "timeout", "bad-reply", "deadline")
+    ),
+    Scenario("fault-read-too-long", fails={"read": "too-long"}),
+    Scenario("fault-search-hopeless", p=HOPELESS, fails={"search": "unavailable"}),
+    Scenario("fault-search-must-answer", GIVE, p=HOPELESS, fails={"search": "unavailable"}),
+    Scenario("fault-search-required", REQUIRED, fails={"search": "unavailable"}),
+    Scenario("fault-search-always", ALWAYS, fails={"search": "unavailable"}),
+    Scenario("fault-search-always-deadline", ALWAYS | {"timeout_ms": 5000}, fails={"search": "deadline"}),
+    Scenario("fault-search-and-probe-always", ALWAYS, fails={"search": "unavailable", "probe": "timeout"}),
+    Scenario("fault-search-uncertified", calibrator="uncertified", fails={"search": "unavailable"}),
+    Scenario("fault-search-none", calibrator="none", fails={"search": "unavailable"}),
+    Scenario("fault-probe-forbidden", FORBIDDEN, fails={"probe": "unavailable"}),
+    Scenario("fault-read-borderline", p=BORDERLINE, fails={"read": "unavailable"}),
+    # The search works and finds nothing.
+    Scenario("nothing-found", NOTHING),
+    Scenario("nothing-found-hopeless", NOTHING, p=HOPELESS),
+    Scenario("nothing-found-must-answer", NOTHING | GIVE, p=HOPELESS),
+    Scenario("nothing-found-required", NOTHING | REQUIRED),
+    Scenario("nothing-found-required-must-answer", NOTHING | REQUIRED | GIVE),
+    Scenario("nothing-found-always", NOTHING | ALWAYS),
+    Scenario("nothing-found-none", NOTHING, calibrator="none"),
+    # The reader reports no usable log-probabilities.
+    Scenario("no-logprobs-probe", p=NO_TOKENS),
+    Scenario("no-logprobs-probe-nan", p=NOT_A_NUMBER),
+    Scenario("no-logprobs-read", read=NO_TOKENS),
+    Scenario("no-logprobs-never", NEVER, p=NO_TOKENS),
+    # What else a request or an operator can choose.
+    Scenario("filter", {"filter": {"lang": "en", "number": 2}}),
+    Scenario("filter-confident", {"filter": {"lang": "en"}}, p=CONFIDENT),
+    Scenario("other-max-tokens", {"max_tokens": 2}, p=CONFIDENT),
+    Scenario("unknown-collection", {"collection": "nowhere"}),
+    Scenario("default-policy-always", settings={"policy": "always"}),
+    Scenario("mandatory-confident", p=CONFIDENT, mandatory="capital of"),
+    Scenario("mandatory-uncertain", mandatory="capital of"),
+    Scenario("mandatory-forbidden", FORBIDDEN, mandatory="capital of"),
+    Scenario("mandatory-never", NEVER, mandatory="capital of"),
+    *(Scenario(f"explored-k{k}", p=BORDERLINE, settings=EXPLORING, seed=seed) for k, seed in ((0, 1), (1, 5), (5, 0))),
+    Scenario("explored-required", REQUIRED, p=CONFIDENT, settings=EXPLORING),
+    Scenario("explored-always", ALWAYS, settings=EXPLORING),
+    Scenario("feedback-wanted", settings={"solicit_share": 1.0, "decision_log": None}),
+    # Streamed.
+    *(Scenario(f"stream-{name}", STREAM, p=p, read=p) for name, p in SURE.items()),
+    Scenario("stream-must-answer", STREAM | GIVE, p=HOPELESS, read=HOPELESS),
+    Scenario("stream-always", STREAM | ALWAYS),
+    Scenario("stream-never", STREAM | NEVER),
+    Scenario("stream-none", STREAM, calibrator="none"),
+    Scenario("stream-nothing-found", STREAM | NOTHING),
+    Scenario("stream-fault-probe", STREAM, fails={"probe": "unavailable"}),
+    Scenario("stream-fault-search", STREAM, fails={"search": "timeout"}),
+    Scenario("stream-fault-search-required", STREAM | REQUIRED, fails={"search": "timeout"}),
+    Scenario("stream-fault-read", STREAM, fails={"read": "bad-reply"}),
+    Scenario("stream-fault-read-deadline", STREAM | GIVE, fails={"read": "deadline"}),
+    Scenario("stream-fault-read-broken-off", STREAM | GIVE, fails={"read": "broken-off"}),
+    # The OpenAI API.
+    *(
+        Scenario(f"openai-{name}", chat(), CHAT, p=SURE[name], read=SURE[name])
+        for name in ("confident", "uncertain", "hopeless")
+    ),
+    Scenario("openai-conversation", chat(*EARLIER), CHAT, p=CONFIDENT),
+    Scenario("openai-conversation-forbidden", chat(*EARLIER, fetchwise=FORBIDDEN), CHAT),
+    Scenario("openai-model-always", chat(model="fetchwise-always"), CHAT),
+    Scenario("openai-cut-off", chat(max_tokens=2), CHAT),
+    Scenario("openai-nothing-found", chat(fetchwise=NOTHING), CHAT, p=HOPELESS),
+    Scenario("openai-fault-read", chat(), CHAT, fails={"read": "unavailable"}),
+    Scenario("openai-contradiction", chat(model="fetchwise-always", fetchwise=NEVER), CHAT),
+    Scenario("openai-stream-confident", chat(stream_options={"include_usage": True}, **STREAM), CHAT, p=CONFIDENT),
+    Scenario("openai-stream-withheld", chat(**STREAM), CHAT, p=HOPELESS, read=HOPELESS),
+    Scenario("openai-stream-must-answer", chat(fetchwise=GIVE, **STREAM), CHAT),
+    Scenario("openai-stream-conversation", chat(*EARLIER, **STREAM), CHAT),
+    Scenario("openai-stream-fault-read", chat(**STREAM), CHAT, fails={"read": "unavailable"}),
+    # Refused.
+    Scenario("overloaded", full=True),
+    Scenario("overloaded-openai", chat(), CHAT, full=True),
+    Scenario("invalid-field", {"polcy": "always"}),
+    Scenario("invalid-openai", chat(temperature="hot"), CHAT),
+)
