@@ -17,7 +17,7 @@ from app.adapters.llama_server import MODEL, embedded_model, llama_server
 from app.adapters.openai_embedder import OpenAIEmbedder
 from app.adapters.openai_reader import OpenAIReader
 from app.adapters.qdrant_edge import QdrantEdge
-from app.adapters.resilience import Resilience, ResilientEmbedder, ResilientVectors
+from app.adapters.resilience import Resilience
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.adapters.vllm_server import vllm_server
 from app.decision.artifact import Identity
@@ -85,8 +85,13 @@ def open_vectors(settings: Settings, resilience: Resilience) -> VectorStore:
     from app.adapters.qdrant import Qdrant  # noqa: PLC0415
 
     key = settings.vectors_api_key.get_secret_value() if settings.vectors_api_key else None
-    qdrant = Qdrant(settings.vectors, api_key=key, grpc=settings.vectors_grpc, timeout_s=settings.vectors_timeout_s)
-    return ResilientVectors(qdrant, resilience.link("vectors"))
+    return Qdrant(
+        settings.vectors,
+        key,
+        link=resilience.link("vectors"),
+        grpc=settings.vectors_grpc,
+        timeout_s=settings.vectors_timeout_s,
+    )
 
 
 async def open_embedder(settings: Settings, stack: AsyncExitStack, resilience: Resilience) -> Embedder:
@@ -99,6 +104,7 @@ async def open_embedder(settings: Settings, stack: AsyncExitStack, resilience: R
         embedder = OpenAIEmbedder(
             settings.embedder,
             settings.embedder_model,
+            link=resilience.link("embedder"),
             api_key=key,
             query_prefix=settings.embedder_query_prefix,
             timeout_s=settings.embedder_timeout_s,
@@ -109,9 +115,7 @@ async def open_embedder(settings: Settings, stack: AsyncExitStack, resilience: R
         )
     stack.push_async_callback(embedder.close)
     await embedder.start()
-    return (
-        ResilientEmbedder(embedder, resilience.link("embedder")) if isinstance(embedder, OpenAIEmbedder) else embedder
-    )
+    return embedder
 
 
 async def open_reader(settings: Settings, stack: AsyncExitStack, resilience: Resilience) -> Reader:

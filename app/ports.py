@@ -1,6 +1,6 @@
 """What the life of a question needs from the world: small Protocols, and the values that cross them."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -306,9 +306,5 @@ class Stages(Protocol):
         ...
 
 
-class Clock(Protocol):
-    """Seconds that only go forward, for timings."""
-
-    def __call__(self) -> float:
-        """Now."""
-        ...
+# Seconds that only go forward, for timings.
+Clock = Callable[[], float]

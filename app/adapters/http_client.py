@@ -129,20 +129,6 @@ class HttpClient:
         """What the server said, without the key."""
         return raw.replace(self._secret.encode(), b"***") if self._secret else raw
 
-    def meaning(self, refused: Refused, said: str) -> FetchwiseError:
-        """What a status means at any server; `said` is the explanation that came with it."""
-        status, wait = refused.status, refused.retry_after_s
-        message = f"{self.called} answered {status}: {said}" if said else f"{self.called} answered {status}"
-        if status in {408, 504}:
-            return UpstreamTimeout(self.upstream, message)
-        if status in {401, 403}:
-            return UpstreamUnavailable(
-                self.upstream, f"{self.called} refused the key ({status}): set {self._setting}_API_KEY"
-            )
-        if status == 429 or status >= 500:
-            return UpstreamUnavailable(self.upstream, message, retry_after_s=wait)
-        return UpstreamBadReply(self.upstream, message)
-
     def _pool(self) -> aiohttp.ClientSession:
         if self._session is None:
             if self._closed:
@@ -180,3 +166,17 @@ class HttpClient:
                 # By its type alone: the text of these may quote the request's headers, and so the key.
                 kind = type(error).__name__
                 return UpstreamBadReply(self.upstream, f"{self.called} does not speak HTTP as expected: {kind}")
+
+
+def meaning(upstream: str, refused: Refused, said: str) -> FetchwiseError:
+    """What a status means at any server; `said` is the explanation that came with it."""
+    status, called = refused.status, _CALLED[upstream]
+    message = f"{called} answered {status}: {said}" if said else f"{called} answered {status}"
+    if status in {408, 504}:
+        return UpstreamTimeout(upstream, message)
+    if status in {401, 403}:
+        setting = f"FETCHWISE_{upstream.upper()}_API_KEY"
+        return UpstreamUnavailable(upstream, f"{called} refused the key ({status}): set {setting}")
+    if status == 429 or status >= 500:
+        return UpstreamUnavailable(upstream, message, retry_after_s=refused.retry_after_s)
+    return UpstreamBadReply(upstream, message)

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.adapters.http_client import HttpClient, Refused
 from app.adapters.openai_replies import refusal
+from app.adapters.resilience import Link
 from app.errors import UpstreamBadReply, UpstreamUnavailable
 
 # Servers refuse large batches (text-embeddings-inference: more than 32 by default).
@@ -20,6 +21,7 @@ class OpenAIEmbedder:
     """Embeds on another machine; `start` asks it once, because only its vectors tell their length.
 
     `url` is the server with or without its final `/v1`. All calls share one connection pool, opened on first use.
+    Questions go through `link`; ingestion does not, so that it hears of every failure.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class OpenAIEmbedder:
         url: str,
         model: str,
         *,
+        link: Link,
         api_key: str | None = None,
         query_prefix: str = "",
         timeout_s: float = 10.0,
@@ -35,6 +38,7 @@ class OpenAIEmbedder:
         self._http = HttpClient.of_openai(
             "embedder", url, api_key=api_key, timeout_s=timeout_s, max_connections=max_connections
         )
+        self._link = link
         self._model = model
         self._query_prefix = query_prefix
         self._dimension: int | None = None
@@ -57,7 +61,7 @@ class OpenAIEmbedder:
 
     async def embed_query(self, text: str) -> Sequence[float]:
         """Embed one question after the query prefix."""
-        (vector,) = await self._embed([self._query_prefix + text])
+        (vector,) = await self._link.call(lambda: self._embed([self._query_prefix + text]))
         return vector
 
     async def embed_passages(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -69,7 +73,7 @@ class OpenAIEmbedder:
 
     async def ping(self) -> None:
         """Embed a word."""
-        await self._embed(["ping"])
+        await self._link.ping(lambda: self._embed(["ping"]))
 
     async def close(self) -> None:
         """Close the connection pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from app.adapters.http_client import HttpClient, Refused
+from app.adapters.http_client import HttpClient, Refused, meaning
 from app.decision.signals import TokenLogprobs
 from app.errors import FetchwiseError, PromptTooLong, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Generation, Token
@@ -26,7 +26,7 @@ def refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
         return UpstreamUnavailable(
             client.upstream, f"{client.called} has no such path or does not serve {model!r}: {message}"
         )
-    return client.meaning(refused, message)
+    return meaning(client.upstream, refused, message)
 
 
 def reading_refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:

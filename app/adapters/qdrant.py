@@ -1,15 +1,26 @@
-"""A Qdrant server or cluster over REST or gRPC: what it says wrong or late comes out as an error of ours."""
+"""A Qdrant server or cluster over REST or gRPC; every failure of it comes out as an error of ours.
+
+All calls go through the vendor's client, except for a search over REST, the one call that every answer with passages
+waits for: the client spends milliseconds of CPU on it, most of them in models of requests and replies.
+"""
 
 import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
+import orjson
+from grpc import StatusCode  # type: ignore[import-untyped]
+from grpc.aio import AioRpcError  # type: ignore[import-untyped]
 from qdrant_client import AsyncQdrantClient, models
+from qdrant_client.common.client_exceptions import QdrantException
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from app.adapters.qdrant_errors import translate
+from app.adapters.http_client import HttpClient, Refused, meaning
 from app.adapters.qdrant_payload import (
     PASSAGE_FIELDS,
     TERMS,
@@ -18,67 +29,73 @@ from app.adapters.qdrant_payload import (
     point_id,
     read_payload,
     terms,
+    unknown_collection,
     write_payload,
 )
-from app.adapters.qdrant_rest import QdrantSearch
-from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamUnavailable
+from app.adapters.resilience import Link
+from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Filter, Passage
 
 log = logging.getLogger(__name__)
 
-# Writing waits until the server has applied the change, which may outlast any search worth waiting for.
+# A write waits until the server has applied the change, which may take longer than a search may.
 _WRITE_TIMEOUT_S = 60.0
 _BATCH = 256
 _REST_PORT, _GRPC_PORT = 6333, 6334
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+# The HTTP status that says the same; 400 for all others.
+_STATUS = {
+    StatusCode.NOT_FOUND: 404,
+    StatusCode.DEADLINE_EXCEEDED: 408,
+    StatusCode.UNAUTHENTICATED: 401,
+    StatusCode.PERMISSION_DENIED: 403,
+    StatusCode.RESOURCE_EXHAUSTED: 429,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.INTERNAL: 500,
+    StatusCode.ABORTED: 500,
+    StatusCode.CANCELLED: 500,
+}
 
 
 class Qdrant:
-    """A Retriever and a Corpus on a server; nothing connects before the first call.
+    """A VectorStore on a server; nothing connects before the first call.
 
-    `timeout_s` bounds a whole read, connecting included. An `https` URL means TLS. A port that the URL names is
-    the gRPC port where `grpc` is set; without one the vendor's own are taken. All calls go through the vendor's
-    client, except for a search over REST.
+    `timeout_s` bounds a whole read, connecting included. An `https` URL means TLS. A port in the URL is the gRPC port
+    where `grpc` is set; without one the vendor's default is used. Searches go through `link`; ingestion does not, so
+    that it hears of every failure.
     """
 
     def __init__(
-        self,
-        url: str,
-        api_key: str | None = None,
-        *,
-        grpc: bool = False,
-        timeout_s: float = 5.0,
-        client: AsyncQdrantClient | None = None,
+        self, url: str, api_key: str | None = None, *, link: Link, grpc: bool = False, timeout_s: float = 5.0
     ) -> None:
+        parts = _server(url, api_key)
+        headers = {"api-key": api_key} if api_key else {}
+        self._link = link
         self._timeout_s = timeout_s
-        self._rest: QdrantSearch | None = None
-        if client is None:
-            parts = _server(url, api_key)
-            client = _vendors(url, parts.port, api_key, grpc=grpc, timeout_s=timeout_s)
-            if not grpc:
-                self._rest = QdrantSearch(_rest_url(parts), api_key, timeout_s=timeout_s)
-        self._client = client
+        self._http = (
+            None
+            if grpc
+            else HttpClient("vectors", _rest_url(parts), headers=headers, secret=api_key, timeout_s=timeout_s)
+        )
+        self._client = AsyncQdrantClient(
+            url=url,
+            port=_REST_PORT,
+            grpc_port=parts.port or _GRPC_PORT,
+            prefer_grpc=grpc,
+            # As a header and not as `api_key`, which would raise the vendor's own warning on http: ours is in _server.
+            headers=headers,
+            timeout=math.ceil(max(timeout_s, _WRITE_TIMEOUT_S)),
+            check_compatibility=False,
+        )
         self._closed = False
 
     async def search(
         self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
     ) -> list[Passage]:
         """Return at most `limit` passages, nearest first."""
-        if self._rest is not None:
-            return await self._rest.search(check_collection(collection), vector, limit=limit, where=where)
-        conditions: list[models.Condition] = [
-            models.FieldCondition(key=TERMS, match=models.MatchValue(value=term)) for term in terms(where or {})
-        ]
-        async with self._call(collection) as client:
-            found = await client.query_points(
-                collection,
-                query=list(vector),
-                query_filter=models.Filter(must=conditions) if conditions else None,
-                limit=limit,
-                with_payload=list(PASSAGE_FIELDS),
-                with_vectors=False,
-            )
-            return [read_payload(point.payload, point.score) for point in found.points]
+        check_collection(collection)
+        search = self._search_grpc if self._http is None else self._search_rest
+        return await self._link.call(lambda: search(collection, vector, limit, terms(where or {})))
 
     async def count(self, collection: str) -> int:
         """How many passages the collection holds."""
@@ -87,8 +104,7 @@ class Qdrant:
 
     async def ping(self) -> None:
         """Return if the server answers and takes our key."""
-        async with self._call() as client:
-            await client.get_collections()
+        await self._link.ping(self._ping)
 
     async def create(self, collection: str, *, dimension: int) -> None:
         """Make the collection if it is not there; DataError if it is there with another dimension."""
@@ -130,8 +146,51 @@ class Qdrant:
         if not self._closed:
             self._closed = True
             await self._client.close()
-            if self._rest is not None:
-                await self._rest.close()
+            if self._http is not None:
+                await self._http.close()
+
+    async def _search_rest(
+        self, collection: str, vector: Sequence[float], limit: int, conditions: Sequence[str]
+    ) -> list[Passage]:
+        assert self._http is not None
+        body: dict[str, Any] = {
+            "query": {"nearest": list(vector)},
+            "limit": limit,
+            "with_payload": PASSAGE_FIELDS,
+            "with_vector": False,
+        }
+        if conditions:
+            body["filter"] = {"must": [{"key": TERMS, "match": {"value": term}} for term in conditions]}
+        try:
+            raw = await self._http.request("POST", f"/collections/{collection}/points/query", body)
+        except Refused as refused:
+            raise _refusal(refused, _explanation(refused.body), collection) from refused
+        reply = self._http.parsed(raw)
+        try:
+            return [read_payload(point["payload"], _score(point["score"])) for point in reply["result"]["points"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _nonsense(error) from error
+
+    async def _search_grpc(
+        self, collection: str, vector: Sequence[float], limit: int, conditions: Sequence[str]
+    ) -> list[Passage]:
+        must: list[models.Condition] = [
+            models.FieldCondition(key=TERMS, match=models.MatchValue(value=term)) for term in conditions
+        ]
+        async with self._call(collection) as client:
+            found = await client.query_points(
+                collection,
+                query=list(vector),
+                query_filter=models.Filter(must=must) if must else None,
+                limit=limit,
+                with_payload=list(PASSAGE_FIELDS),
+                with_vectors=False,
+            )
+            return [read_payload(point.payload, point.score) for point in found.points]
+
+    async def _ping(self) -> None:
+        async with self._call() as client:
+            await client.get_collections()
 
     async def _dimension(self, collection: str) -> int:
         params = (await self._client.get_collection(collection)).config.params.vectors
@@ -154,7 +213,7 @@ class Qdrant:
         except FetchwiseError:
             raise
         except Exception as error:
-            raise translate(error, collection) from error
+            raise _translated(error, collection) from error
 
 
 def _server(url: str, api_key: str | None) -> SplitResult:
@@ -177,14 +236,49 @@ def _rest_url(parts: SplitResult) -> str:
     return f"{parts.scheme}://{host}:{parts.port or _REST_PORT}{parts.path.rstrip('/')}"
 
 
-def _vendors(url: str, port: int | None, api_key: str | None, *, grpc: bool, timeout_s: float) -> AsyncQdrantClient:
-    return AsyncQdrantClient(
-        url=url,
-        port=_REST_PORT,
-        grpc_port=port or _GRPC_PORT,
-        prefer_grpc=grpc,
-        # As a header and not as `api_key`, which would raise the vendor's own warning on http: ours is above.
-        headers={"api-key": api_key} if api_key else None,
-        timeout=math.ceil(max(timeout_s, _WRITE_TIMEOUT_S)),
-        check_compatibility=False,
-    )
+def _translated(error: Exception, collection: str | None) -> FetchwiseError:  # noqa: PLR0911 - one a meaning
+    """What a failure of the vendor's client, of its transport or of a reply means to us."""
+    match error:
+        case ResponseHandlingException(source=Exception() as source):
+            return _translated(source, collection)
+        case TimeoutError() | httpx.TimeoutException():
+            return UpstreamTimeout("vectors", "the vector store did not answer in time")
+        case UnexpectedResponse():
+            said = _explanation(error.content) or error.reason_phrase
+            return _refusal(Refused(error.status_code or 0, error.content, None), said, collection)
+        case AioRpcError():
+            said = f"{error.code().name} {error.details() or ''}"
+            return _refusal(Refused(_STATUS.get(error.code(), 400), b"", None), said, collection)
+        # The vendor's client raises it for one reason: the server limits our rate.
+        case QdrantException():
+            return UpstreamUnavailable("vectors", f"the vector store takes no more requests for now: {error}")
+        case httpx.TransportError():
+            return UpstreamUnavailable("vectors", f"the vector store cannot be reached: {error}")
+        # What remains is the parsing of a reply, which raises whatever the reply made it stumble on.
+        case _:
+            return _nonsense(error)
+
+
+def _refusal(refused: Refused, said: str, collection: str | None) -> FetchwiseError:
+    # A 404 without the name of the collection is some other server's.
+    if refused.status == 404 and collection and collection in said:
+        return unknown_collection(collection)
+    return meaning("vectors", refused, said)
+
+
+def _explanation(body: bytes) -> str:
+    """What the server says is wrong; empty where this is no error of Qdrant's."""
+    try:
+        return str(orjson.loads(body)["status"]["error"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _nonsense(error: Exception) -> UpstreamBadReply:
+    return UpstreamBadReply("vectors", f"the vector store answered nonsense: {type(error).__name__}: {error}")
+
+
+def _score(value: object) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise TypeError(f"a score that is no number: {value!r}")
+    return float(value)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 
-from app.adapters.breaker import Breaker
+from app.adapters.resilience import Breaker
 from app.errors import ConfigurationError, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Reader, ReaderIdentity
 

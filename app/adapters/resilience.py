@@ -1,25 +1,154 @@
-"""What stands between the gateway and a remote part: a breaker each, and a few retries where they are safe.
+"""Calls to remote parts: a circuit breaker for each part or replica, and a few retries where they are safe.
+
+closed ── `failures` of the last calls failed ──► open ── a pause ──► half-open ── the trial succeeds ──► closed
+                                                    ▲                     │
+                                                    └── the trial fails ──┘
 
 A retry is safe where the call is cheap and changes nothing (embedding, searching), or where the part did not answer;
-never after a timeout, which would double the load of a part that is too slow. Libraries for this cost a hundred
+never after a timeout, which would double the load of a part that is too slow. Libraries for this cost twenty
 microseconds and more for a call that succeeds; this costs about two.
 """
 
 import asyncio
+import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
-from app.adapters.breaker import Breaker
 from app.errors import UpstreamBadReply, UpstreamError, UpstreamUnavailable
-from app.ports import Embedder, Filter, Passage, VectorStore
+from app.ports import Clock
 
 T = TypeVar("T")
 
-# Of all calls to a part, this share may be tried again.
+logger = logging.getLogger(__name__)
+
+# An open breaker pauses longer by up to this share of `retry_s`, so that gateways do not all come back at once.
+_JITTER = 0.5
+# Of all calls to a part, this share may be retried.
 _SHARE = 0.1
 # The longest wait before the first retry; twice that before the next.
 _PAUSE_S = 0.05
+
+
+class Breaker:
+    """Opens when `failures` of the last twice as many calls have failed, for about `retry_s` seconds.
+
+    A call begins with `admit` and ends with one of `succeeded`, `failed` and `withdrawn`, with the number that `admit`
+    gave. One that began before the last change says nothing about the time after it, and is not listened to.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        failures: int,
+        retry_s: float,
+        on_change: Callable[[], None] = lambda: None,
+        clock: Clock = time.monotonic,
+        dice: random.Random | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._failures = failures
+        self._retry_s = retry_s
+        self._on_change = on_change
+        self._clock = clock
+        self._dice = dice or random.Random()  # noqa: S311 - spreading pauses, not secrets
+        # One bit a call, the newest last, 1 where it failed: nothing to do for a success after successes.
+        self._recent = 0
+        self._window = (1 << 2 * failures) - 1
+        # When to try again; None while closed.
+        self._until: float | None = None
+        self._trying = False
+        self._period = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether ordinary calls are refused: from the opening to the success of a trial."""
+        return self._until is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether the next call would be let through as a trial."""
+        return self._until is not None and not self._trying and self._clock() >= self._until
+
+    @property
+    def wait_s(self) -> float:
+        """How long until a call may be let through; 0 where it may be now, or as soon as a trial has ended."""
+        return max(0.0, self._until - self._clock()) if self._until is not None else 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Let a call begin, or raise UpstreamUnavailable at once; and take note of how it ends."""
+        period = self.admit()
+        try:
+            yield
+        except UpstreamError as error:
+            self.failed(period, error)
+            raise
+        except BaseException:
+            self.withdrawn(period)
+            raise
+        else:
+            self.succeeded(period)
+
+    def admit(self) -> int:
+        """Let a call begin, or raise UpstreamUnavailable at once."""
+        if self._until is not None:
+            if not self.due:
+                raise self.refusal()
+            self._trying = True
+        return self._period
+
+    def succeeded(self, period: int) -> None:
+        """The upstream answered as it should."""
+        if period != self._period:
+            return
+        if self._until is not None:
+            self._until, self._recent = None, 0
+            self._change()
+            logger.info("%s answers again", self._upstream)
+        elif self._recent:
+            self._recent = self._recent << 1 & self._window
+
+    def failed(self, period: int, error: UpstreamError) -> None:
+        """The upstream was late, not there, or answered nonsense."""
+        if period != self._period:
+            return
+        self._recent = (self._recent << 1 | 1) & self._window
+        if self._until is None and self._recent.bit_count() < self._failures:
+            return
+        if self._until is None:
+            logger.warning(
+                "%s is left alone for a while: %s, the last one: %s", self._upstream, self._what_happened(), error
+            )
+        self._until = self._clock() + self._retry_s * self._dice.uniform(1.0, 1.0 + _JITTER)
+        self._change()
+
+    def withdrawn(self, period: int) -> None:
+        """The call was given up, or its request was wrong: nothing was learned, and another may be the trial."""
+        if period == self._period:
+            self._trying = False
+
+    def refusal(self) -> UpstreamUnavailable:
+        """What a call is told that is not let through."""
+        wait = math.ceil(self.wait_s)
+        again = f"it is tried again in {wait} s" if wait else "it is being tried again now"
+        return UpstreamUnavailable(
+            self._upstream,
+            f"{self._upstream} is left alone: {self._what_happened()}; {again}",
+            retry_after_s=max(1, wait),
+        )
+
+    def _what_happened(self) -> str:
+        return f"{self._recent.bit_count()} of its last {2 * self._failures} calls failed"
+
+    def _change(self) -> None:
+        self._period += 1
+        self._trying = False
+        self._on_change()
 
 
 class Retries:
@@ -121,75 +250,3 @@ class Link:
         await ping()
         if self._breaker.due:
             self._breaker.succeeded(self._breaker.admit())
-
-
-class ResilientEmbedder:
-    """A remote embedder that is left alone while it fails."""
-
-    def __init__(self, embedder: Embedder, link: Link) -> None:
-        self._embedder = embedder
-        self._link = link
-
-    @property
-    def name(self) -> str:
-        """What goes into a calibrator's identity."""
-        return self._embedder.name
-
-    @property
-    def dimension(self) -> int:
-        """The length of every vector."""
-        return self._embedder.dimension
-
-    async def embed_query(self, text: str) -> Sequence[float]:
-        """Embed one question."""
-        return await self._link.call(lambda: self._embedder.embed_query(text))
-
-    async def embed_passages(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """Embed many passages: for ingestion, which is told of every failure."""
-        return await self._embedder.embed_passages(texts)
-
-    async def ping(self) -> None:
-        """Return if it can embed now."""
-        await self._link.ping(self._embedder.ping)
-
-    async def close(self) -> None:
-        """Release connections; idempotent."""
-        await self._embedder.close()
-
-
-class ResilientVectors:
-    """A remote vector store whose searches leave it alone while it fails; what ingestion does passes through."""
-
-    def __init__(self, vectors: VectorStore, link: Link) -> None:
-        self._vectors = vectors
-        self._link = link
-
-    async def search(
-        self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
-    ) -> list[Passage]:
-        """Return at most `limit` passages, nearest first."""
-        return await self._link.call(lambda: self._vectors.search(collection, vector, limit=limit, where=where))
-
-    async def count(self, collection: str) -> int:
-        """How many passages the collection holds."""
-        return await self._vectors.count(collection)
-
-    async def ping(self) -> None:
-        """Return if it can search now."""
-        await self._link.ping(self._vectors.ping)
-
-    async def close(self) -> None:
-        """Flush and release; idempotent."""
-        await self._vectors.close()
-
-    async def create(self, collection: str, *, dimension: int) -> None:
-        """Make the collection if it is not there."""
-        await self._vectors.create(collection, dimension=dimension)
-
-    async def known(self, collection: str, ids: Sequence[str]) -> set[str]:
-        """Which of these passage ids the collection already holds."""
-        return await self._vectors.known(collection, ids)
-
-    async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Store passages durably."""
-        await self._vectors.add(collection, passages, vectors)

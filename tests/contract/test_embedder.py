@@ -19,6 +19,7 @@ from app.errors import ConfigurationError, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Embedder
 from tests.fakes.embedder import FakeEmbedder
 from tests.wire.embedding_server import embedding_server
+from tests.wire.servers import direct
 
 PARIS = "Paris is the capital and most populous city of France, on the river Seine."
 HELIUM = "Helium is a chemical element, a colourless noble gas, the second lightest of all."
@@ -38,7 +39,7 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
             if request.param == "fake":
                 made = FakeEmbedder(query_prefix=query_prefix)
             elif request.param == "openai":
-                made = OpenAIEmbedder(url, "fake", query_prefix=query_prefix)
+                made = OpenAIEmbedder(url, "fake", link=direct("embedder"), query_prefix=query_prefix)
             else:
                 made = SentenceTransformerEmbedder(query_prefix=query_prefix)
             await made.start()

@@ -2,26 +2,18 @@
 
 import asyncio
 import math
-import os
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
-from qdrant_client import AsyncQdrantClient
 
-from app.adapters.qdrant import Qdrant
 from app.adapters.qdrant_edge import QdrantEdge
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
 from app.ports import Corpus, Filter, Passage, Retriever
+from tests.e2e.qdrant import QdrantProcess
 from tests.fakes.retriever import FakeRetriever
-
-# The in-memory client has no indexes, and says so whenever one is asked for.
-pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
-
-SERVER = os.environ.get("FETCHWISE_TEST_QDRANT_URL")
-KEY = os.environ.get("FETCHWISE_TEST_QDRANT_API_KEY")
 
 
 class Store(Retriever, Corpus, Protocol):
@@ -38,11 +30,8 @@ def name() -> str:
     params=[
         "fake",
         "edge",
-        "memory",
-        pytest.param(
-            "server",
-            marks=pytest.mark.skipif(SERVER is None, reason="FETCHWISE_TEST_QDRANT_URL names no Qdrant server"),
-        ),
+        pytest.param("rest", marks=pytest.mark.e2e),
+        pytest.param("grpc", marks=pytest.mark.e2e),
     ]
 )
 async def empty(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> AsyncIterator[Store]:
@@ -53,28 +42,13 @@ async def empty(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> As
             store = FakeRetriever()
         case "edge":
             store = QdrantEdge(tmp_path)
-        case "memory":
-            store = Qdrant("http://in-memory", client=AsyncQdrantClient(":memory:"))
-        case _:
-            assert SERVER is not None
-            store = Qdrant(SERVER, KEY)
+        case transport:
+            server: QdrantProcess = request.getfixturevalue("qdrant_process")
+            store = server.client(grpc=transport == "grpc")
     try:
         yield store
     finally:
         await store.close()
-        if request.param == "server":
-            await delete(name, f"{name}-2")
-
-
-async def delete(*names: str) -> None:
-    """Take collections off the server again."""
-    headers = {"api-key": KEY} if KEY else None
-    client = AsyncQdrantClient(url=SERVER, headers=headers, check_compatibility=False)
-    try:
-        for name in names:
-            await client.delete_collection(name)
-    finally:
-        await client.close()
 
 
 def at(degrees: float) -> list[float]:
@@ -213,7 +187,9 @@ async def test_round_trip(store: Store, name: str, passage: Passage) -> None:
         passage.text,
         passage.payload,
     )
-    assert [type(value) for value in back.payload.values()] == [type(value) for value in passage.payload.values()]
+    assert {key: type(value) for key, value in back.payload.items()} == {
+        key: type(value) for key, value in passage.payload.items()
+    }
     assert await store.known(name, [passage.id]) == {passage.id}
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from app.adapters.resilience import Link, Resilience
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -96,6 +98,11 @@ async def serving(reply: Reply) -> AsyncIterator[Server]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await listener.wait_closed()
+
+
+def direct(upstream: str, *, failures: int = 1000) -> Link:
+    """Calls without retries, and with a breaker that opens after so many failures."""
+    return Resilience(failures=failures, retry_s=3600.0, retries=0, at_once=1).link(upstream)
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from app.adapters.http_client import HttpClient, Refused
+from app.adapters.http_client import HttpClient, Refused, meaning
 from app.correlation import outgoing
 from app.errors import (
     ConfigurationError,
@@ -162,8 +162,7 @@ MEANINGS: dict[int, type[UpstreamError]] = {
 @pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
 def test_what_a_status_means(upstream: str, status: int) -> None:
     """Each status is the one error that fits, names the part, and says what to mend where that is the key."""
-    client = HttpClient(upstream, "http://127.0.0.1:1", headers={}, secret=None, timeout_s=1.0)
-    error = client.meaning(Refused(status, b"", None), "so it said")
+    error = meaning(upstream, Refused(status, b"", None), "so it said")
     assert isinstance(error, UpstreamError)
     assert (type(error), error.upstream) == (MEANINGS[status], upstream)
     said = f"FETCHWISE_{upstream.upper()}_API_KEY" if status in {401, 403} else "so it said"
@@ -179,7 +178,7 @@ async def test_how_long_to_leave_it_alone(server: Server, client: HttpClient, he
     server.reply = answer(429, b"", retry_after=header)
     with pytest.raises(Refused) as caught:
         await whole(client)
-    error = client.meaning(caught.value, "")
+    error = meaning(client.upstream, caught.value, "")
     assert isinstance(error, UpstreamUnavailable)
     assert error.retry_after_s == wait
 

@@ -11,6 +11,7 @@ from aiohttp import web
 from app.adapters.openai_embedder import PASSAGES_PER_REQUEST, OpenAIEmbedder
 from app.errors import UpstreamBadReply, UpstreamError, UpstreamUnavailable
 from tests.wire.embedding_server import EmbeddingServer, embedding_server, says, vectors
+from tests.wire.servers import direct
 
 KEY = "sk-very-secret"
 
@@ -23,7 +24,7 @@ async def server() -> AsyncIterator[EmbeddingServer]:
 
 @pytest.fixture
 async def embedder(server: EmbeddingServer) -> AsyncIterator[OpenAIEmbedder]:
-    client = OpenAIEmbedder(server.url, "bge", api_key=KEY)
+    client = OpenAIEmbedder(server.url, "bge", link=direct("embedder"), api_key=KEY)
     yield client
     await client.close()
 
@@ -121,7 +122,7 @@ async def test_what_is_sent(server: EmbeddingServer, embedder: OpenAIEmbedder) -
 
 async def test_a_url_with_v1_is_the_same(server: EmbeddingServer) -> None:
     """The final /v1 may be written or left out."""
-    embedder = OpenAIEmbedder(server.url + "/v1/", "bge")
+    embedder = OpenAIEmbedder(server.url + "/v1/", "bge", link=direct("embedder"))
     await embedder.start()
     await embedder.close()
     assert len(server.requests) == 1
@@ -138,3 +139,17 @@ async def test_passages_are_sent_in_bounded_requests(server: EmbeddingServer, em
     """Many passages are split over requests that every server accepts."""
     await embedder.embed_passages([f"passage {i}" for i in range(2 * PASSAGES_PER_REQUEST + 1)])
     assert [len(request["input"]) for request in server.requests] == [PASSAGES_PER_REQUEST, PASSAGES_PER_REQUEST, 1]
+
+
+async def test_questions_stop_calling_an_embedder_that_fails_and_ingestion_does_not(server: EmbeddingServer) -> None:
+    """An open breaker refuses questions; passages are embedded all the same, and a ping tells the truth."""
+    embedder = OpenAIEmbedder(server.url, "bge", link=direct("embedder", failures=1))
+    working, server.behave = server.behave, status(500, "boom")
+    with pytest.raises(UpstreamUnavailable, match="boom"):
+        await embedder.embed_query("a question")
+    server.behave = working
+    with pytest.raises(UpstreamUnavailable, match="is left alone"):
+        await embedder.embed_query("a question")
+    assert len(await embedder.embed_passages(["a", "b"])) == 2
+    await embedder.ping()
+    await embedder.close()

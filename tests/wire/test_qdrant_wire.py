@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from qdrant_client import grpc as protocol
 
 from app.adapters.qdrant import Qdrant
+from app.adapters.resilience import Link
 from app.errors import (
     ConfigurationError,
     FetchwiseError,
@@ -30,6 +31,7 @@ from tests.wire.servers import (
     answer,
     answer_json,
     cut_short,
+    direct,
     dripping,
     free_port,
     hang_up,
@@ -79,9 +81,11 @@ async def server() -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def connected(url: str, api_key: str | None = None, *, timeout_s: float = 5.0) -> AsyncIterator[Qdrant]:
+async def connected(
+    url: str, api_key: str | None = None, *, timeout_s: float = 5.0, link: Link | None = None
+) -> AsyncIterator[Qdrant]:
     """An adapter that is closed afterwards."""
-    qdrant = Qdrant(url, api_key, timeout_s=timeout_s)
+    qdrant = Qdrant(url, api_key, link=link or direct("vectors"), timeout_s=timeout_s)
     try:
         yield qdrant
     finally:
@@ -251,6 +255,23 @@ async def test_refused() -> None:
                 await call
 
 
+async def test_questions_stop_calling_a_store_that_fails_and_ingestion_does_not(server: Server) -> None:
+    """An open breaker refuses searches; whoever writes hears of every failure, and a ping of the truth."""
+    server.reply = answer_json(500, failure("boom"))
+    async with connected(server.url, link=direct("vectors", failures=1)) as qdrant:
+        with pytest.raises(UpstreamUnavailable, match="boom"):
+            await qdrant.search("docs", VECTOR, limit=1)
+        server.requests.clear()
+        with pytest.raises(UpstreamUnavailable, match="is left alone"):
+            await qdrant.search("docs", VECTOR, limit=1)
+        assert server.requests == []
+        for call in (qdrant.count("docs"), qdrant.known("docs", ["a"]), qdrant.create("docs", dimension=2)):
+            with pytest.raises(UpstreamUnavailable, match="boom"):
+                await call
+        with pytest.raises(UpstreamUnavailable, match="boom"):
+            await qdrant.ping()
+
+
 async def test_refused_collection_name(server: Server) -> None:
     """A name that no collection can have is refused before anything is sent."""
     async with connected(server.url) as qdrant:
@@ -284,7 +305,7 @@ async def test_any_json(server: Server, qdrant: Qdrant, value: object, status: i
 def test_not_a_url(url: str) -> None:
     """A setting that is no URL of a server is refused at once, not at the first question."""
     with pytest.raises(ConfigurationError, match="URL"):
-        Qdrant(url)
+        Qdrant(url, link=direct("vectors"))
 
 
 @pytest.mark.parametrize(
@@ -301,9 +322,9 @@ def test_not_a_url(url: str) -> None:
 )
 async def test_where_a_search_goes(url: str) -> None:
     """A search goes to where the vendor's client sends everything else: the same host, port and path."""
-    qdrant = Qdrant(url)
-    assert qdrant._rest is not None
-    assert qdrant._rest._http._url == qdrant._client._client.rest_uri
+    qdrant = Qdrant(url, link=direct("vectors"))
+    assert qdrant._http is not None
+    assert qdrant._http._url == qdrant._client._client.rest_uri
     await qdrant.close()
 
 
@@ -314,7 +335,7 @@ async def test_where_a_search_goes(url: str) -> None:
 async def test_key_in_the_clear(url: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A key sent to another machine without TLS is worth a warning in the log, and the key is not in it."""
     with caplog.at_level(logging.WARNING):
-        await Qdrant(url, "s3cret").close()
+        await Qdrant(url, "s3cret", link=direct("vectors")).close()
     assert ("in the clear" in caplog.text) == warned
     assert "s3cret" not in caplog.text
 
@@ -344,7 +365,7 @@ async def over_grpc(points: Points) -> AsyncIterator[Qdrant]:
     protocol.add_PointsServicer_to_server(points, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    qdrant = Qdrant(f"http://127.0.0.1:{port}", "s3cret", grpc=True)
+    qdrant = Qdrant(f"http://127.0.0.1:{port}", "s3cret", link=direct("vectors"), grpc=True)
     try:
         yield qdrant
     finally:
@@ -387,7 +408,7 @@ async def test_grpc_fault(code: grpc.StatusCode, details: str, error: type[Fetch
 
 async def test_grpc_refused() -> None:
     """Where nothing listens for gRPC, the store is unavailable."""
-    qdrant = Qdrant(f"http://127.0.0.1:{free_port()}", grpc=True)
+    qdrant = Qdrant(f"http://127.0.0.1:{free_port()}", link=direct("vectors"), grpc=True)
     try:
         with pytest.raises(UpstreamUnavailable):
             await qdrant.ping()

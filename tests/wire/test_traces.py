@@ -21,7 +21,7 @@ from app.prompts import DEFAULT
 from tests.fakes.gateway import fake_gateway
 from tests.wire.embedding_server import embedding_server
 from tests.wire.reader_server import MODEL, Dialect, reader_server
-from tests.wire.servers import Server, answer, serving
+from tests.wire.servers import Server, answer, direct, serving
 
 ASKED = "What is the capital of Zubrovia?"
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -176,7 +176,7 @@ async def test_servers_behind_are_told_the_stage(collector: Server) -> None:
     tracing = Tracing("1")
     async with tracing, reader_server(Dialect.VLLM) as reading, embedding_server() as embedding:
         reader = OpenAIReader(reading.url, MODEL, prompts=DEFAULT)
-        embedder = OpenAIEmbedder(embedding.url, "any")
+        embedder = OpenAIEmbedder(embedding.url, "any", link=direct("embedder"))
         with tracing.stage("probe"):
             await reader.generate(Prompt(ASKED), max_tokens=8)
         with tracing.stage("embed"):

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.adapters.breaker import Breaker
+from app.adapters.resilience import Breaker
 from app.errors import UpstreamTimeout, UpstreamUnavailable
 
 FAILURE = UpstreamTimeout("reader", "the reader did not answer in time")

@@ -1,14 +1,11 @@
 """Calls to remote parts: what is tried again, what never is, and how a part that fails is left alone."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from app.adapters.resilience import Link, Resilience, ResilientEmbedder, ResilientVectors
+from app.adapters.resilience import Link, Resilience
 from app.errors import UnknownCollection, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from tests.fakes.embedder import FakeEmbedder
-from tests.fakes.retriever import FakeRetriever
 
 AWHILE = 3600.0
 
@@ -134,44 +131,3 @@ async def test_a_ping_goes_past_the_breaker_and_closes_it_once_the_pause_is_over
     assert await soon.call(Part()) == "answer"
     with pytest.raises(UpstreamUnavailable, match="is left alone"):
         await later.call(Part())
-
-
-def broken(part: FakeEmbedder | FakeRetriever) -> Callable[[], None]:
-    part.fail_with = UpstreamTimeout("embedder", "late")
-    return lambda: setattr(part, "fail_with", None)
-
-
-async def test_an_embedder_is_left_alone_by_questions_and_not_by_ingestion() -> None:
-    """Ingestion must hear of every failure, and may wait."""
-    inner = FakeEmbedder()
-    embedder = ResilientEmbedder(inner, resilience(failures=1).link("embedder"))
-    assert (embedder.name, embedder.dimension) == (inner.name, inner.dimension)
-    mend = broken(inner)
-    with pytest.raises(UpstreamTimeout):
-        await embedder.embed_query("a question")
-    mend()
-    with pytest.raises(UpstreamUnavailable, match="is left alone"):
-        await embedder.embed_query("a question")
-    assert len(await embedder.embed_passages(["a", "b"])) == 2
-    await embedder.ping()
-    await embedder.close()
-    assert inner.closed
-
-
-async def test_vectors_are_left_alone_by_questions_and_not_by_ingestion() -> None:
-    """The writing side passes through."""
-    inner = FakeRetriever()
-    vectors = ResilientVectors(inner, resilience(failures=1).link("vectors"))
-    await vectors.create("docs", dimension=2)
-    mend = broken(inner)
-    with pytest.raises(UpstreamTimeout):
-        await vectors.search("docs", [1.0, 0.0], limit=1)
-    mend()
-    with pytest.raises(UpstreamUnavailable, match="is left alone"):
-        await vectors.search("docs", [1.0, 0.0], limit=1)
-    assert await vectors.known("docs", ["a"]) == set()
-    await vectors.add("docs", [], [])
-    assert await vectors.count("docs") == 0
-    await vectors.ping()
-    await vectors.close()
-    assert inner.closed

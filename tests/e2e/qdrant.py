@@ -1,0 +1,78 @@
+"""A real Qdrant server in a process of its own, which can be killed and started again on the same data."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+from app.adapters.qdrant import Qdrant
+from tests.e2e.processes import REPO, free_port
+from tests.wire.servers import direct
+
+BINARY = REPO / "build" / "qdrant" / "qdrant"
+START_S = 60
+
+
+class QdrantProcess:
+    """Stays at the same ports and on the same data from one start to the next."""
+
+    def __init__(self, folder: Path, *, api_key: str | None = None) -> None:
+        self._folder = folder
+        self._api_key = api_key
+        self._rest, self._grpc = free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it speaks REST."""
+        return f"http://127.0.0.1:{self._rest}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Where it speaks gRPC."""
+        return f"http://127.0.0.1:{self._grpc}"
+
+    def client(self, *, grpc: bool = False, timeout_s: float = 30.0) -> Qdrant:
+        """Our adapter, connected to it."""
+        url = self.grpc_url if grpc else self.url
+        return Qdrant(url, self._api_key, link=direct("vectors"), grpc=grpc, timeout_s=timeout_s)
+
+    def start(self) -> None:
+        """Start it and wait until it can serve."""
+        assert BINARY.exists(), f"no Qdrant server: `make {BINARY.relative_to(REPO)}` fetches it"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "QDRANT__SERVICE__HOST": "127.0.0.1",
+            "QDRANT__SERVICE__HTTP_PORT": str(self._rest),
+            "QDRANT__SERVICE__GRPC_PORT": str(self._grpc),
+            "QDRANT__STORAGE__STORAGE_PATH": str(self._folder / "storage"),
+            "QDRANT__STORAGE__SNAPSHOTS_PATH": str(self._folder / "snapshots"),
+            "QDRANT__TELEMETRY_DISABLED": "true",
+        }
+        if self._api_key is not None:
+            settings["QDRANT__SERVICE__API_KEY"] = self._api_key
+        log = self._folder / "qdrant.log"
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [BINARY], cwd=self._folder, env={**os.environ, **settings}, stdout=file, stderr=file
+            )
+        deadline = time.monotonic() + START_S
+        while not self._ready():
+            assert self._process.poll() is None, f"Qdrant ended: {log.read_text()[-3000:]}"
+            assert time.monotonic() < deadline, f"Qdrant was not ready in time: {log.read_text()[-3000:]}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it by kill -9, as a crash would; idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
