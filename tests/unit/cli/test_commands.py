@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from app.cli import main
@@ -46,7 +47,12 @@ def test_ask_without_a_gateway_says_how_to_start_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A refused connection is a sentence."""
-    assert run(monkeypatch, "ask", "Who?", "--url", "http://127.0.0.1:9") == 1
+
+    def refused(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(httpx, "post", refused)
+    assert run(monkeypatch, "ask", "Who?") == 1
     assert "fetchwise serve" in capsys.readouterr().err
 
 

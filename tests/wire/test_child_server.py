@@ -314,7 +314,7 @@ def test_a_killed_gateway_leaves_no_orphan(tmp_path: Path, loop: str) -> None:
         [sys.executable, "-c", GATEWAY.format(run=run), SERVER, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[2],
     )
     with gateway:
         assert gateway.stdout is not None
