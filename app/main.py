@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.telemetry import TelemetryConfig
 from prometheus_client.exposition import choose_encoder
 
 from app.adapters.artifact_store import ArtifactStore
@@ -22,19 +21,17 @@ from app.api.breakeven import told_plan
 from app.api.calibrator_survey import CalibratorsOut, survey
 from app.api.calibrators import router as calibrators_router
 from app.api.dashboard import Dashboard, State
-from app.api.description import describe
+from app.api.direct import build_app, include_direct
 from app.api.errors import install
 from app.api.feedback import router as feedback_router
 from app.api.gateway import Gateway
-from app.api.headers import SafeHeaders, let_in
-from app.api.limits import BodyLimit, Permits
+from app.api.limits import BodyLimit, Permits, Shedding
+from app.api.middleware import SafeHeaders, let_in
 from app.api.openai import chat_router, models_router
 from app.api.pages import pages
 from app.api.readiness import states
-from app.api.request_log import READING, log_requests
 from app.api.routes import busy, router
 from app.api.schemas import CalibratorState
-from app.api.shedding import Shedding
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning import Learning, open_learning
 from app.observers.decision_log import DecisionLog
@@ -51,7 +48,6 @@ from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow, traffic_window
 from app.parts import Parts, mandatory_rules, open_decision_log, open_keys, open_parts
 from app.settings import Settings
-from app.shadow import ShadowRunner
 from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_loop, watch_parts, watch_plan
 
 if TYPE_CHECKING:
@@ -119,25 +115,13 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                     async with watch_parts(gateway.pings, traffic):
                         yield
 
-    app = FastAPI(
-        title="Fetchwise",
-        description="An online RAG gateway that knows before it fetches.",
-        version=VERSION,
-        # Our own page shows it: the built-in ones load their scripts from elsewhere.
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
-        telemetry=_telemetry(tracing),
-    )
-    describe(app)
-    log_requests(app, log_questions=settings.log_questions, on_begin=tracing.began if tracing else None)
+    app = build_app(version=VERSION, lifespan=lifespan, log_questions=settings.log_questions, tracing=tracing)
     install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(Shedding, longest_wait_s=settings.queue_wait_s)
     let_in(app, settings.cors)
     app.add_middleware(SafeHeaders)
-    # First and as they are: FastAPI would wrap the routes of an included router, and search it twice for each request.
-    app.router.routes.extend([*busy.routes, *chat_router.routes, *feedback_router.routes])
+    include_direct(app, busy, chat_router, feedback_router)
     app.include_router(router)
     app.include_router(models_router)
     app.include_router(breakeven_router)
@@ -209,7 +193,13 @@ def _gateway(
             stages=tracing.stage if tracing else nullcontext,
             solicit_share=settings.solicit_share if log else 0.0,
         ),
-        permits=_permits(settings, traffic, learning.shadows),
+        permits=Permits(
+            settings.permits,
+            places=settings.queue,
+            longest_wait_s=settings.queue_wait_s,
+            metrics=traffic,
+            shadows=learning.shadows,
+        ),
         pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
         calibrator=calibrator,
         calibrators=calibrators,
@@ -223,31 +213,6 @@ def _gateway(
         max_question_chars=settings.max_question_chars,
         max_earlier_chars=settings.max_earlier_chars,
         request_timeout_s=settings.request_timeout_s,
-    )
-
-
-def _permits(settings: Settings, traffic: TrafficMetrics, shadows: ShadowRunner | None) -> Permits:
-    """Shadow runs make way for every question that takes a permit."""
-
-    def began() -> None:
-        traffic.began()
-        if shadows is not None:
-            shadows.began()
-
-    def ended() -> None:
-        traffic.ended()
-        if shadows is not None:
-            shadows.ended()
-
-    return Permits(
-        settings.permits,
-        places=settings.queue,
-        longest_wait_s=settings.queue_wait_s,
-        on_began=began,
-        on_ended=ended,
-        on_shed=traffic.shed,
-        on_queued=traffic.queued,
-        on_waited=traffic.waited,
     )
 
 
@@ -280,13 +245,3 @@ def _tracing(settings: Settings) -> "Tracing | None":
     from app.adapters.otel import Tracing  # noqa: PLC0415
 
     return Tracing(VERSION)
-
-
-def _telemetry(tracing: "Tracing | None") -> TelemetryConfig:
-    """Of what FastAPI can report by itself, the span of each question, if anything: the rest is ours to say."""
-    telemetry = TelemetryConfig(tracing=False, metrics=False, logs=False, operation_spans=False, auto_configure=False)
-    if tracing is not None:
-        telemetry |= TelemetryConfig(
-            tracing=True, tracer_provider=tracing.provider, exclude=lambda scope: scope.get("method") in READING
-        )
-    return telemetry

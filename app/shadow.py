@@ -114,7 +114,8 @@ class ShadowRunner:
             await self._wanted.wait()
             # A pause between two questions of one client is no idle moment.
             await asyncio.sleep(IDLE_S)
-            await self._idle.wait()
+            while not self._idle.is_set():
+                await self._idle.wait()
             if not self._waiting:
                 self._wanted.clear()
                 continue

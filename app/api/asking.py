@@ -11,7 +11,7 @@ from fastapi import Request, Response
 
 from app.api.auth import Caller
 from app.api.gateway import Gateway
-from app.api.request_log import CLIENT_LEFT
+from app.api.middleware import CLIENT_LEFT
 from app.api.schemas import Choices
 from app.api.streaming import AnswerStream, Rendering, StreamedAnswer
 from app.decision.policy import Ask, Policy
@@ -91,8 +91,9 @@ async def _begun(stream: AnswerStream) -> bool:
 async def _permitted(gateway: Gateway, question: Question, listener: Listener | None = None) -> DecisionRecord:
     """Work on the question under a permit, waiting in line for one if need be."""
     permits = gateway.permits
-    if not permits.take():
-        question = replace(question, waited_s=await permits.wait(question.deadline))
+    waited_s = await permits.take(question.deadline)
+    if waited_s:
+        question = replace(question, waited_s=waited_s)
     try:
         return await gateway.answerer.answer(question, listener)
     finally:

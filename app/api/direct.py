@@ -1,25 +1,37 @@
-"""Routes for busy paths: what FastAPI works out anew for each request is worked out once.
+"""The one place that adapts FastAPI: routes for busy paths, the request log around all, the OpenAPI document.
 
-An endpoint is declared and documented like any other. It may take the request, dependencies that want nothing but the
-request, and one body in JSON; it returns a response, or a model to render. The dependencies come first: what may not be
-asked is not read.
+What FastAPI works out anew for each request, a direct route works out once. Its endpoint is declared and documented
+like any other. It may take the request, dependencies that want nothing but the request, and one body in JSON; it
+returns a response, or a model to render. The dependencies come first: what may not be asked is not read.
+
+FastAPI is pinned to a minor version for what is done here; `tests/unit/api/test_direct.py` says what may go with
+another.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Depends
 from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+
+from app.api.errors import OPENAI_PREFIX
+from app.api.middleware import READING, RequestLog
+
+if TYPE_CHECKING:
+    from app.adapters.otel import Tracing
 
 _Dependency = Callable[[Request], Awaitable[object]]
 _JSON = b"application/json"
+_FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 
 
 class DirectRoute(APIRoute):
@@ -115,3 +127,65 @@ def _is_json(headers: list[tuple[bytes, bytes]]) -> bool:
             kind = value.partition(b";")[0].strip().lower()
             return kind == _JSON or (kind.startswith(b"application/") and kind.endswith(b"+json"))
     return False
+
+
+def build_app(
+    *,
+    version: str,
+    lifespan: Lifespan[FastAPI],
+    log_questions: bool,
+    tracing: "Tracing | None",
+) -> FastAPI:
+    """An application without routes, with the request log around it and an OpenAPI document that is true."""
+    app = FastAPI(
+        title="Fetchwise",
+        description="An online RAG gateway that knows before it fetches.",
+        version=version,
+        # Our own page shows it: the built-in ones load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        telemetry=_telemetry(tracing),
+    )
+    generate, stack = app.openapi, app.build_middleware_stack
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _true(generate())
+        return app.openapi_schema
+
+    def logged() -> ASGIApp:
+        # Middleware would not see the answer to an unforeseen error.
+        return RequestLog(stack(), log_questions=log_questions, on_begin=tracing.began if tracing else None)
+
+    app.openapi = described  # type: ignore[method-assign]
+    app.build_middleware_stack = logged  # type: ignore[method-assign]
+    return app
+
+
+def include_direct(app: FastAPI, *routers: APIRouter) -> None:
+    """Add routes as they are: FastAPI would wrap those of an included router, and search it twice for each request."""
+    for router in routers:
+        app.router.routes.extend(router.routes)
+
+
+def _true(document: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document without the errors that FastAPI adds by itself and that nobody ever gets."""
+    for path, operations in document["paths"].items():
+        if path.startswith(OPENAI_PREFIX):
+            # There a request that does not validate is a 400, and documented as such.
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+    for name in _FASTAPIS_OWN:
+        document["components"]["schemas"].pop(name, None)
+    return document
+
+
+def _telemetry(tracing: "Tracing | None") -> TelemetryConfig:
+    """Of what FastAPI can report by itself, the span of each question, if anything: the rest is ours to say."""
+    telemetry = TelemetryConfig(tracing=False, metrics=False, logs=False, operation_spans=False, auto_configure=False)
+    if tracing is not None:
+        telemetry |= TelemetryConfig(
+            tracing=True, tracer_provider=tracing.provider, exclude=lambda scope: scope.get("method") in READING
+        )
+    return telemetry

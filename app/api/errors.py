@@ -1,7 +1,7 @@
-"""The one table from exceptions to statuses, and the one JSON shape of every error."""
+"""The one table from exceptions to statuses, and the JSON shape of every error: ours, and OpenAI's below `/v1/`."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,7 +9,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from app.api.openai_errors import PREFIX, as_openai
 from app.errors import (
     BadRequest,
     ContradictoryRequest,
@@ -58,6 +57,16 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
 )
 RETRY_AFTER_S = 1
 _HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+# Everything below this path speaks as OpenAI's API does, whatever is wrong.
+OPENAI_PREFIX = "/v1/"
+
+_OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+# Where OpenAI has a word of its own that programs test for; otherwise ours stands.
+_OPENAI_CODES = {
+    "unauthorised": "invalid_api_key",
+    "over_limit": "rate_limit_exceeded",
+    "prompt_too_long": "context_length_exceeded",
+}
 
 
 def problem(
@@ -70,11 +79,22 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
     """An error response in the one shape; below `/v1/`, in that of OpenAI's API."""
-    if path.startswith(PREFIX):
+    if path.startswith(OPENAI_PREFIX):
         status, body = as_openai(status, kind, message, fields or [])
     else:
         body = {"error": {"type": kind, "message": message, "fields": fields or []}}
     return JSONResponse(body, status_code=status, headers=headers)
+
+
+def as_openai(status: int, kind: str, message: str, fields: Sequence[dict[str, str]]) -> tuple[int, dict[str, Any]]:
+    """The status and the body of an error that is ours by `kind`; the first wrong field is its `param`."""
+    # There a request that does not validate is a 400.
+    status = 400 if status == 422 else status
+    kind_there = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    param = fields[0]["field"] if fields and fields[0]["field"] != "body" else None
+    return status, {
+        "error": {"message": message, "type": kind_there, "param": param, "code": _OPENAI_CODES.get(kind, kind)},
+    }
 
 
 def install(

@@ -4,18 +4,20 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import problem
 from app.errors import Overloaded
+from app.observers.prometheus import TrafficMetrics
+from app.shadow import ShadowRunner
 
 logger = logging.getLogger(__name__)
 
-TOO_BUSY = "the gateway is working on as many questions as it may, and enough are waiting: try again later"
+_TOO_BUSY = "the gateway is working on as many questions as it may, and enough are waiting: try again later"
+_ASKING = ("/answer", "/v1/chat/completions")
 # Between two lines about refused questions: a line each would be work, just when there is too much of it.
 _SAY_EVERY_S = 5.0
 
@@ -23,7 +25,7 @@ _SAY_EVERY_S = 5.0
 class Permits:
     """As many questions at once as there are permits; a few more wait in line, and the rest is refused at once.
 
-    A permit that is given back goes straight to the first in line, so that nobody who comes later can be faster.
+    The line is that of `asyncio.Semaphore`: first come, first served. Shadow runs make way for every permit taken.
     """
 
     def __init__(
@@ -32,93 +34,79 @@ class Permits:
         *,
         places: int,
         longest_wait_s: float,
-        on_began: Callable[[], None],
-        on_ended: Callable[[], None],
-        on_shed: Callable[[], None],
-        on_queued: Callable[[int], None],
-        on_waited: Callable[[float], None],
+        metrics: TrafficMetrics,
+        shadows: ShadowRunner | None = None,
     ) -> None:
-        self._retry_after_s = retry_after_s(longest_wait_s)
-        self._free = count
-        self._places = places
+        self._free = asyncio.Semaphore(count)
+        # Questions that are worked on or wait: a permit on its way from one to the next is never counted twice.
+        self._inside = 0
+        self._most = count + places
+        self._waiting = 0
         self._longest_wait_s = longest_wait_s
-        self._line: deque[asyncio.Future[bool]] = deque()
-        self._on_began = on_began
-        self._on_ended = on_ended
-        self._on_shed = on_shed
-        self._on_queued = on_queued
-        self._on_waited = on_waited
+        self._metrics = metrics
+        self._shadows = shadows
         self._refused = _Refused()
 
     @property
     def full(self) -> bool:
         """Whether the next question can only be refused."""
-        return self._free == 0 and len(self._line) >= self._places
+        return self._inside >= self._most
 
-    def take(self) -> bool:
-        """Take a permit if one is free; never waits."""
-        if self._free == 0:
-            return False
-        self._free -= 1
-        self._on_began()
-        return True
+    async def take(self, until: float | None = None) -> float:
+        """Take a permit, waiting in line at most until then on the loop's clock; the seconds that it took.
 
-    async def wait(self, until: float | None) -> float:
-        """Wait in line for a permit, at most until then on the loop's clock; the seconds that it took.
-
-        Raises Overloaded where there is no place, or where it takes too long. Whoever is cancelled leaves the line.
+        Raises Overloaded where there is no place in line, or where it takes too long.
         """
-        if len(self._line) >= self._places:
+        if self.full:
             raise self.refuse()
-        loop = asyncio.get_running_loop()
-        came = loop.time()
-        give_up = came + self._longest_wait_s
-        turn: asyncio.Future[bool] = loop.create_future()
-        self._line.append(turn)
-        self._on_queued(len(self._line))
-        timer = loop.call_at(give_up if until is None else min(give_up, until), self._too_long, turn)
-        try:
-            granted = await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled() and turn.result():
-                # It was handed over in the very moment in which nobody wanted it any more.
-                self.give_back()
-            raise
-        finally:
-            timer.cancel()
-            self._leave(turn)
-            waited = loop.time() - came
-            self._on_waited(waited)
-        if not granted:
-            raise self.refuse()
+        waited = 0.0
+        self._inside += 1
+        if self._free.locked():
+            try:
+                waited = await self._wait(until)
+            except BaseException:
+                self._inside -= 1
+                raise
+        else:
+            await self._free.acquire()
+        self._metrics.began()
+        if self._shadows is not None:
+            self._shadows.began()
         return waited
 
     def give_back(self) -> None:
         """Hand a permit on to the first in line, or keep it for the next that comes."""
-        while self._line:
-            turn = self._line.popleft()
-            self._on_queued(len(self._line))
-            if not turn.done():
-                turn.set_result(True)
-                return
-        self._free += 1
-        self._on_ended()
+        self._inside -= 1
+        self._free.release()
+        self._metrics.ended()
+        if self._shadows is not None:
+            self._shadows.ended()
 
     def refuse(self) -> Overloaded:
         """Count a question that is not taken on; what to raise for it."""
-        self._on_shed()
+        self._metrics.shed()
         self._refused.one_more()
-        return Overloaded(TOO_BUSY, retry_after_s=self._retry_after_s)
+        return Overloaded(_TOO_BUSY, retry_after_s=retry_after_s(self._longest_wait_s))
 
-    def _too_long(self, turn: "asyncio.Future[bool]") -> None:
-        self._leave(turn)
-        if not turn.done():
-            turn.set_result(False)
+    async def _wait(self, until: float | None) -> float:
+        now = asyncio.get_running_loop().time
+        came = now()
+        give_up = came + self._longest_wait_s
+        self._line(1)
+        try:
+            async with asyncio.timeout_at(give_up if until is None else min(give_up, until)):
+                await self._free.acquire()
+        except TimeoutError:
+            raise self.refuse() from None
+        finally:
+            self._line(-1)
+            waited = now() - came
+            self._metrics.waited(waited)
+        return waited
 
-    def _leave(self, turn: "asyncio.Future[bool]") -> None:
-        if turn in self._line:
-            self._line.remove(turn)
-            self._on_queued(len(self._line))
+    def _line(self, change: int) -> None:
+        self._waiting += change
+        self._metrics.queued(self._waiting)
 
 
 def retry_after_s(longest_wait_s: float) -> int:
@@ -139,6 +127,45 @@ class _Refused:
         if now >= self._silent_until:
             logger.warning("overloaded: questions refused with 429: %d", self._unsaid)
             self._unsaid, self._silent_until = 0, now + _SAY_EVERY_S
+
+
+class Shedding:
+    """Answers 429 to a question for which there is neither a permit nor a place in line, before anything is read.
+
+    The body stays unread: the server discards what still comes of it, and the connection can be used again.
+    """
+
+    def __init__(self, app: ASGIApp, *, longest_wait_s: float) -> None:
+        self._app = app
+        headers = {"retry-after": str(retry_after_s(longest_wait_s))}
+        # Rendered once, each in the shape that errors have on its path.
+        self._replies = {path: _Refusal.on(path, headers) for path in _ASKING}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request, or pass it on."""
+        refusal = self._replies.get(scope["path"]) if scope["type"] == "http" else None
+        if refusal is not None and scope["method"] == "POST":
+            permits: Permits = scope["app"].state.gateway.permits
+            if permits.full:
+                permits.refuse()
+                await refusal.send(send)
+                return
+        await self._app(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    @classmethod
+    def on(cls, path: str, headers: dict[str, str]) -> "_Refusal":
+        reply = problem(429, "overloaded", _TOO_BUSY, path=path, headers=headers)
+        return cls(reply.raw_headers, bytes(reply.body))
+
+    async def send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 429, "headers": [*self.headers]})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 class BodyLimit:

@@ -8,10 +8,11 @@ from app.api.asking import question_of, streamed, whole
 from app.api.auth import Asker
 from app.api.direct import DirectRoute
 from app.api.gateway import TheGateway
-from app.api.openai_chunks import Chunks
+from app.api.middleware import CLIENT_LEFT
 from app.api.openai_reply import (
     POLICIES,
     ChatCompletion,
+    Chunks,
     ModelOut,
     ModelsOut,
     OpenAIErrorOut,
@@ -19,7 +20,6 @@ from app.api.openai_reply import (
     headers,
 )
 from app.api.openai_request import ChatRequest, conversation
-from app.api.request_log import CLIENT_LEFT
 from app.api.schemas import Choices
 from app.correlation import asked
 from app.decision.policy import Policy

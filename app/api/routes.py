@@ -10,8 +10,8 @@ from app.api.asking import question_of, streamed, whole
 from app.api.auth import DENIALS, Asker, MayOperate
 from app.api.direct import DirectRoute
 from app.api.gateway import TheGateway
+from app.api.middleware import CLIENT_LEFT
 from app.api.readiness import states, up
-from app.api.request_log import CLIENT_LEFT
 from app.api.schemas import (
     AnswerRequest,
     ErrorOut,

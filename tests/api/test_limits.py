@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.openai_errors import as_openai
+from app.api.errors import as_openai
 from app.api.schemas import ErrorOut
 from tests.fakes.gateway import FakeGateway
 
@@ -119,7 +119,7 @@ async def test_past_the_line_nothing_is_read_and_no_key_is_looked_at(open_keyed:
     """Whatever is sent, and by whomever, gets the same refusal in the shape of its route."""
     async with open_keyed(max_in_flight=1, queue=0) as keyed:
         gateway = keyed.gateway
-        assert gateway.app.state.gateway.permits.take()
+        await gateway.app.state.gateway.permits.take()
         for content in (b"{}", b"not JSON", BODY):
             refused = await gateway.client.post(path, content=content)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")

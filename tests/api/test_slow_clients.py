@@ -92,7 +92,7 @@ async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
 
 async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
     """It is nobody's failure: the log says that the client left."""
-    with caplog.at_level(logging.INFO, logger="app.api.request_log"):
+    with caplog.at_level(logging.INFO, logger="app.api.middleware"):
         async with served(gateway) as server, server.connection() as leaving:
             leaving.send(head("/answer", len(BODY)) + BODY[:-1])
             async with asyncio.timeout(PATIENCE_S):

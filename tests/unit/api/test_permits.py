@@ -8,38 +8,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from app.api.limits import Permits, retry_after_s
 from app.errors import Overloaded
+from app.observers.prometheus import TrafficMetrics
 
 FOREVER_S = 3600.0
 
 
 class Watched:
-    """Permits, and what was told about them."""
+    """Permits, and what the metrics say about them."""
 
     def __init__(self, count: int, places: int, *, longest_wait_s: float = FOREVER_S) -> None:
-        self.held = self.shed = self.queued = 0
-        self.waits: list[float] = []
+        self._registry = CollectorRegistry()
         self.permits = Permits(
-            count,
-            places=places,
-            longest_wait_s=longest_wait_s,
-            on_began=lambda: self._hold(1),
-            on_ended=lambda: self._hold(-1),
-            on_shed=self._one_shed,
-            on_queued=self._length,
-            on_waited=self.waits.append,
+            count, places=places, longest_wait_s=longest_wait_s, metrics=TrafficMetrics(self._registry)
         )
 
-    def _hold(self, change: int) -> None:
-        self.held += change
-
-    def _one_shed(self) -> None:
-        self.shed += 1
-
-    def _length(self, length: int) -> None:
-        self.queued = length
+    def count(self, what: str) -> int:
+        """The value of a metric."""
+        return int(self._registry.get_sample_value(f"fetchwise_{what}") or 0)
 
 
 async def turns() -> None:
@@ -62,18 +51,15 @@ class Schedule:
 
     async def _ask(self, number: int) -> None:
         permits = self.watched.permits
-        if not permits.take():
-            self.waiting.append(number)
-            try:
-                await permits.wait(None)
-            except Overloaded:
-                self.waiting.remove(number)
-                self.refused.append(number)
-                return
-            except asyncio.CancelledError:
-                self.waiting.remove(number)
-                raise
+        self.waiting.append(number)
+        try:
+            await permits.take()
+        except Overloaded:
+            self.refused.append(number)
+            return
+        else:
             assert self.waiting[0] == number, "somebody was faster than one who came first"
+        finally:
             self.waiting.remove(number)
         end = self.running[number] = asyncio.Event()
         assert len(self.running) <= self.count
@@ -102,9 +88,9 @@ class Schedule:
         assert len(self.waiting) <= self.places
         # Nobody waits beside a free permit: that is what a lost one would look like.
         assert not self.waiting or len(self.running) == self.count
-        assert self.watched.held == len(self.running)
-        assert self.watched.queued == len(self.waiting)
-        assert self.watched.shed == len(self.refused)
+        assert self.watched.count("in_flight") == len(self.running)
+        assert self.watched.count("queued") == len(self.waiting)
+        assert self.watched.count("shed_total") == len(self.refused)
         assert self.watched.permits.full == (len(self.running) == self.count and len(self.waiting) == self.places)
 
 
@@ -137,8 +123,9 @@ def test_any_schedule(count: int, places: int, steps: list[tuple[str, int]]) -> 
             task.cancel()
         await asyncio.gather(*schedule.asked.values(), return_exceptions=True)
         schedule.check()
-        assert all(schedule.watched.permits.take() for _ in range(count))
-        assert not schedule.watched.permits.take()
+        for _ in range(count):
+            assert not await asyncio.wait_for(schedule.watched.permits.take(), 1)
+        assert schedule.watched.permits.full == (places == 0)
 
     asyncio.run(carried_out())
 
@@ -146,54 +133,40 @@ def test_any_schedule(count: int, places: int, steps: list[tuple[str, int]]) -> 
 async def test_a_permit_handed_to_one_who_leaves_goes_on_to_the_next() -> None:
     """Given back and cancelled in the same moment: the second in line has it, and nobody lost it."""
     watched = Watched(1, 2)
-    assert watched.permits.take()
-    first, second = (asyncio.create_task(watched.permits.wait(None)) for _ in range(2))
+    await watched.permits.take()
+    first, second = (asyncio.create_task(watched.permits.take()) for _ in range(2))
     await turns()
     watched.permits.give_back()
     first.cancel()
     await turns()
     assert first.cancelled()
     assert second.done()
-    assert (watched.held, watched.queued) == (1, 0)
-    watched.permits.give_back()
-    assert watched.held == 0
+    assert (watched.count("in_flight"), watched.count("queued")) == (1, 0)
 
 
-@pytest.mark.parametrize("until_s", [None, FOREVER_S])
-async def test_who_waits_too_long_is_refused(until_s: float | None) -> None:
-    """After the longest wait the place is free again, and the refusal is counted like any other."""
-    watched = Watched(1, 1, longest_wait_s=0.01)
-    assert watched.permits.take()
+@pytest.mark.parametrize(("longest_wait_s", "until_s"), [(0.01, None), (0.01, FOREVER_S), (FOREVER_S, 0.01)])
+async def test_who_waits_too_long_is_refused(longest_wait_s: float, until_s: float | None) -> None:
+    """After the longest wait, or at the deadline, the place is free again and the refusal is counted like any other."""
+    watched = Watched(1, 1, longest_wait_s=longest_wait_s)
+    await watched.permits.take()
     until = None if until_s is None else asyncio.get_running_loop().time() + until_s
     with pytest.raises(Overloaded):
-        await watched.permits.wait(until)
-    assert (watched.queued, watched.shed, len(watched.waits)) == (0, 1, 1)
-    assert watched.waits[0] >= 0.01
+        await watched.permits.take(until)
+    assert (watched.count("queued"), watched.count("shed_total"), watched.count("queue_wait_seconds_count")) == (
+        0,
+        1,
+        1,
+    )
     watched.permits.give_back()
-    assert watched.permits.take()
-
-
-async def test_nobody_waits_beyond_the_deadline() -> None:
-    """The time in line is part of the time that a question has."""
-    watched = Watched(1, 1)
-    assert watched.permits.take()
-    with pytest.raises(Overloaded):
-        await watched.permits.wait(asyncio.get_running_loop().time() + 0.01)
+    assert await watched.permits.take() == 0.0
 
 
 async def test_a_wait_says_how_long_it_was() -> None:
-    """It belongs to the time that the answer took."""
+    """It belongs to the time that the answer took; a free permit takes none."""
     watched = Watched(1, 1)
-    assert watched.permits.take()
+    assert await watched.permits.take() == 0.0
     asyncio.get_running_loop().call_later(0.02, watched.permits.give_back)
-    assert await watched.permits.wait(None) >= 0.02
-
-
-async def test_a_free_permit_is_taken_without_a_wait() -> None:
-    """Nothing but a count changes."""
-    watched = Watched(2, 1)
-    assert watched.permits.take()
-    assert (watched.held, watched.queued, watched.waits) == (1, 0, [])
+    assert await watched.permits.take() >= 0.02
 
 
 def test_refusals_are_said_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,13 +1,14 @@
-"""Gives every request an id, echoes it, and writes one line about each request that asks for work."""
+"""Around every request: an id, a line in the log, safe headers, and who may call from a browser."""
 
 import logging
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.correlation import Note, current
@@ -26,16 +27,20 @@ _STAGES = ("probe", "embed", "search", "read", "total")
 CLIENT_LEFT = 499
 _DEFECT = 500
 _REFUSED = 429
+_NO_STORE = (b"cache-control", b"no-store")
+_NO_SNIFF = (b"x-content-type-options", b"nosniff")
+# What replies of the OpenAI API tell about a decision.
+_DECISION = tuple(f"x-fetchwise-{what}" for what in ("id", "action", "k", "reason", "confidence"))
+# What OpenAI's client for JavaScript says about itself with every request: without leave, a browser sends none.
+_OF_OPENAI_CLIENTS = tuple(
+    f"x-stainless-{what}"
+    for what in (
+        *("lang", "package-version", "os", "arch", "runtime", "runtime-version"),
+        *("retry-count", "timeout", "helper-method", "poll-helper", "custom-poll-interval"),
+    )
+)
 # Request ids only tell requests apart: no secret hangs on them, and the system's randomness is slow to ask for.
 _dice = random.Random()  # noqa: S311
-
-
-def log_requests(app: FastAPI, *, log_questions: bool, on_begin: Callable[[Note], None] | None = None) -> None:
-    """Put the log around everything: middleware would not see the answer to an unforeseen error."""
-    inner = app.build_middleware_stack
-    app.build_middleware_stack = lambda: RequestLog(  # type: ignore[method-assign]
-        inner(), log_questions=log_questions, on_begin=on_begin
-    )
 
 
 class RequestLog:
@@ -112,3 +117,38 @@ def _decided(record: DecisionRecord) -> dict[str, Any]:
         "timings_ms": {stage: round(ms, 3) for stage, ms in zip(_STAGES, spent, strict=True) if ms is not None},
         "failure": " ".join(record.failure) if record.failure else None,
     }
+
+
+class SafeHeaders:
+    """Adds what a reply does not say itself: pages and their files have headers of their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def safe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message.get("headers", ())
+                said = {name.lower() for name, _ in headers}
+                added = [one for one in (_NO_STORE, _NO_SNIFF) if one[0] not in said]
+                message["headers"] = [*headers, *added]
+            await send(message)
+
+        await self._app(scope, receive, safe)
+
+
+def let_in(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let pages of these origins call the gateway; without any, browsers keep all others out."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id", *_OF_OPENAI_CLIENTS],
+            expose_headers=["retry-after", "x-request-id", *_DECISION],
+        )
