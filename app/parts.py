@@ -13,13 +13,12 @@ from app.adapters.child_server import ChildServer
 from app.adapters.decision_store import SqlDecisionStore
 from app.adapters.key_file import KeyFile
 from app.adapters.key_store import KeyStore, reachable_from_elsewhere
-from app.adapters.llama_server import MODEL, embedded_model, llama_server
 from app.adapters.openai_embedder import OpenAIEmbedder
 from app.adapters.openai_reader import OpenAIReader
 from app.adapters.qdrant_edge import QdrantEdge
+from app.adapters.reader_servers import MODEL, embedded_model, llama_server, vllm_server
 from app.adapters.resilience import Resilience
 from app.adapters.sentence_transformer import SentenceTransformerEmbedder
-from app.adapters.vllm_server import vllm_server
 from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError

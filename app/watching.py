@@ -8,8 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from prometheus_client import CollectorRegistry
 
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.gatekeeper import ArtifactGatekeeper
-from app.adapters.revocations import Revocations
+from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.api.readiness import Pings, watch
 from app.decision.cost import Objective
 from app.decision.forecast import Schedule

@@ -16,9 +16,9 @@ from typing import BinaryIO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.adapters.files import replace_file
 from app.decision.artifact import SCHEMA, Artifact, as_json, checksum
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
+from app.processes import replace_file
 
 _ARTIFACT = TypeAdapter(Artifact)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

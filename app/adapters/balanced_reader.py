@@ -6,13 +6,14 @@ one alone.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, fields
 
-from app.adapters.replicas import Replica, Roster, within
-from app.adapters.resilience import Resilience
-from app.errors import UpstreamBadReply, UpstreamError, UpstreamUnavailable
+from app.adapters.resilience import Breaker, Resilience
+from app.errors import ConfigurationError, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Generation, Prompt, Reader, ReaderIdentity, Token
 
 logger = logging.getLogger(__name__)
@@ -22,17 +23,77 @@ _LOAD = 1.5
 _FEW = 4
 # Shorter than a ping of all of them may take, so that one that hangs does not speak for the others.
 _PING_S = 1.5
+_IDENTIFY_S = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """One server."""
+
+    name: str
+    reader: Reader
+    breaker: Breaker
+    in_flight: int = 0
+    # Not known to be what it should be: never asked yet, or it was gone in between.
+    suspect: bool = True
+    # Why nothing is asked of it although it answers; empty where it may be asked.
+    mismatch: str = ""
+    _salted: "hashlib.blake2b" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._salted = hashlib.blake2b(self.name.encode(), digest_size=8)
+
+    def rank(self, question: str) -> bytes:
+        """Rendezvous hashing: of the replicas that may answer a question the highest does, in every process."""
+        salted = self._salted.copy()
+        salted.update(question.encode(errors="surrogatepass"))
+        return salted.digest()
+
+    def check(self) -> None:
+        """Raise UpstreamUnavailable where it is not to be asked."""
+        if self.mismatch:
+            raise UpstreamUnavailable("reader", f"{self.name} is not the reader that it was: {self.mismatch}")
+
+    def judge(self, mismatch: str) -> None:
+        """Take note of how it differs from what it should be; empty where it does not."""
+        if mismatch and mismatch != self.mismatch:
+            logger.warning("%s is left out: %s", self.name, mismatch)
+        elif self.mismatch and not mismatch:
+            logger.info("%s takes part again", self.name)
+        self.mismatch = mismatch
+        self.suspect = bool(mismatch)
+
+    async def identify(self) -> ReaderIdentity:
+        """Ask what it serves."""
+        async with _within(_IDENTIFY_S, f"{self.name} did not say in time what it serves"):
+            return await self.reader.identify()
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """Let its breaker know how a call ended."""
+        self.check()
+        with self.breaker.watching():
+            self.in_flight += 1
+            try:
+                yield
+            except UpstreamUnavailable:
+                # It may have been replaced by the time it answers again.
+                self.suspect = True
+                raise
+            finally:
+                self.in_flight -= 1
 
 
 class BalancedReader:
     """A Reader over others; their names say which of them is meant."""
 
     def __init__(self, readers: Mapping[str, Reader], resilience: Resilience) -> None:
-        self._replicas = [Replica(name, reader, resilience.breaker("reader")) for name, reader in readers.items()]
-        self._roster = Roster(self._replicas)
+        self._replicas = [_Replica(name, reader, resilience.breaker("reader")) for name, reader in readers.items()]
         self._several = len(self._replicas) > 1
         # Only where it gave no answer: one that answers nonsense has worked for it.
         self._retries = resilience.retries("reader", UpstreamUnavailable)
+        # What those who may answer have agreed on; None until one was asked.
+        self._identity: ReaderIdentity | None = None
 
     async def start(self) -> None:
         """Refuse replicas that are not the same; one that cannot be reached yet is taken up when it can be."""
@@ -42,8 +103,34 @@ class BalancedReader:
             logger.warning("no reader can be reached yet: %s", error)
 
     async def identify(self) -> ReaderIdentity:
-        """Ask all of them; those that differ from what was agreed on are left out."""
-        return await self._roster.identify()
+        """Ask all of them; one that is not what was agreed on is left out until it is.
+
+        Where none is that any more, those that are there agree anew. Where none was ever known, replicas that differ
+        are a ConfigurationError.
+        """
+        outcomes = await asyncio.gather(*(one.identify() for one in self._replicas), return_exceptions=True)
+        identities: dict[_Replica, ReaderIdentity] = {}
+        refused: dict[_Replica, ConfigurationError] = {}
+        failed: list[UpstreamError] = []
+        for replica, outcome in zip(self._replicas, outcomes, strict=True):
+            match outcome:
+                case ReaderIdentity():
+                    identities[replica] = outcome
+                case ConfigurationError():
+                    refused[replica] = outcome
+                case UpstreamError():
+                    failed.append(outcome)
+                    replica.suspect = True
+                case _:
+                    raise outcome
+        if not identities or (refused and self._identity is None):
+            raise next(iter((*refused.values(), *failed)))
+        self._identity = self._agreed(identities)
+        for replica, identity in identities.items():
+            replica.judge(_difference(identity, self._identity))
+        for replica, error in refused.items():
+            replica.judge(str(error))
+        return self._identity
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer at the question's own replica, or once more at another where that one gave no answer."""
@@ -51,10 +138,10 @@ class BalancedReader:
         replica, tried = self._choose(prompt.question), 0
         while True:
             try:
-                with self._visit(replica):
+                with replica.visit():
                     generation = await replica.reader.generate(prompt, max_tokens=max_tokens)
                     if replica.suspect:
-                        await self._roster.confirm(replica)
+                        await self._confirm(replica)
                     return generation
             except UpstreamError as error:
                 tried += 1
@@ -67,11 +154,11 @@ class BalancedReader:
         while True:
             begun = False
             try:
-                with self._visit(replica):
+                with replica.visit():
                     async with aclosing(replica.reader.stream(prompt, max_tokens=max_tokens)) as pieces:
                         async for piece in pieces:
                             if not begun and replica.suspect:
-                                await self._roster.confirm(replica)
+                                await self._confirm(replica)
                             begun = True
                             if isinstance(piece, Generation):
                                 # Given below: whoever has the whole may close this generator, which is no failure.
@@ -113,11 +200,11 @@ class BalancedReader:
         for replica in self._replicas:
             await replica.reader.close()
 
-    def _choose(self, question: str, avoid: Replica | None = None) -> Replica:
+    def _choose(self, question: str, avoid: _Replica | None = None) -> _Replica:
         """The first in the question's own order that is well and not overburdened; a failing one where all fail."""
         if not self._several:
             return self._replicas[0]
-        fit = [one for one in self._replicas if not one.stranger]
+        fit = [one for one in self._replicas if not one.mismatch]
         well = [one for one in fit if not one.breaker.open]
         able = [one for one in well if one is not avoid] or well or [one for one in fit if one.breaker.due]
         if not able:
@@ -126,17 +213,17 @@ class BalancedReader:
         ranked = sorted(able, key=lambda one: one.rank(question), reverse=True)
         return next((one for one in ranked if one.in_flight <= most), ranked[0])
 
-    def _nobody(self, fit: Sequence[Replica]) -> UpstreamUnavailable:
+    def _nobody(self, fit: Sequence[_Replica]) -> UpstreamUnavailable:
         if fit:
             return min(fit, key=lambda one: one.breaker.wait_s).breaker.refusal()
         return UpstreamUnavailable(
-            "reader", "no reader is what it was: " + "; ".join(r.stranger for r in self._replicas)
+            "reader", "no reader is what it was: " + "; ".join(one.mismatch for one in self._replicas)
         )
 
-    async def _next(self, question: str, failed: Replica, error: UpstreamError, tried: int) -> Replica:
+    async def _next(self, question: str, failed: _Replica, error: UpstreamError, tried: int) -> _Replica:
         """Where to try a question again that failed; raises the failure where it is not to be."""
         alone = not self._several
-        if (alone and (failed.breaker.open or failed.stranger)) or not self._retries.allow(error, tried):
+        if (alone and (failed.breaker.open or failed.mismatch)) or not self._retries.allow(error, tried):
             raise error
         try:
             replica = self._choose(question, avoid=failed)
@@ -146,27 +233,58 @@ class BalancedReader:
             await self._retries.pause(tried)
         return replica
 
-    @contextmanager
-    def _visit(self, replica: Replica) -> Iterator[None]:
-        """Let the replica's breaker know how a call ended."""
-        self._roster.refuse_stranger(replica)
-        with replica.breaker.watching():
-            replica.in_flight += 1
-            try:
-                yield
-            except UpstreamUnavailable:
-                # It may have been replaced by the time it answers again.
-                replica.suspect = True
-                raise
-            finally:
-                replica.in_flight -= 1
-
-    async def _ping(self, replica: Replica, *, within_s: float | None) -> None:
-        self._roster.refuse_stranger(replica)
-        async with within(within_s, "it did not answer in time"):
+    async def _ping(self, replica: _Replica, *, within_s: float | None) -> None:
+        replica.check()
+        async with _within(within_s, "it did not answer in time"):
             await replica.reader.ping()
             if replica.breaker.due:
                 # That it lists its model does not prove that it answers; one token does, and no question waits for it.
-                with self._visit(replica):
+                with replica.visit():
                     await replica.reader.generate(Prompt("ping"), max_tokens=1)
-                    await self._roster.confirm(replica)
+                    await self._confirm(replica)
+
+    async def _confirm(self, replica: _Replica) -> None:
+        """Make sure that it is what it should be, before anything that it said is passed on."""
+        if self._identity is None:
+            return
+        try:
+            replica.judge(_difference(await replica.identify(), self._identity))
+        except ConfigurationError as error:
+            replica.judge(str(error))
+        replica.check()
+
+    def _agreed(self, identities: Mapping[_Replica, ReaderIdentity]) -> ReaderIdentity:
+        if self._identity in identities.values():
+            assert self._identity is not None
+            return self._identity
+        (first, identity), *others = identities.items()
+        if self._identity is not None:
+            logger.warning("the reader is another one now: %s", _difference(identity, self._identity))
+            return identity
+        for replica, another in others:
+            difference = _difference(another, identity)
+            if difference:
+                raise ConfigurationError(
+                    f"FETCHWISE_READER: {replica.name} is not the same as {first.name}: {difference}. One calibrator "
+                    "cannot hold for both: serve the same model, in the same way, at every URL"
+                )
+        return identity
+
+
+@asynccontextmanager
+async def _within(seconds: float | None, message: str) -> AsyncIterator[None]:
+    """Turn what takes longer into UpstreamTimeout."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise UpstreamTimeout("reader", message) from error
+
+
+def _difference(one: ReaderIdentity, other: ReaderIdentity) -> str:
+    """How one differs from what it should be; empty where it does not."""
+    return "; ".join(
+        f"{part.name} is {getattr(one, part.name)!r}, not {getattr(other, part.name)!r}"
+        for part in fields(ReaderIdentity)
+        if getattr(one, part.name) != getattr(other, part.name)
+    )

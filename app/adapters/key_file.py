@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from app.adapters.files import replace_file
 from app.decision.access import Key, Scope, digest, parts, token
 from app.errors import DataError
+from app.processes import replace_file
 
 Value = StrictBool | StrictInt | StrictStr
 Name = Annotated[str, Field(min_length=1, max_length=64)]

@@ -1,7 +1,9 @@
-"""What every command shares: the application, the two consoles, and a progress bar with time left."""
+"""What commands share: the application, the two consoles, a progress bar with time left, and opening the parts."""
 
 import logging
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import typer
 from rich.console import Console
@@ -10,6 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.cli.log_lines import GatheredLines, JsonLines, TextLines
+from app.parts import Parts, open_parts
+from app.settings import Settings
 
 app = typer.Typer(
     name="fetchwise",
@@ -62,3 +66,12 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=err,
     )
+
+
+@asynccontextmanager
+async def opened_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """The parts that the settings name, with a spinner while they load; closed at the end."""
+    async with AsyncExitStack() as stack:
+        with err.status("starting the reader and the embedder…"):
+            parts = await stack.enter_async_context(open_parts(settings))
+        yield parts

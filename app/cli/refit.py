@@ -11,9 +11,8 @@ import typer
 from rich.table import Table
 
 from app.adapters.artifact_store import parse
-from app.cli.console import app, err, log_to_stderr, out, progress
+from app.cli.console import app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import seconds
-from app.cli.opening import opened_parts
 from app.cli.sources import embed
 from app.cli.sources import from_log as read_log
 from app.cli.sources import from_table as read_table

@@ -11,8 +11,7 @@ from pathlib import Path
 import httpx
 
 from app.adapters.child_server import ChildServer
-from app.adapters.llama_server import MODEL, embedded_model, llama_server
-from app.adapters.vllm_server import vllm_server
+from app.adapters.reader_servers import MODEL, embedded_model, llama_server, vllm_server
 from app.settings import Settings
 
 # Questions under way, and prompt tokens that were known from earlier prompts, by llama.cpp and by vLLM.

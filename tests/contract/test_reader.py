@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from app.adapters.balanced_reader import BalancedReader
-from app.adapters.llama_server import MODEL as EMBEDDED_MODEL
-from app.adapters.llama_server import embedded_model, llama_server
 from app.adapters.openai_reader import OpenAIReader
+from app.adapters.reader_servers import MODEL as EMBEDDED_MODEL
+from app.adapters.reader_servers import embedded_model, llama_server
 from app.adapters.resilience import Resilience
 from app.decision import signals
 from app.errors import PromptTooLong, UpstreamUnavailable

@@ -102,7 +102,11 @@ class Gateway:
         """The llama.cpp process, below its guard."""
         for pid in descendants(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"app.adapters.llama_server" in words and b"-m" in words and not any(b"child_guard" in w for w in words):
+            if (
+                b"app.adapters.reader_servers" in words
+                and b"-m" in words
+                and not any(b"child_guard" in w for w in words)
+            ):
                 return pid
         raise AssertionError(f"no reader below the gateway; its log: {self.log.read_text()[-2000:]}")
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from app import prompts
 from app.adapters.child_server import ChildServer
 from app.adapters.openai_reader import OpenAIReader
-from app.adapters.vllm_server import vllm_server
+from app.adapters.reader_servers import vllm_server
 from app.ports import Prompt
 
 MODEL = "smollm2"

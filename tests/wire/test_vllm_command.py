@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.vllm_server import vllm_server
+from app.adapters.reader_servers import vllm_server
 from app.errors import ConfigurationError, UpstreamUnavailable
 
 # Stands in for a Python with vLLM: a package of that name that prints how its server was started, and ends.

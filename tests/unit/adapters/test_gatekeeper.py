@@ -11,8 +11,7 @@ import pytest
 
 from app.adapters import gatekeeper as module
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.gatekeeper import ArtifactGatekeeper, Standing
-from app.adapters.revocations import Revocations
+from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations, Standing
 from app.decision.artifact import Artifact
 from app.decision.policy import Policy, Prices
 from app.errors import UpstreamUnavailable

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.files import replace_file
 from app.adapters.key_file import KeyFile
 from app.decision.access import Scope, digest, matching, parts
 from app.errors import DataError
+from app.processes import replace_file
 from tests.fakes.keys import make_key
 
 

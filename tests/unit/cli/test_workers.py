@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.workers import check_workers, worker
+from app.cli.serve import check_workers, worker
 from app.errors import ConfigurationError
 from app.main import Shared
 from app.settings import Settings
