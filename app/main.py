@@ -34,11 +34,10 @@ from app.api.routes import busy, router
 from app.api.schemas import CalibratorState
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning import Learning, open_learning
-from app.observers.decision_log import DecisionLog
+from app.observers.decision_log import DecisionLog, LogMetrics
 from app.observers.exposition import registries
 from app.observers.fault_metrics import FaultMetrics
 from app.observers.gate_watch import GateWatch
-from app.observers.log_metrics import LogMetrics
 from app.observers.loop_lag import LoopLag
 from app.observers.operators_view import OperatorsView
 from app.observers.planner import FixedPlan, Planner
@@ -203,8 +202,7 @@ def _gateway(
         pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
         calibrator=calibrator,
         calibrators=calibrators,
-        feedback=log,
-        audit=log.audit if log else None,
+        log=log,
         break_even=gate_watch.look,
         planner=planner,
         default_policy=settings.policy,

@@ -22,8 +22,7 @@ from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError
-from app.observers.decision_log import DecisionLog
-from app.observers.log_metrics import LogMetrics
+from app.observers.decision_log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
@@ -166,7 +165,7 @@ async def _reader_server(settings: Settings) -> ChildServer | None:
 
 
 def open_decision_store(settings: Settings) -> SqlDecisionStore | None:
-    """The decision log's database, made or migrated; None where none is kept. Blocks."""
+    """The decision log's database, made if it is new; None where none is kept. Blocks."""
     if settings.decision_log_at is None:
         return None
     return SqlDecisionStore.open(settings.decision_log_at, texts=settings.log_texts)
@@ -183,8 +182,7 @@ async def open_decision_log(settings: Settings, metrics: LogMetrics) -> AsyncIte
         store,
         capacity=settings.log_buffer,
         keep_days=settings.log_retention_days,
-        on_dropped=metrics.dropped,
-        on_feedback=metrics.feedback,
+        metrics=metrics,
     )
     log.start()
     try:

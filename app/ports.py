@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from app.decision.artifact import Identity
-from app.decision.audit import AuditRow
-from app.decision.drift import Solicited
-from app.decision.feedback import Feedback, Judged
 from app.decision.policy import Ask, Decision, Gate
-from app.decision.record import DecisionRecord, Shadow
+from app.decision.record import DecisionRecord
 from app.decision.signals import TokenLogprobs
-from app.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,57 +204,6 @@ class Observer(Protocol):
 
     def observe(self, record: DecisionRecord) -> None:
         """Take note of one finished decision."""
-        ...
-
-
-class DecisionStore(Protocol):
-    """Keeps decisions, shadow runs and feedback for good. Blocking: meant for a thread of its own."""
-
-    def write(
-        self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
-    ) -> list[Judged | BadRequest]:
-        """Store decisions and shadow runs, then feedback, each with its time (Unix seconds), as one.
-
-        Durable once this returns. What is there already is left alone, and a run whose decision is not there is
-        dropped. One outcome a feedback comes back: what it came to, or why it cannot apply. Raises LogUnavailable where
-        nothing of all this was stored.
-        """
-        ...
-
-    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        """Read what `FeedbackStream` promises."""
-        ...
-
-    def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
-        """At most `limit` decisions from that time on, the newest, each with the verdict in force."""
-        ...
-
-    def prune(self, before: float, *, limit: int) -> int:
-        """Delete up to `limit` decisions from before that time, with their feedback; says how many it were."""
-        ...
-
-    def close(self) -> None:
-        """Release connections; idempotent."""
-        ...
-
-
-class FeedbackStream(Protocol):
-    """The judgements that the drift test learns from, in the order of the log."""
-
-    async def solicited(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
-        """The next judgements, after a position, of answers that were drawn for feedback under this calibrator.
-
-        The first word on an answer counts: what was learned from it cannot be unlearned. LogUnavailable where the
-        log cannot be read.
-        """
-        ...
-
-
-class FeedbackDesk(Protocol):
-    """Takes feedback on answers that were given."""
-
-    async def give(self, feedback: Feedback) -> Judged:
-        """Keep it and say what it came to; UnknownDecision, NothingToJudge, or LogUnavailable if it was not kept."""
         ...
 
 

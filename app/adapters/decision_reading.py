@@ -1,14 +1,22 @@
-"""The decision log read back: page by page for an export, and counted for an overview."""
+"""Reads the decision log: for an export, an overview, an audit, the drift test, and a refit.
 
-from collections.abc import Iterable, Iterator
+Long results are read page by page, each page in a transaction of its own: a long transaction would keep the database
+from cleaning up behind the writers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Engine, Row, Subquery, Table, func, select, text
+from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.adapters.decision_tables import decisions, feedback
+from app.adapters.decision_schema import VERSION, decisions, feedback, shadows
+from app.decision.audit import AuditRow
+from app.decision.drift import Solicited
+from app.decision.feedback import Source
+from app.decision.policy import Action
 from app.errors import LogUnavailable
 
 PAGE = 1_000
@@ -28,34 +36,141 @@ class ActionStats:
 class Stats:
     """An overview of the log; times are Unix seconds."""
 
-    schema_version: int
+    schema_version: str
+    decisions: int
     first_at: float | None
     last_at: float | None
     # Every verdict that ever came in, the replaced ones too.
     feedback: int
     actions: tuple[ActionStats, ...]
 
-    @property
-    def decisions(self) -> int:
-        """How many there are in all."""
-        return sum(one.decisions for one in self.actions)
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One judged decision, as far as a refit can learn from it."""
+
+    # The order of its verdict among all verdicts.
+    seq: int
+    id: str
+    created_at: float
+    # None where only hashes are kept.
+    question: str | None
+    retrieval: str
+    filtered: bool
+    k: int
+    reason: str
+    retrieval_calls: int
+    calibrator: str | None
+    propensities: Mapping[str, float] | None
+    signals: Mapping[str, float]
+    read_signals: Mapping[str, float]
+    # Whether an answer below some confidence would have been withheld, and so never judged.
+    might_abstain: bool
+    # None where the answer was withheld: there was nothing to be right or wrong.
+    correct: bool | None
+    references: Sequence[str]
+    # What every action answered, by k as text, and the system that was asked; None without a shadow run.
+    outcomes: Mapping[str, Mapping[str, Any]] | None
+    identity: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The closed-book probabilities of some decisions: how many, their mean and their variance."""
+
+    count: int
+    mean: float
+    variance: float
+
+
+# Where a lesson's fields are read from; the others are columns of `decisions` with the same name.
+_ELSEWHERE = {
+    "seq": feedback.c.seq,
+    "correct": feedback.c.correct,
+    "references": feedback.c.reference_answers,
+    "might_abstain": decisions.c.abstain & decisions.c.tau_abstain.is_not(None),
+    "outcomes": shadows.c.outcomes,
+    "identity": shadows.c.identity,
+}
+_LESSON = [_ELSEWHERE[one.name] if one.name in _ELSEWHERE else decisions.c[one.name] for one in fields(Lesson)]
+
+
+class Lessons:
+    """Reads what was judged about one collection from a time on."""
+
+    def __init__(self, engine: Engine, *, collection: str, since: float) -> None:
+        self._engine = engine
+        self._wanted = (decisions.c.collection == collection, decisions.c.created_at >= since)
+
+    def span(self) -> tuple[int, int]:
+        """The numbers of the first and the last verdict in the log, for a measure of progress; zeros without any."""
+        with _reading(self._engine) as connection:
+            first, last = connection.execute(select(func.min(feedback.c.seq), func.max(feedback.c.seq))).one()
+        return int(first or 0), int(last or 0)
+
+    def read(self) -> Iterator[Lesson]:
+        """Every decision with a verdict, in the order in which the verdicts came, a page in memory at a time."""
+        reached, (_, last) = 0, self.span()
+        while True:
+            with _reading(self._engine) as connection:
+                page = [Lesson(*row) for row in connection.execute(self._page(reached, last))]
+            yield from page
+            if len(page) < PAGE:
+                return
+            reached = page[-1].seq
+
+    def latest_identity(self) -> Mapping[str, Any] | None:
+        """What the last shadow run was asked of; None where there was none."""
+        query = (
+            select(shadows.c.identity)
+            .join(decisions, decisions.c.id == shadows.c.decision_id)
+            .where(*self._wanted)
+            .order_by(shadows.c.seq.desc())
+            .limit(1)
+        )
+        with _reading(self._engine) as connection:
+            found: Mapping[str, Any] | None = connection.scalar(query)
+        return found
+
+    def shadowed(self, *, labelled: bool) -> Sample:
+        """Questions with a shadow run, by whether reference answers ever came in for them."""
+        p = decisions.c.p_closed_book
+        label = exists().where(feedback.c.decision_id == decisions.c.id, feedback.c.source == Source.REFERENCES.value)
+        query = (
+            select(func.count(), func.avg(p), func.avg(p * p))
+            .select_from(decisions.join(shadows, shadows.c.decision_id == decisions.c.id))
+            .where(*self._wanted, label if labelled else ~label)
+        )
+        with _reading(self._engine) as connection:
+            count, mean, square = connection.execute(query).one()
+        return Sample(int(count), float(mean or 0.0), max(0.0, float(square or 0.0) - float(mean or 0.0) ** 2))
+
+    def _page(self, reached: int, last: int) -> Select[Any]:
+        later = feedback.alias("later")
+        replaced = exists().where(later.c.decision_id == feedback.c.decision_id, later.c.seq > feedback.c.seq)
+        return (
+            select(*_LESSON)
+            .select_from(feedback)
+            .join(decisions, decisions.c.id == feedback.c.decision_id)
+            .outerjoin(shadows, shadows.c.decision_id == feedback.c.decision_id)
+            .where(feedback.c.seq > reached, feedback.c.seq <= last, *self._wanted, ~replaced)
+            .order_by(feedback.c.seq)
+            .limit(PAGE)
+        )
 
 
 def count(engine: Engine, since: float) -> int:
     """How many decisions there are from that time on."""
-    with reading(), engine.connect() as connection:
+    with _reading(engine) as connection:
         return int(connection.scalar(select(func.count()).where(decisions.c.created_at >= since)) or 0)
 
 
 def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[dict[str, Any]]]:
-    """Every decision from that time on, in order of arrival; `feedback` is in force, `feedback_history` is all of it.
-
-    Each page is a transaction of its own: a long one would keep the database from tidying up behind the writers.
-    """
+    """Every decision from that time on, in order of arrival, with the `feedback` in force and `feedback_history`."""
     reached = 0
     while True:
         after = select(decisions).where(decisions.c.seq > reached, decisions.c.created_at >= since)
-        with reading(), engine.connect() as connection:
+        with _reading(engine) as connection:
             page = _dicts(decisions, connection.execute(after.order_by(decisions.c.seq).limit(size)))
             if not page:
                 return
@@ -67,7 +182,7 @@ def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[di
 
 def stats(engine: Engine) -> Stats:
     """Count everything."""
-    verdicts = in_force()
+    verdicts = _in_force()
     by_action = (
         select(
             decisions.c.action,
@@ -79,20 +194,58 @@ def stats(engine: Engine) -> Stats:
         .group_by(decisions.c.action)
         .order_by(decisions.c.action)
     )
-    with reading(), engine.connect() as connection:
-        first, last_at = connection.execute(
-            select(func.min(decisions.c.created_at), func.max(decisions.c.created_at))
-        ).one()
-        return Stats(
-            schema_version=int(connection.scalar(text("SELECT version FROM schema_version")) or 0),
-            first_at=first,
-            last_at=last_at,
-            feedback=int(connection.scalar(select(func.count()).select_from(feedback)) or 0),
-            actions=tuple(ActionStats(*row) for row in connection.execute(by_action)),
+    span = select(func.count(), func.min(decisions.c.created_at), func.max(decisions.c.created_at))
+    with _reading(engine) as connection:
+        decided, first, last = connection.execute(span).one()
+        given = connection.scalar(select(func.count()).select_from(feedback)) or 0
+        actions = tuple(ActionStats(*row) for row in connection.execute(by_action))
+    return Stats(VERSION, decided, first, last, given, actions)
+
+
+def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
+    """At most `limit` decisions from that time on, newest first, each with the verdict in force."""
+    verdicts = _in_force()
+    wanted = (
+        select(decisions.c.tags, decisions.c.action, decisions.c.k, verdicts.c.correct, decisions.c.solicited)
+        .outerjoin(verdicts, verdicts.c.decision_id == decisions.c.id)
+        .where(decisions.c.created_at >= since)
+        .order_by(decisions.c.seq.desc())
+        .limit(limit)
+    )
+    with _reading(engine) as connection:
+        return [
+            AuditRow(row.tags, Action(row.action), row.k, correct=row.correct, solicited=row.solicited)
+            for row in connection.execute(wanted)
+        ]
+
+
+def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[Solicited]:
+    """Judgements of answers that were drawn for feedback under this calibrator, after a position in the log.
+
+    On PostgreSQL two workers may store judgements in another order than they number them, and one of them may be
+    passed over here. Which one has nothing to do with what it says, so the test stays valid.
+    """
+    wanted = (
+        select(feedback.c.seq, decisions.c.confidence, feedback.c.correct, feedback.c.key)
+        .join(decisions, decisions.c.id == feedback.c.decision_id)
+        .where(
+            feedback.c.seq > after,
+            # The first word on an answer counts: what the test learned from it cannot be unlearned.
+            feedback.c.replaced.is_(False),
+            decisions.c.solicited.is_(True),
+            decisions.c.calibrator == version,
+            decisions.c.confidence.is_not(None),
+            feedback.c.correct.is_not(None),
+            decisions.c.action != Action.ABSTAIN.value,
         )
+        .order_by(feedback.c.seq)
+        .limit(limit)
+    )
+    with _reading(engine) as connection:
+        return [Solicited(*row, version) for row in connection.execute(wanted)]
 
 
-def in_force() -> Subquery:
+def _in_force() -> Subquery:
     """Of each judged decision the last verdict: `decision_id` and `correct`."""
     last = select(func.max(feedback.c.seq)).group_by(feedback.c.decision_id)
     return select(feedback.c.decision_id, feedback.c.correct).where(feedback.c.seq.in_(last)).subquery()
@@ -117,9 +270,9 @@ def _joined(page: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[dic
 
 
 @contextmanager
-def reading() -> Iterator[None]:
-    """Translate what goes wrong while reading."""
+def _reading(engine: Engine) -> Iterator[Connection]:
     try:
-        yield
+        with engine.connect() as connection:
+            yield connection
     except SQLAlchemyError as error:
         raise LogUnavailable(f"the decision log cannot be read: {getattr(error, 'orig', error)}") from error

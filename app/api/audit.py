@@ -80,7 +80,7 @@ async def audit(
     limit: Annotated[int, Query(ge=1, le=200_000, description="At most so many decisions, the newest.")] = 20_000,
 ) -> AuditOut:
     """Skip, abstention and error rates by tag, with intervals: overlapping ones are no evidence of a difference."""
-    if gateway.audit is None:
+    if gateway.log is None:
         raise UnknownDecision("no decisions are kept here (FETCHWISE_DECISION_LOG=off)")
-    found = await gateway.audit(time.time() - days * _DAY_S, limit)
+    found = await gateway.log.audit(time.time() - days * _DAY_S, limit)
     return AuditOut.model_validate({"days": days, "answers": found.overall.skip.n} | asdict(found))

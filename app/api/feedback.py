@@ -110,9 +110,9 @@ async def feedback(body: FeedbackRequest, gateway: TheGateway, caller: Judge) ->
     null: they say what a shadow run of the question should have answered. With keys, each can judge what was answered
     to itself; any other id is a 404.
     """
-    if gateway.feedback is None:
+    if gateway.log is None:
         raise UnknownDecision("no decisions are kept here (FETCHWISE_DECISION_LOG=off), so none can be judged")
-    judged = await gateway.feedback.give(
+    judged = await gateway.log.give(
         Feedback(
             id=body.id,
             correct=body.correct,

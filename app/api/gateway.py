@@ -1,7 +1,7 @@
 """What the routes share: the running gateway, as the application's lifespan opened it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -12,12 +12,11 @@ from app.api.calibrator_survey import CalibratorsOut
 from app.api.limits import Permits
 from app.api.readiness import Pings
 from app.api.schemas import CalibratorState
-from app.decision.audit import Audit
 from app.decision.breakeven import BreakEven
 from app.decision.cost import Objective
 from app.decision.forecast import Plan
 from app.decision.policy import Policy
-from app.ports import FeedbackDesk
+from app.observers.decision_log import DecisionLog
 
 
 class Planning(Protocol):
@@ -44,9 +43,7 @@ class Gateway:
     # Blocks: the newest versions in the folder, at most so many.
     calibrators: Callable[[int], CalibratorsOut]
     # None where no decisions are kept.
-    feedback: FeedbackDesk | None
-    # Rates by tag from a time on, over at most so many decisions; None where no decisions are kept.
-    audit: Callable[[float, int], Awaitable[Audit]] | None
+    log: DecisionLog | None
     # Blocks: what gating cost in the last so many seconds, by default as many as the gauges look back.
     break_even: Callable[[int | None], BreakEven]
     planner: Planning

@@ -110,7 +110,7 @@ def check_keys(settings: Settings) -> None:
 
 
 def _try_decision_log(settings: Settings) -> None:
-    """Make or migrate it before anything slow is loaded; what is wrong with it is one sentence."""
+    """Make it before anything slow is loaded; what is wrong with it is one sentence."""
     store = open_decision_store(settings)
     if store is not None:
         store.close()

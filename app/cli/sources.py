@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.cli.console import err, progress
 from app.errors import ConfigurationError, FetchwiseError

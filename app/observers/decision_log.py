@@ -19,12 +19,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry, Counter
+
+from app.adapters.decision_reading import audit_rows, solicited
+from app.adapters.decision_store import SqlDecisionStore
 from app.decision.audit import Audit, audit
 from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged
+from app.decision.policy import ANSWERED
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
-from app.ports import DecisionStore
 
 logger = logging.getLogger(__name__)
 
@@ -51,25 +55,63 @@ class _Asked:
     done: "Future[Judged]"
 
 
+class LogMetrics:
+    """What operators count about the log; every label is there from the start."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._dropped = Counter(
+            "fetchwise_log_dropped", "Decisions that the log could not keep and dropped.", registry=registry
+        )
+        self._feedback = Counter(
+            "fetchwise_feedback",
+            "Verdicts on answers, by what was done; a repeated one is not counted, a changed one is.",
+            ("correct", "action"),
+            registry=registry,
+        )
+        self._shadows = Counter(
+            "fetchwise_shadow_runs",
+            "Questions drawn to be asked again at every k, by whether they were.",
+            ("end",),
+            registry=registry,
+        )
+        for end in ("done", "lost"):
+            self._shadows.labels(end)
+        for correct in ("true", "false"):
+            for action in ANSWERED.values():
+                self._feedback.labels(correct, action.value)
+
+    def dropped(self, count: int) -> None:
+        """Decisions were lost."""
+        self._dropped.inc(count)
+
+    def shadow(self, end: str) -> None:
+        """A shadow run is done, or lost."""
+        self._shadows.labels(end).inc()
+
+    def feedback(self, judged: Judged) -> None:
+        """A verdict came in; references to an abstention are none."""
+        if judged.correct is None:
+            return
+        self._feedback.labels(str(judged.correct).lower(), judged.action.value).inc()
+
+
 class DecisionLog:
     """Writes every decision it sees to a store, and takes feedback on them."""
 
     def __init__(
         self,
-        store: DecisionStore,
+        store: SqlDecisionStore,
         *,
         capacity: int,
         keep_days: int,
-        on_dropped: Callable[[int], None],
-        on_feedback: Callable[[Judged], None],
+        metrics: LogMetrics,
         pace: Pace | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._capacity = capacity
         self._keep_s = keep_days * _DAY_S
-        self._on_dropped = on_dropped
-        self._on_feedback = on_feedback
+        self._metrics = metrics
         self._pace = pace or Pace()
         self._clock = clock
         self._pending: deque[tuple[float, DecisionRecord | Shadow]] = deque()
@@ -87,25 +129,18 @@ class DecisionLog:
         """Begin to write."""
         self._writer.start()
 
-    def observe(self, record: DecisionRecord) -> None:
-        """Queue one decision, or drop it where the queue is full; the writer comes by on its own."""
-        self._queue(record)
-
-    def shadow(self, run: Shadow) -> None:
-        """Queue a shadow run behind the decision that it belongs to; kept, or dropped and counted, like that."""
-        self._queue(run)
-
-    def _queue(self, entry: DecisionRecord | Shadow) -> None:
+    def observe(self, entry: DecisionRecord | Shadow) -> None:
+        """Queue a decision, or a shadow run behind its decision; dropped and counted where the queue is full."""
         if len(self._pending) + len(self._held) < self._capacity:
             self._pending.append((self._clock(), entry))
             return
-        self._on_dropped(1)
+        self._metrics.dropped(1)
         if not self._dropping:
             self._dropping = True
             logger.warning("the decision log has fallen behind: decisions are dropped, and counted")
 
     async def give(self, feedback: Feedback) -> Judged:
-        """Keep feedback and say what it came to; see `FeedbackDesk`."""
+        """Keep feedback and say what it came to; UnknownDecision, NothingToJudge, or LogUnavailable if not kept."""
         try:
             return await self._ask(feedback)
         except UnknownDecision:
@@ -114,12 +149,12 @@ class DecisionLog:
             return await self._ask(feedback)
 
     async def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        """Read the judgements that were asked for; see `FeedbackStream`."""
-        return await asyncio.to_thread(self._store.solicited, version, after=after, limit=limit)
+        """The next judgements that were asked for under this calibrator, for the drift test."""
+        return await asyncio.to_thread(solicited, self._store.engine, version, after=after, limit=limit)
 
     async def audit(self, since: float, limit: int) -> Audit:
         """Rates by tag over the newest decisions from that time on."""
-        return await asyncio.to_thread(lambda: audit(self._store.audit_rows(since=since, limit=limit)))
+        return await asyncio.to_thread(lambda: audit(audit_rows(self._store.engine, since=since, limit=limit)))
 
     async def close(self) -> None:
         """Write what is waiting, for as long as that may take, and end the thread."""
@@ -163,7 +198,7 @@ class DecisionLog:
         for one, outcome in zip(asked, self._write(asked), strict=True):
             if isinstance(outcome, Judged):
                 if not outcome.repeated:
-                    self._on_feedback(outcome)
+                    self._metrics.feedback(outcome)
                 one.done.set_result(outcome)
             else:
                 one.done.set_exception(outcome)
@@ -179,7 +214,7 @@ class DecisionLog:
         except Exception:
             # What cannot be written now never will be, and would hold up all that follows.
             logger.exception("an unforeseen error of the decision log: %d decisions are dropped", len(self._held))
-            self._on_dropped(len(self._held))
+            self._metrics.dropped(len(self._held))
             self._held.clear()
             return [LogUnavailable("an unforeseen error of the decision log: the feedback is not kept") for _ in asked]
         if self._failing or self._dropping:
@@ -211,4 +246,4 @@ class DecisionLog:
         lost = len(self._held) + len(self._pending)
         if lost:
             logger.error("%d decisions could not be written before the end", lost)
-            self._on_dropped(lost)
+            self._metrics.dropped(lost)

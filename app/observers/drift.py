@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from app.decision.artifact import Artifact
 from app.decision.drift import DriftTest
 from app.errors import FetchwiseError
+from app.observers.decision_log import DecisionLog
 from app.observers.signal_drift import Outlook
-from app.ports import FeedbackStream
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class DriftWatch:
     """Tests the calibrator in force on the judgements that were asked for, from its first on."""
 
     def __init__(
-        self, stream: FeedbackStream, calibrator: Revocable, *, tolerance: float, delta: float, revoke: bool
+        self, log: DecisionLog, calibrator: Revocable, *, tolerance: float, delta: float, revoke: bool
     ) -> None:
-        self._stream = stream
+        self._log = log
         self._calibrator = calibrator
         self._tolerance = tolerance
         self._delta = delta
@@ -85,7 +85,7 @@ class DriftWatch:
         if version is None:
             return
         while True:
-            batch = await self._stream.solicited(version, after=self._position, limit=_AT_ONCE)
+            batch = await self._log.solicited(version, after=self._position, limit=_AT_ONCE)
             for one in batch:
                 self._test.update(one.p, correct=one.correct, key=one.key)
                 self._position = one.position

@@ -8,7 +8,7 @@ what a deterministic gate saw is what it chose to see.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.decision_lessons import Lesson, Lessons, Sample
+from app.adapters.decision_reading import Lesson, Lessons, Sample
 from app.decision.artifact import Identity
 from app.decision.labels import judge
 from app.decision.policy import ANSWERED, Reason, Retrieval
@@ -125,7 +125,7 @@ class _Sorting:
         self._table = TableBuilder(source, texts=False, identity=self._identity)
         self._single = SingleActions(clip)
         self._left: Counter[Left] = Counter()
-        self._references: dict[str, tuple[str, ...]] = {}
+        self._references: dict[str, Sequence[str]] = {}
         self._disputed: set[str] = set()
 
     def take(self, lesson: Lesson) -> None:
@@ -240,7 +240,7 @@ class _Sorting:
 _DAMAGED = "the log is damaged; delete that decision, or choose a --since after it"
 
 
-def _agree(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether two sets of reference answers can both be right: one of either answers the other."""
     return one == other or any(judge(answer, other) for answer in one) or any(judge(answer, one) for answer in other)
 

@@ -16,7 +16,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from app.adapters.decision_lessons import Lesson, Lessons  # noqa: E402
+from app.adapters.decision_reading import Lesson, Lessons  # noqa: E402
 from app.adapters.decision_store import SqlDecisionStore  # noqa: E402
 from app.decision.artifact import Calibrators  # noqa: E402
 from app.decision.calibrator import Calibrator  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 from app import shadow
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Identity
 from app.errors import ConfigurationError

@@ -11,7 +11,7 @@ import pytest
 
 from app import shadow
 from app.adapters import gatekeeper
-from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.observers import drift
 from app.refit.from_log import identities, read_log

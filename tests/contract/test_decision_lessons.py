@@ -1,40 +1,21 @@
-"""What a refit reads back of the log: shadow runs, and verdicts in force; on SQLite, and PostgreSQL if there is one."""
+"""What a refit reads back of the log: shadow runs, and verdicts in force; on SQLite and PostgreSQL."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
-from app.adapters import decision_lessons
-from app.adapters.decision_lessons import Lessons
-from app.adapters.decision_rows import Texts
+from app.adapters import decision_reading
+from app.adapters.decision_reading import Lessons
+from app.adapters.decision_schema import Texts, shadows
 from app.adapters.decision_store import SqlDecisionStore
-from app.adapters.decision_tables import shadows
 from app.decision.feedback import Feedback
 from app.decision.policy import Action, Retrieval
 from app.decision.record import DecisionRecord, Shadow, ShadowOutcome
 from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
-
-POSTGRES = os.environ.get("FETCHWISE_TEST_POSTGRES_URL")
-
-
-@pytest.fixture(params=["sqlite", *(["postgresql"] if POSTGRES else [])])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of its own."""
-    if request.param == "sqlite":
-        yield str(tmp_path / "decisions.sqlite3")
-        return
-    assert POSTGRES is not None
-    yield POSTGRES
-    store = SqlDecisionStore.open(POSTGRES)
-    with store.engine.begin() as connection:
-        connection.execute(text("DROP TABLE shadows, feedback, decisions, schema_version"))
-    store.close()
 
 
 def opened(where: str, texts: Texts = "full") -> SqlDecisionStore:
@@ -81,7 +62,7 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
     assert (one.retrieval, one.filtered, one.retrieval_calls, one.calibrator) == ("auto", False, 1, "v1")
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
     assert (one.signals, one.read_signals) == ({"seq_logprob": -0.25}, {"seq_logprob": -0.125})
-    assert (one.correct, one.references, one.might_abstain) == (True, ("she",), True)
+    assert (one.correct, one.references, one.might_abstain) == (True, ["she"], True)
     assert one.outcomes == {str(k): asdict(outcome) for k, outcome in a_shadow().outcomes.items()}
     assert one.identity is not None
     assert one.identity["reader"] == "fake-reader"
@@ -96,7 +77,7 @@ def test_the_last_word_is_read_once(store: SqlDecisionStore) -> None:
 
 def test_pages_join_without_gap_or_overlap(store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log of several pages is read whole, in order, and only what is wanted."""
-    monkeypatch.setattr(decision_lessons, "PAGE", 7)
+    monkeypatch.setattr(decision_reading, "PAGE", 7)
     records = [a_record(id=f"{n:03}", collection="demo" if n % 3 else "other") for n in range(60)]
     store.write([(float(n), one) for n, one in enumerate(records)], [])
     store.write([], [(99.0, Feedback(one.id, correct=True)) for one in records])
@@ -129,7 +110,7 @@ def test_withheld_answers_take_references_for_their_run(store: SqlDecisionStore)
     store.write([(1.0, a_record(action=Action.ABSTAIN, answer=None)), (2.0, a_shadow())], [])
     store.write([], [(3.0, Feedback("0123", references=("she",)))])
     (one,) = lessons(store).read()
-    assert (one.correct, one.references) == (None, ("she",))
+    assert (one.correct, one.references) == (None, ["she"])
     assert one.outcomes is not None
 
 

@@ -1,41 +1,38 @@
-"""What every DecisionStore promises, asked of SQLite, and of PostgreSQL if FETCHWISE_TEST_POSTGRES_URL names one."""
+"""What the decision log promises, on SQLite and on PostgreSQL."""
 
 import hashlib
 import math
 import os
-import string
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import create_engine, inspect, text
 
-from app.adapters.decision_reading import count, pages, stats
-from app.adapters.decision_rows import Texts
+from app.adapters.decision_reading import count, pages, solicited, stats
+from app.adapters.decision_schema import Texts
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Thresholds
 from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged, Source
 from app.decision.policy import Action
-from app.decision.record import Citation, DecisionRecord, Timings, Usage
-from app.errors import BadRequest, NothingToJudge, UnknownDecision
+from app.decision.record import Citation, Timings, Usage
+from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
+from tests.e2e.postgres import PostgresServer
 from tests.fakes.records import a_record
 
-POSTGRES = os.environ.get("FETCHWISE_TEST_POSTGRES_URL")
 Opener = Callable[..., SqlDecisionStore]
 
 
-@pytest.fixture(params=["sqlite", *(["postgresql"] if POSTGRES else [])])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+@pytest.fixture
+def open_store(where: str) -> Iterator[Opener]:
     """Open the same database as often as wanted, as several workers do."""
-    where = str(tmp_path / "decisions.sqlite3")
-    if request.param == "postgresql":
-        assert POSTGRES is not None
-        where = POSTGRES
     opened: list[SqlDecisionStore] = []
 
     def another(texts: Texts = "full") -> SqlDecisionStore:
@@ -43,9 +40,6 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opene
         return opened[-1]
 
     yield another
-    if opened and request.param == "postgresql":
-        with opened[0].engine.begin() as connection:
-            connection.execute(text("DROP TABLE shadows, feedback, decisions, schema_version"))
     for store in opened:
         store.close()
 
@@ -364,7 +358,7 @@ def test_judgements_that_were_asked_for_come_in_order(store: SqlDecisionStore) -
     store.write([], [(2.0, Feedback(name, correct=name != "a1", key="me")) for name in reversed(judged)])
     give(store, "a4", correct=False, key="me")
     found: list[Solicited] = []
-    while page := store.solicited("one", after=found[-1].position if found else 0, limit=2):
+    while page := solicited(store.engine, "one", after=found[-1].position if found else 0, limit=2):
         found += page
     assert [one.position for one in found] == sorted({one.position for one in found})
     assert [(one.p, one.correct, one.key, one.version) for one in found] == [
@@ -391,6 +385,25 @@ def test_stats_count_what_is_in_force(store: SqlDecisionStore) -> None:
     assert counted == {"k0": (2, 1, 0), "k1": (1, 1, 1), "abstain": (1, 0, 0)}
 
 
+def at_once(*work: Callable[[], object]) -> None:
+    """Run each in a thread of its own, all from the same moment on; what one raises is raised here."""
+    start = threading.Barrier(len(work))
+
+    def run(one: Callable[[], object]) -> None:
+        start.wait()
+        one()
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(run, one) for one in work]:
+            done.result()
+
+
+def test_workers_that_start_at_once_make_one_log(open_store: Opener) -> None:
+    """Whoever comes first makes the tables; the others find them."""
+    at_once(*[open_store] * 6)
+    assert everything(open_store()) == []
+
+
 def test_several_workers_write_at_once(open_store: Opener) -> None:
     """Four writers on one database: every row of each is there once, and so is every verdict."""
     stores = [open_store() for _ in range(4)]
@@ -400,34 +413,73 @@ def test_several_workers_write_at_once(open_store: Opener) -> None:
             record = a_record(id=f"{name}{turn}")
             store.write([(1.0, record)], [(2.0, Feedback(record.id, correct=turn % 2 == 0))])
 
-    writers = [
-        threading.Thread(target=work, args=(store, name))
-        for store, name in zip(stores, string.ascii_lowercase, strict=False)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    at_once(*[partial(work, store, name) for store, name in zip(stores, "abcd", strict=True)])
     rows = everything(stores[0])
     assert len({row["id"] for row in rows}) == len(rows) == 40
     assert all(len(row["feedback_history"]) == 1 for row in rows)
 
 
-def test_two_workers_judge_one_answer(open_store: Opener) -> None:
-    """The same verdict through two workers at once is kept once."""
+def test_two_workers_judge_the_same_answers(open_store: Opener) -> None:
+    """The same verdicts through two workers at once, in opposite order, are kept once; neither waits for the other."""
     stores = [open_store() for _ in range(2)]
-    entries: list[tuple[float, DecisionRecord]] = [(1.0, a_record(id=str(n))) for n in range(10)]
-    stores[0].write(entries, [])
-    start = threading.Barrier(2)
+    stores[0].write([(1.0, a_record(id=str(n))) for n in range(20)], [])
+    verdicts = [(2.0, Feedback(str(n), correct=True)) for n in range(20)]
+    at_once(partial(stores[0].write, [], verdicts), partial(stores[1].write, [], verdicts[::-1]))
+    assert [len(row["feedback_history"]) for row in everything(stores[0])] == [1] * 20
 
-    def work(store: SqlDecisionStore) -> None:
-        start.wait()
-        for n in range(10):
-            store.write([], [(2.0, Feedback(str(n), correct=True))])
 
-    workers = [threading.Thread(target=work, args=(store,)) for store in stores]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [len(row["feedback_history"]) for row in everything(stores[0])] == [1] * 10
+def test_two_workers_prune_at_once(open_store: Opener) -> None:
+    """Every old decision is deleted, and counted once."""
+    stores = [open_store() for _ in range(2)]
+    stores[0].write([(1.0, a_record(id=str(n))) for n in range(200)], [])
+    gone: list[int] = []
+
+    def prune(store: SqlDecisionStore) -> None:
+        while found := store.prune(5.0, limit=20):
+            gone.append(found)
+
+    at_once(*[partial(prune, store) for store in stores])
+    assert sum(gone) == 200
+    assert count(stores[0].engine, 0.0) == 0
+
+
+def test_a_database_of_another_version_is_refused(open_store: Opener) -> None:
+    """With what to do about it, and nothing is changed in it."""
+    store = open_store()
+    store.write([(1.0, a_record())], [])
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE schema_version SET version = '4'"))
+    with pytest.raises(ConfigurationError, match=r"schema version 4, .* move it away .* or name another one"):
+        open_store()
+    assert len(everything(store)) == 1
+
+
+def test_a_table_of_another_program_is_not_touched(where: str) -> None:
+    """A database with a table of that name is refused."""
+    theirs = create_engine(where if "://" in where else f"sqlite:///{where}")
+    with theirs.begin() as connection:
+        connection.execute(text("CREATE TABLE decisions (verdict TEXT)"))
+    with pytest.raises(ConfigurationError, match="not Fetchwise's"):
+        SqlDecisionStore.open(where)
+    assert inspect(theirs).get_table_names() == ["decisions"]
+    theirs.dispose()
+
+
+@pytest.mark.e2e
+def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None:
+    """While it is down nothing is kept and the log says so; then it goes on where it was, also after a crash."""
+    # Without a driver, as most servers are named: the one that is installed is taken.
+    store = SqlDecisionStore.open(postgres.database().replace("+psycopg", ""))
+    for number, how in enumerate((signal.SIGINT, signal.SIGKILL)):
+        store.write([(1.0, a_record(id=str(number)))], [])
+        postgres.stop(how)
+        try:
+            with pytest.raises(LogUnavailable, match="cannot be written"):
+                store.write([(1.0, a_record(id="lost"))], [])
+            with pytest.raises(LogUnavailable, match="cannot be read"):
+                count(store.engine, 0.0)
+        finally:
+            postgres.start()
+        assert isinstance(give(store, str(number), correct=True), Judged)
+    assert [row["id"] for row in everything(store)] == ["0", "1"]
+    store.close()

@@ -206,6 +206,6 @@ def test_the_lean_image_has_no_engine() -> None:
     """It is installed with the extras that talk and parse, none that computes."""
     steps = [install for step in STAGES["build-lean"].all("RUN") for install in pip_installs(step.command)]
     assert steps == [
-        ["--constraint", "constraints.txt", ".[ingest,otel]"],
+        ["--constraint", "constraints.txt", ".[ingest,postgres,otel]"],
         ["--no-deps", "--force-reinstall", "."],
     ]

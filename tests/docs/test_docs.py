@@ -15,10 +15,10 @@ from app.decision.cost import Tariff
 from app.decision.forecast import Plan, Schedule
 from app.errors import FetchwiseError
 from app.observers.breakeven import estimate
+from app.observers.decision_log import LogMetrics
 from app.observers.drift import DriftMetrics, Revocable
 from app.observers.fault_metrics import FaultMetrics
 from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
-from app.observers.log_metrics import LogMetrics
 from app.observers.loop_lag import LoopLag
 from app.observers.prometheus import PrometheusObserver, TrafficMetrics
 from app.observers.signal_drift import Outlook

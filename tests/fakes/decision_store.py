@@ -7,20 +7,18 @@ from typing import Any
 from sqlalchemy import select
 
 from app.adapters.decision_reading import pages
+from app.adapters.decision_schema import shadows
 from app.adapters.decision_store import SqlDecisionStore
-from app.adapters.decision_tables import shadows
-from app.decision.audit import AuditRow
-from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import BadRequest
 
 
-class FaultyStore:
+class FaultyStore(SqlDecisionStore):
     """`fail_with` is raised by every call while it is set; `gate` is waited for before each write."""
 
-    def __init__(self, inner: SqlDecisionStore) -> None:
-        self.inner = inner
+    def __init__(self, path: str) -> None:
+        super().__init__(SqlDecisionStore.open(path, busy_timeout_s=20).engine, texts="full")
         self.fail_with: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()
@@ -35,33 +33,23 @@ class FaultyStore:
         self.gate.wait()
         if self.fail_with is not None:
             raise self.fail_with
-        return self.inner.write(entries, given)
-
-    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        if self.fail_with is not None:
-            raise self.fail_with
-        return self.inner.solicited(version, after=after, limit=limit)
-
-    def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
-        if self.fail_with is not None:
-            raise self.fail_with
-        return self.inner.audit_rows(since=since, limit=limit)
+        return super().write(entries, given)
 
     def prune(self, before: float, *, limit: int) -> int:
         self.prunings.append(before)
         if self.fail_with is not None:
             raise self.fail_with
-        return self.inner.prune(before, limit=limit)
+        return super().prune(before, limit=limit)
 
     def close(self) -> None:
         self.closed = True
-        self.inner.close()
+        super().close()
 
     def rows(self) -> list[dict[str, Any]]:
         """Everything that is on disk."""
-        return [row for page in pages(self.inner.engine, 0.0) for row in page]
+        return [row for page in pages(self.engine, 0.0) for row in page]
 
     def runs(self) -> list[str]:
         """The decisions of which a shadow run is on disk."""
-        with self.inner.engine.connect() as connection:
+        with self.engine.connect() as connection:
             return list(connection.scalars(select(shadows.c.decision_id).order_by(shadows.c.seq)))

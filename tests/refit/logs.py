@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.adapters.decision_lessons import Lessons
+from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Artifact, Calibrators, Identity, Thresholds
 from app.decision.explore import explore

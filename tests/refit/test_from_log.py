@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.decision_lessons import Lesson, Lessons
+from app.adapters.decision_reading import Lesson, Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Calibrators
 from app.decision.calibrator import Calibrator

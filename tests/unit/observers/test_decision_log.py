@@ -4,19 +4,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.adapters.decision_store import SqlDecisionStore
 from app.decision.feedback import Feedback, Judged, Source
 from app.decision.policy import Action
 from app.decision.record import Shadow, ShadowOutcome
 from app.errors import LogUnavailable, NothingToJudge, UnknownDecision
-from app.observers.decision_log import DecisionLog, Pace
-from app.observers.log_metrics import LogMetrics
+from app.observers.decision_log import DecisionLog, LogMetrics, Pace
 from tests.fakes.artifacts import an_identity
 from tests.fakes.decision_store import FaultyStore
 from tests.fakes.records import a_record
@@ -30,12 +28,20 @@ DOWN = LogUnavailable("the decision log cannot be written: disk full")
 
 @dataclass
 class Running:
-    """A log at work, the store behind it, and what it reported."""
+    """A log at work, the store behind it, and what it counts."""
 
     log: DecisionLog
     store: FaultyStore
-    dropped: list[int] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
+    registry: CollectorRegistry
+
+    @property
+    def dropped(self) -> float | None:
+        """How many entries were lost."""
+        return self.registry.get_sample_value("fetchwise_log_dropped_total")
+
+    def verdicts(self, correct: str) -> float | None:
+        """How many such verdicts on answers that read one passage were counted."""
+        return self.registry.get_sample_value("fetchwise_feedback_total", {"correct": correct, "action": "k1"})
 
     async def written(self, count: int) -> None:
         """Wait until that many decisions are on disk."""
@@ -61,21 +67,19 @@ def open_log(tmp_path: Path) -> Open:
     async def opened(
         pace: Pace = QUICK, *, capacity: int = 100, keep_days: int = 0, now: float = 100 * DAY
     ) -> AsyncIterator[Running]:
-        store = FaultyStore(SqlDecisionStore.open(str(tmp_path / "decisions.sqlite3"), busy_timeout_s=20))
-        dropped: list[int] = []
-        judged: list[Judged] = []
+        store = FaultyStore(str(tmp_path / "decisions.sqlite3"))
+        registry = CollectorRegistry()
         log = DecisionLog(
             store,
             capacity=capacity,
             keep_days=keep_days,
-            on_dropped=dropped.append,
-            on_feedback=judged.append,
+            metrics=LogMetrics(registry),
             pace=pace,
             clock=lambda: now,
         )
         log.start()
         try:
-            yield Running(log, store, dropped, judged)
+            yield Running(log, store, registry)
         finally:
             store.gate.set()
             await log.close()
@@ -91,7 +95,7 @@ async def test_decisions_are_written_in_order_without_being_asked(open_log: Open
         await running.written(20)
         assert [row["id"] for row in running.store.rows()] == [str(number) for number in range(20)]
         assert {row["created_at"] for row in running.store.rows()} == {100 * DAY}
-    assert running.dropped == []
+    assert running.dropped == 0
 
 
 async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) -> None:
@@ -99,9 +103,9 @@ async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) ->
     run = Shadow("a", an_identity(), {k: ShadowOutcome("Paris", {}, 40, 5, 20.0) for k in (0, 1, 5)})
     async with open_log(IDLE, capacity=2) as running:
         running.log.observe(a_record(id="a"))
-        running.log.shadow(run)
-        running.log.shadow(run)
-    assert running.dropped == [1]
+        running.log.observe(run)
+        running.log.observe(run)
+    assert running.dropped == 1
     assert running.store.runs() == ["a"]
 
 
@@ -114,7 +118,7 @@ async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None
         assert judged == Judged("a", True, Source.GIVEN, False, Action.K1)
         assert [(row["id"], bool(row["feedback"])) for row in running.store.rows()] == [("a", True), ("b", False)]
         assert running.store.writes == 1
-        assert running.judged == [judged]
+        assert running.verdicts("true") == 1
 
 
 async def test_a_repeated_verdict_is_reported_once(open_log: Open) -> None:
@@ -123,7 +127,7 @@ async def test_a_repeated_verdict_is_reported_once(open_log: Open) -> None:
         running.log.observe(a_record(id="a"))
         for correct in (True, True, False, False):
             await running.log.give(Feedback("a", correct=correct))
-        assert [judged.correct for judged in running.judged] == [True, False]
+        assert (running.verdicts("true"), running.verdicts("false")) == (1, 1)
 
 
 async def test_what_cannot_be_judged_is_said(open_log: Open) -> None:
@@ -134,7 +138,7 @@ async def test_what_cannot_be_judged_is_said(open_log: Open) -> None:
             await running.log.give(Feedback("nobody", correct=True))
         with pytest.raises(NothingToJudge, match="abstention"):
             await running.log.give(Feedback("silent", correct=True))
-        assert running.judged == []
+        assert running.verdicts("true") == 0
 
 
 async def test_a_decision_that_another_worker_is_about_to_write_is_found(open_log: Open) -> None:
@@ -155,7 +159,7 @@ async def test_a_full_queue_drops_and_counts(open_log: Open, caplog: pytest.LogC
         for number in range(30):
             running.log.observe(a_record(id=str(number)))
         # One is held by the writer, nine wait.
-        assert sum(running.dropped) == 21
+        assert running.dropped == 21
         running.store.gate.set()
         await running.written(10)
         running.log.observe(a_record(id="after"))
@@ -178,11 +182,11 @@ async def test_a_store_in_trouble_refuses_feedback_and_loses_nothing(
             with pytest.raises(LogUnavailable, match="disk full"):
                 await running.log.give(Feedback("a", correct=True))
         assert len(running.store.rows()) == 1
-        assert running.judged == []
+        assert running.verdicts("true") == 0
         running.store.fail_with = None
         assert not (await running.log.give(Feedback("a", correct=True))).repeated
         assert [row["id"] for row in running.store.rows()] == ["a", "0", "1", "2", "3", "4"]
-    assert running.dropped == []
+    assert running.dropped == 0
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(said) == 2
     assert "feedback is refused" in said[0]
@@ -214,7 +218,7 @@ async def test_an_unforeseen_error_costs_its_batch_and_no_more(
         running.log.observe(a_record(id="b"))
         await running.written(1)
         assert [row["id"] for row in running.store.rows()] == ["b"]
-    assert running.dropped == [1]
+    assert running.dropped == 1
     assert any(record.exc_info for record in caplog.records)
 
 
@@ -255,7 +259,7 @@ async def test_closing_writes_what_waits(open_log: Open) -> None:
         assert running.store.rows() == []
     assert len(running.store.rows()) == 50
     assert running.store.closed
-    assert running.dropped == []
+    assert running.dropped == 0
     with pytest.raises(LogUnavailable):
         await running.log.give(Feedback("1", correct=True))
 
@@ -268,7 +272,7 @@ async def test_closing_on_a_store_in_trouble_says_what_is_lost(
         running.store.fail_with = DOWN
         for number in range(3):
             running.log.observe(a_record(id=str(number)))
-    assert sum(running.dropped) == 3
+    assert running.dropped == 3
     assert "3 decisions could not be written" in caplog.text
 
 

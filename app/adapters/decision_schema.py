@@ -1,0 +1,240 @@
+"""The decision log's tables, and how a decision becomes a row: each column of `decisions` is one line here.
+
+Whatever a model or a caller wrote, the row can be stored.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple
+
+import orjson
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    func,
+    insert,
+    inspect,
+    select,
+)
+from sqlalchemy.types import TypeEngine
+
+from app.decision.record import DecisionRecord, Shadow, Usage
+from app.errors import ConfigurationError
+
+Texts = Literal["full", "hash"]
+
+_LARGEST = 2**63 - 1
+# Of PostgreSQL's advisory locks: held while tables are made.
+_LOCK = 0x66776C6F67
+
+
+def as_json(value: object) -> str:
+    """How the database keeps lists and mappings."""
+    return orjson.dumps(value, default=dict).decode()
+
+
+def _optional_json(value: object) -> str | None:
+    return None if value is None else as_json(value)
+
+
+def storable(text: str) -> str:
+    """The text without what a database refuses: lone surrogates, and NUL, which PostgreSQL does not take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode(errors="replace").decode()
+    return text.replace("\0", "\ufffd")
+
+
+def storable_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """The same for labels."""
+    return {storable(name): storable(value) for name, value in tags.items()}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Counts come from a server's reply: cut to the largest that a column holds.
+def _prompt(usage: Usage | None) -> int | None:
+    return min(usage.prompt_tokens, _LARGEST) if usage else None
+
+
+def _completion(usage: Usage | None) -> int | None:
+    return min(usage.completion_tokens, _LARGEST) if usage else None
+
+
+class _Field(NamedTuple):
+    """A column, and its value as the driver takes it."""
+
+    name: str
+    kind: type[TypeEngine[Any]]
+    value: Callable[[DecisionRecord], object]
+    optional: bool = False
+
+
+_FIELDS = (
+    # Whose question it was, where callers have keys.
+    _Field("key", Text, lambda one: one.key, optional=True),
+    _Field("collection", Text, lambda one: storable(one.collection)),
+    _Field("policy", Text, lambda one: one.policy.value),
+    _Field("retrieval", Text, lambda one: one.retrieval.value),
+    _Field("abstain", Boolean, lambda one: one.abstain),
+    _Field("filtered", Boolean, lambda one: one.filtered),
+    _Field("action", Text, lambda one: one.action.value),
+    _Field("k", Integer, lambda one: one.k),
+    _Field("reason", Text, lambda one: one.reason.value),
+    _Field("confidence", Double, lambda one: one.confidence, optional=True),
+    _Field("p_closed_book", Double, lambda one: one.p_closed_book, optional=True),
+    _Field("signals", JSON, lambda one: as_json(one.signals)),
+    _Field("read_signals", JSON, lambda one: as_json(one.read_signals)),
+    _Field("tau0", Double, lambda one: one.thresholds and one.thresholds.tau0, optional=True),
+    _Field("tau1", Double, lambda one: one.thresholds and one.thresholds.tau1, optional=True),
+    _Field("tau_abstain", Double, lambda one: one.tau_abstain, optional=True),
+    _Field("calibrator", Text, lambda one: one.calibrator, optional=True),
+    _Field("certified", Boolean, lambda one: one.certified),
+    _Field("schedule", Text, lambda one: one.schedule),
+    _Field("propensities", JSON, lambda one: _optional_json(one.propensities), optional=True),
+    _Field("explored", Boolean, lambda one: one.explored),
+    _Field("solicited", Boolean, lambda one: one.solicited),
+    _Field("shadowed", Boolean, lambda one: one.shadowed),
+    _Field("passages", JSON, lambda one: as_json([storable(passage.id) for passage in one.citations])),
+    _Field("retrieval_calls", Integer, lambda one: one.retrieval_calls),
+    _Field("failed_part", Text, lambda one: one.failure and one.failure[0], optional=True),
+    _Field("failure_kind", Text, lambda one: one.failure and one.failure[1], optional=True),
+    _Field("probe_prompt_tokens", BigInteger, lambda one: _prompt(one.probe_usage), optional=True),
+    _Field("probe_completion_tokens", BigInteger, lambda one: _completion(one.probe_usage), optional=True),
+    _Field("read_prompt_tokens", BigInteger, lambda one: _prompt(one.read_usage), optional=True),
+    _Field("read_completion_tokens", BigInteger, lambda one: _completion(one.read_usage), optional=True),
+    _Field("wasted_prompt_tokens", BigInteger, lambda one: _prompt(one.wasted_usage), optional=True),
+    _Field("wasted_completion_tokens", BigInteger, lambda one: _completion(one.wasted_usage), optional=True),
+    _Field("probe_ms", Double, lambda one: one.timings.probe, optional=True),
+    _Field("embed_ms", Double, lambda one: one.timings.embed, optional=True),
+    _Field("search_ms", Double, lambda one: one.timings.search, optional=True),
+    _Field("read_ms", Double, lambda one: one.timings.read, optional=True),
+    _Field("total_ms", Double, lambda one: one.timings.total),
+    _Field("tags", JSON, lambda one: as_json(storable_tags(one.tags))),
+)
+
+metadata = MetaData()
+_SEQ = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _table(name: str, *columns: Column[Any]) -> Table:
+    # AUTOINCREMENT: the number of a row that was pruned is not given to another.
+    return Table(name, metadata, Column("seq", _SEQ, primary_key=True), *columns, sqlite_autoincrement=True)
+
+
+def _about(*, unique: bool) -> Column[str]:
+    decision = ForeignKey("decisions.id", ondelete="CASCADE")
+    return Column("decision_id", Text, decision, nullable=False, unique=unique, index=not unique)
+
+
+schema_version = Table("schema_version", metadata, Column("version", Text, nullable=False))
+
+# `seq` is the order of arrival, in which the table is paged through.
+decisions = _table(
+    "decisions",
+    Column("id", Text, nullable=False, unique=True),
+    # Unix seconds.
+    Column("created_at", Double, nullable=False, index=True),
+    # The texts are NULL where only their hashes are kept.
+    Column("question", Text),
+    Column("question_sha256", Text, nullable=False),
+    Column("answer", Text),
+    Column("answer_sha256", Text),
+    *(Column(field.name, field.kind, nullable=field.optional) for field in _FIELDS),
+)
+
+# Rows are only added: the last row of a decision is in force, the others are its history.
+feedback = _table(
+    "feedback",
+    _about(unique=False),
+    Column("given_at", Double, nullable=False),
+    Column("key", Text),
+    # NULL where the answer was withheld: nothing was right or wrong, but the references label its shadow run.
+    Column("correct", Boolean),
+    Column("source", Text, nullable=False),
+    Column("reference_answers", JSON, nullable=False),
+    Column("comment", Text),
+    Column("tags", JSON, nullable=False),
+    Column("replaced", Boolean, nullable=False),
+)
+
+# What every action answered to some questions, asked again in the background.
+shadows = _table(
+    "shadows",
+    _about(unique=True),
+    Column("at", Double, nullable=False),
+    # The system that was asked, in the words of a calibrator's identity.
+    Column("identity", JSON, nullable=False),
+    # By k, as text: answer, signals, tokens and milliseconds.
+    Column("outcomes", JSON, nullable=False),
+)
+
+# Follows from the tables, so that it changes with them.
+VERSION = _sha256(
+    repr([(str(one), str(one.type), one.nullable) for table in metadata.sorted_tables for one in table.columns])
+)[:8]
+
+
+def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[object, ...]:
+    """The columns of `decisions` after `seq`, in order; with `hash` the texts leave only their SHA-256."""
+    question = storable(record.question)
+    answer = None if record.answer is None else storable(record.answer)
+    kept = texts == "full"
+    return (
+        record.id,
+        at,
+        question if kept else None,
+        _sha256(question),
+        answer if kept else None,
+        None if answer is None else _sha256(answer),
+        *[field.value(record) for field in _FIELDS],
+    )
+
+
+def shadow_row(at: float, shadow: Shadow, texts: Texts) -> dict[str, Any]:
+    """The columns of `shadows` after `seq`; with `hash` the answers are left out, and nothing can be judged by them."""
+    return {
+        "decision_id": shadow.id,
+        "at": at,
+        "identity": asdict(shadow.identity),
+        "outcomes": {
+            str(k): asdict(outcome) | {"answer": storable(outcome.answer) if texts == "full" else None}
+            for k, outcome in shadow.outcomes.items()
+        },
+    }
+
+
+def prepare(connection: Connection) -> None:
+    """Make the tables of a new database, within the caller's transaction; ConfigurationError where it has others."""
+    if connection.dialect.name == "postgresql":
+        # Several workers may start at once. The lock ends with the transaction.
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    present = metadata.tables.keys() & set(inspect(connection).get_table_names())
+    if not present:
+        metadata.create_all(connection)
+        connection.execute(insert(schema_version).values(version=VERSION))
+        return
+    found = connection.scalar(select(schema_version.c.version)) if schema_version.name in present else None
+    if found is None:
+        raise ConfigurationError(
+            f"it has tables that are not Fetchwise's ({', '.join(sorted(present))}): name another one"
+        )
+    # Text whatever it is: another version may have numbered its schemas.
+    if str(found) != VERSION:
+        raise ConfigurationError(
+            f"its tables have schema version {found}, and this release of Fetchwise needs {VERSION}: move it away "
+            "(`fetchwise log export` of the release that wrote it reads it), or name another one"
+        )

@@ -1,0 +1,87 @@
+"""A private PostgreSQL server of Debian's package, on a Unix socket in a folder of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import create_engine
+
+INSTALLED = Path("/usr/lib/postgresql")
+START_TIMEOUT_S = 60.0
+
+
+class PostgresServer:
+    """Can be stopped, killed and started again; makes an empty database for whoever asks."""
+
+    def __init__(self, folder: Path) -> None:
+        programs = sorted(INSTALLED.glob("*/bin/initdb"))
+        assert programs, "PostgreSQL is not installed: apt-get install postgresql (make test-e2e does)"
+        self._folder = folder
+        self._bin = programs[-1].parent
+        # It refuses to run as root.
+        self._user = "postgres" if os.geteuid() == 0 else None
+        if self._user is not None:
+            shutil.chown(folder, self._user)
+        self._run("initdb", "--username=us", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str = "postgres") -> str:
+        """How a database is named in a setting."""
+        return f"postgresql+psycopg://us@/{database}?host={self._folder}"
+
+    def database(self) -> str:
+        """The URL of a new database."""
+        name = f"log_{uuid4().hex}"
+        engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        engine.dispose()
+        return self.url(name)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        # Another time zone than ours: no time in the log may depend on it.
+        options = ["-F", "-k", str(self._folder), "-c", "listen_addresses=", "-c", "timezone=Asia/Kolkata"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", "-D", self._folder / "data", *options],
+                stdout=log, stderr=log, user=self._user, cwd=self._folder,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT_S
+        ready = [self._bin / "pg_isready", "-q", "-h", self._folder]
+        while subprocess.run(ready, check=False).returncode != 0:
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline, "PostgreSQL does not start"
+            time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End it by a signal, by default in order but without waiting for clients; idempotent."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(60)
+            self._process = None
+
+    def _run(self, program: str, *options: str) -> None:
+        command = [self._bin / program, "-D", self._folder / "data", *options]
+        done = subprocess.run(command, user=self._user, cwd=self._folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server; stopped and removed at the end."""
+    # Not below pytest's folder, whose names are too long for a socket and closed to other users.
+    with tempfile.TemporaryDirectory(prefix="fetchwise-postgres-") as folder:
+        server = PostgresServer(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
