@@ -52,13 +52,16 @@ check: $(INSTALLED) ## Lint, types, layers, containers
 
 # What `make test-e2e` needs from Debian, as package:command. Services are masked first: Debian would start each, now and
 # at every boot.
-DEBIAN := curl:curl chromium:chromium npm:npm prometheus:promtool prometheus-alertmanager:amtool
-SERVICES := prometheus prometheus-alertmanager
+DEBIAN := curl:curl chromium:chromium npm:npm prometheus:promtool prometheus-alertmanager:amtool \
+  postgresql:pg_ctlcluster
+SERVICES := prometheus prometheus-alertmanager postgresql
 
 debian: ## Install the Debian packages that `make test-e2e` lacks
 	@missing=; for one in $(DEBIAN); do command -v "$${one#*:}" >/dev/null || missing="$$missing $${one%%:*}"; done; \
 	[ -z "$$missing" ] || { echo "installing$$missing"; mkdir -p /etc/systemd/system; \
 	  for service in $(SERVICES); do ln -sf /dev/null /etc/systemd/system/$$service.service; done; \
+	  mkdir -p /etc/postgresql-common; \
+	  [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf; \
 	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
 
 test-e2e: $(INSTALLED) debian $(QDRANT) ## Run whole flows against real processes (installs Debian packages it lacks)
@@ -132,7 +135,7 @@ $(SERVING): pyproject.toml constraints.txt
 
 $(INSTALLED): $(SERVING)
 	@echo "test tools"
-	@$(PIP) --editable '.[parquet,dev]' | $(FETCHED)
+	@$(PIP) --editable '.[parquet,postgres,dev]' | $(FETCHED)
 	@$(INSTALLED_SIZE)
 	@touch $@
 

@@ -6,12 +6,14 @@ run and every machine sees the same.
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from tests.e2e.postgres import PostgresServer
     from tests.e2e.qdrant import QdrantProcess
 
 settings.register_profile(
@@ -33,3 +35,21 @@ def qdrant_process(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Qdrant
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[PostgresServer]":
+    """A real PostgreSQL server; a test that stops it starts it again."""
+    from tests.e2e.postgres import postgres_server
+
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.e2e)])
+def log_at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database for a decision log, as FETCHWISE_DECISION_LOG names it."""
+    if request.param == "sqlite":
+        return str(tmp_path / "decisions.sqlite3")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.database()

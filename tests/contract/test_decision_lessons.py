@@ -18,13 +18,13 @@ from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
 
 
-def opened(where: str, texts: Texts = "full") -> SqlDecisionStore:
-    return SqlDecisionStore.open(where, texts=texts, busy_timeout_s=20)
+def opened(log_at: str, texts: Texts = "full") -> SqlDecisionStore:
+    return SqlDecisionStore.open(log_at, texts=texts, busy_timeout_s=20)
 
 
 @pytest.fixture
-def store(where: str) -> Iterator[SqlDecisionStore]:
-    one = opened(where)
+def store(log_at: str) -> Iterator[SqlDecisionStore]:
+    one = opened(log_at)
     yield one
     one.close()
 
@@ -114,9 +114,9 @@ def test_withheld_answers_take_references_for_their_run(store: SqlDecisionStore)
     assert one.outcomes is not None
 
 
-def test_with_hashes_no_answer_is_kept(where: str) -> None:
+def test_with_hashes_no_answer_is_kept(log_at: str) -> None:
     """Neither the question nor an answer of a run is in the log."""
-    store = opened(where, "hash")
+    store = opened(log_at, "hash")
     store.write([(1.0, a_record(question="Who is ill?")), (2.0, a_shadow())], [(3.0, Feedback("0123", correct=True))])
     (one,) = lessons(store).read()
     store.close()

@@ -31,12 +31,12 @@ Opener = Callable[..., SqlDecisionStore]
 
 
 @pytest.fixture
-def open_store(where: str) -> Iterator[Opener]:
+def open_store(log_at: str) -> Iterator[Opener]:
     """Open the same database as often as wanted, as several workers do."""
     opened: list[SqlDecisionStore] = []
 
     def another(texts: Texts = "full") -> SqlDecisionStore:
-        opened.append(SqlDecisionStore.open(where, texts=texts, busy_timeout_s=20))
+        opened.append(SqlDecisionStore.open(log_at, texts=texts, busy_timeout_s=20))
         return opened[-1]
 
     yield another
@@ -454,13 +454,13 @@ def test_a_database_of_another_version_is_refused(open_store: Opener) -> None:
     assert len(everything(store)) == 1
 
 
-def test_a_table_of_another_program_is_not_touched(where: str) -> None:
+def test_a_table_of_another_program_is_not_touched(log_at: str) -> None:
     """A database with a table of that name is refused."""
-    theirs = create_engine(where if "://" in where else f"sqlite:///{where}")
+    theirs = create_engine(log_at if "://" in log_at else f"sqlite:///{log_at}")
     with theirs.begin() as connection:
         connection.execute(text("CREATE TABLE decisions (verdict TEXT)"))
     with pytest.raises(ConfigurationError, match="not Fetchwise's"):
-        SqlDecisionStore.open(where)
+        SqlDecisionStore.open(log_at)
     assert inspect(theirs).get_table_names() == ["decisions"]
     theirs.dispose()
 
