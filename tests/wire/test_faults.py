@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,13 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "nothing inside": (faults.shaped({"choices": [{}], "data": [{}], "result": {"points": [{}]}}), BAD_REPLY),
     "NaN": (faults.numbers_as(b"NaN", b"logprob", b"embedding", b"score"), BAD_REPLY),
 }
+TO_BE_WAITED_FOR = {"late", "dripping"}
 UPSTREAMS = ("reader", "embedder", "vectors")
+
+
+def waiting_briefly(upstream: str) -> dict[str, float]:
+    """Settings with which a part is waited for just long enough to start."""
+    return {f"{upstream}_timeout_s": 0.25}
 
 
 @pytest.fixture
@@ -77,6 +83,27 @@ async def patient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pro
     """A gateway that never gives a part up, so that every fault is met anew."""
     async with proxied_gateway(tmp_path_factory.mktemp("gateway"), breaker_failures=1000) as gateway:
         yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def hasty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, ProxiedGateway]]:
+    """For each part, a gateway that never gives up but waits for that part for a moment only."""
+    async with AsyncExitStack() as stack:
+        yield {
+            upstream: await stack.enter_async_context(
+                proxied_gateway(tmp_path_factory.mktemp("hasty"), breaker_failures=1000, **waiting_briefly(upstream))
+            )
+            for upstream in UPSTREAMS
+        }
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def gateway(
+    request: pytest.FixtureRequest, patient: ProxiedGateway, hasty: dict[str, ProxiedGateway]
+) -> ProxiedGateway:
+    """Where a fault is to be waited for, the gateway that does so briefly; the patient one for all others."""
+    chosen = request.node.callspec.params
+    return hasty[chosen.get("upstream", "reader")] if chosen["name"] in TO_BE_WAITED_FOR else patient
 
 
 @asynccontextmanager
@@ -121,12 +148,12 @@ def last_event(reply: httpx.Response) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_reader_that_fails_is_a_503_that_says_how(patient: ProxiedGateway, name: str) -> None:
+async def test_a_reader_that_fails_is_a_503_that_says_how(gateway: ProxiedGateway, name: str) -> None:
     """Without a reader there is no answer: the probe fails, and so does a read that is told as it comes."""
     fault, kind = FAULTS[name]
-    async with broken(patient.readers[0], fault):
-        assert refusal(await ask(patient)) == kind
-        event, problem = last_event(await ask(patient, policy="always", abstain=False, stream=True))
+    async with broken(gateway.readers[0], fault):
+        assert refusal(await ask(gateway)) == kind
+        event, problem = last_event(await ask(gateway, policy="always", abstain=False, stream=True))
         assert event == "error"
         # A stream of events ends with its connection, so that one that was cut and one that makes no sense look alike.
         assert error_of(problem) in {kind, UNAVAILABLE, BAD_REPLY}
@@ -135,20 +162,20 @@ async def test_a_reader_that_fails_is_a_503_that_says_how(patient: ProxiedGatewa
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("upstream", ["embedder", "vectors"])
 async def test_retrieval_that_fails_falls_back_and_the_receipt_says_so(
-    patient: ProxiedGateway, upstream: str, name: str
+    gateway: ProxiedGateway, upstream: str, name: str
 ) -> None:
     """The closed-book answer stands where its probability allows; whoever insists on passages gets a 503."""
     fault, kind = FAULTS[name]
     counted = {"upstream": upstream, "kind": kind.removeprefix("upstream_")}
-    before = await patient.metric("upstream_errors_total", **counted)
-    async with broken(patient.proxy(upstream), fault):
-        whole = (await ask(patient, policy="always")).json()
+    before = await gateway.metric("upstream_errors_total", **counted)
+    async with broken(gateway.proxy(upstream), fault):
+        whole = (await ask(gateway, policy="always")).json()
         assert (whole["decision"]["reason"], whole["action"], whole["k"]) == ("retrieval_failed", "k0", 0)
         assert not whole["decision"]["calibrator"]["certified"]
-        event, streamed = last_event(await ask(patient, policy="always", stream=True))
+        event, streamed = last_event(await ask(gateway, policy="always", stream=True))
         assert (event, streamed["decision"]["reason"]) == ("final", "retrieval_failed")
-        assert refusal(await ask(patient, retrieval="required")) == kind
-    assert await patient.metric("upstream_errors_total", **counted) == before + 3
+        assert refusal(await ask(gateway, retrieval="required")) == kind
+    assert await gateway.metric("upstream_errors_total", **counted) == before + 3
 
 
 @pytest.mark.parametrize(
@@ -192,9 +219,8 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_taken_up_when_it_is_w
     tmp_path: Path, upstream: str, name: str
 ) -> None:
     """While its breaker is open nobody waits for it; once it answers again, so does the gateway as before."""
-    async with proxied_gateway(
-        tmp_path, breaker_failures=2, breaker_retry_s=0.3, retries=0, **{f"{upstream}_timeout_s": 0.5}
-    ) as gateway:
+    timeouts = waiting_briefly(upstream) if name in TO_BE_WAITED_FOR else {}
+    async with proxied_gateway(tmp_path, breaker_failures=2, breaker_retry_s=0.3, retries=0, **timeouts) as gateway:
 
         async def is_open() -> bool:
             await ask(gateway, policy="always")
@@ -215,9 +241,7 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_taken_up_when_it_is_w
 
 async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_path: Path) -> None:
     """Its questions go to the other; health says that one is missing; and it is taken up again."""
-    async with proxied_gateway(
-        tmp_path, replicas=2, breaker_failures=2, breaker_retry_s=0.3, reader_timeout_s=PATIENCE_S
-    ) as gateway:
+    async with proxied_gateway(tmp_path, replicas=2, breaker_failures=2, breaker_retry_s=0.3) as gateway:
         questions = [f"What is the capital of country {number}?" for number in range(30)]
 
         async def all_well() -> bool:
@@ -250,11 +274,11 @@ async def test_who_is_refused_while_a_reader_is_left_alone_learns_when_to_come_b
         assert 50 < int(reply.headers["retry-after"]) <= 150
 
 
+@pytest.mark.parametrize("name", ["refused", "truncated JSON", "late"])
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-async def test_health_names_the_part_that_fails(patient: ProxiedGateway, upstream: str) -> None:
+async def test_health_names_the_part_that_fails(gateway: ProxiedGateway, upstream: str, name: str) -> None:
     """`/readyz` answers in time, and says what ails the part."""
-    for name in ("refused", "truncated JSON", "late"):
-        async with broken(patient.proxy(upstream), FAULTS[name][0]), asyncio.timeout(PATIENCE_S):
-            ready = await patient.client.get("/readyz")
-        assert ready.status_code == 503
-        assert upstream in {part for part, state in ready.json()["parts"].items() if state != "ok"}
+    async with broken(gateway.proxy(upstream), FAULTS[name][0]), asyncio.timeout(PATIENCE_S):
+        ready = await gateway.client.get("/readyz")
+    assert ready.status_code == 503
+    assert upstream in {part for part, state in ready.json()["parts"].items() if state != "ok"}
