@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

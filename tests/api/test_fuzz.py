@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.errors import STATUSES
@@ -70,14 +70,12 @@ def check(response: httpx.Response) -> None:
     assert 400 <= status < 500 or error.error.type == "deadline_passed", body
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=BODIES)
 def test_any_json(running: Running, body: Any) -> None:
     """Whatever JSON comes, lone surrogates, NaN and huge numbers included, is answered or refused."""
     check(running.post("/answer", json.dumps(body).encode()))
 
 
-@settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=200) | st.builds(lambda raw: b'{"question": "' + raw + b'"}', st.binary(max_size=60)))
 def test_any_bytes(running: Running, content: bytes) -> None:
     """Whatever bytes come are answered or refused."""

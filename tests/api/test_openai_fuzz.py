@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from httpx_sse import EventSource
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.openai_reply import POLICIES, ChatCompletion, OpenAIErrorOut
@@ -17,7 +17,6 @@ from .running import Running, running_gateway
 from .test_fuzz import ANYTHING, PLAUSIBLE, TEXT
 
 PATH = "/v1/chat/completions"
-QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck))
 # Words of an answer, none of which is in a question.
 ANSWER = "zq9xv is what it is."
 
@@ -73,21 +72,18 @@ def checked(response: httpx.Response) -> httpx.Response:
     return response
 
 
-@settings(QUIET, max_examples=200)
 @given(body=BODIES)
 def test_any_json(running: Running, body: Any) -> None:
     """Whatever JSON comes, lone surrogates, NaN and huge numbers included, is answered or refused."""
     checked(running.post(PATH, json.dumps(body).encode()))
 
 
-@settings(QUIET, max_examples=60)
 @given(content=st.binary(max_size=200) | st.builds(lambda raw: b'{"model": "' + raw + b'"}', st.binary(max_size=60)))
 def test_any_bytes(running: Running, content: bytes) -> None:
     """Whatever bytes come are refused."""
     assert checked(running.post(PATH, content)).status_code == 400
 
 
-@settings(QUIET, max_examples=150)
 @given(messages=MESSAGES)
 def test_any_messages(running: Running, messages: list[dict[str, Any]]) -> None:
     """Whatever was said is a 400 or a completion, and nothing else."""
@@ -101,7 +97,6 @@ TURNS = st.lists(
 )
 
 
-@settings(QUIET, max_examples=100)
 @given(
     said=READABLE,
     sure=st.sampled_from([0.1, 0.3, 0.6, 0.9]),

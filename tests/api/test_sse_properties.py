@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from httpx_sse import EventSource
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
@@ -91,7 +91,6 @@ SCENES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scene=SCENES)
 def test_a_stream_tells_what_the_receipt_tells(running: Running, scene: Scene) -> None:
     """In order, to exactly one end; the tokens are the answer, and a withheld one is not in it."""
@@ -125,7 +124,6 @@ HEARD = st.lists(
 ENDS = st.none() | st.sampled_from([UpstreamUnavailable, KeyError])
 
 
-@settings(max_examples=100, deadline=None)
 @given(heard=HEARD, end=ENDS)
 @example(heard=[("token", "\n\nevent: final\ndata: {}\n\n")], end=None)
 def test_whatever_a_listener_hears_is_parsed_back(heard: list[tuple[str, str]], end: type[Exception] | None) -> None:

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.prompts import DEFAULT, Prompts, defused, search_query
@@ -90,7 +90,6 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
 
 
 @given(st.text(max_size=40), st.lists(st.tuples(st.text(max_size=20), st.text(max_size=40)), min_size=1, max_size=5))
-@settings(deadline=None)
 def test_there_are_as_many_lines_as_passages(question: str, passages: list[tuple[str, str]]) -> None:
     """Whatever question and passages hold, each passage is one numbered line, and the question the last."""
     lines = PLAIN.render(question, passages).splitlines()
@@ -107,7 +106,6 @@ def test_digest_is_stable() -> None:
 
 
 @given(st.data(), st.sampled_from(["closed_book", "open_book"]), st.characters(exclude_categories=["Cs"]))
-@settings(deadline=None)
 def test_digest_changes_with_any_character(data: st.DataObject, which: str, character: str) -> None:
     """One character more, anywhere outside a placeholder, in either template, is another digest."""
     template = getattr(DEFAULT, which)

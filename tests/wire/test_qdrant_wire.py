@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from qdrant_client import grpc as protocol
 
@@ -290,7 +290,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=json_values, status=st.sampled_from([200, 200, 200, 400, 404, 429, 500]))
 async def test_any_json(server: Server, qdrant: Qdrant, value: object, status: int) -> None:
     """Whatever JSON a server answers, a search returns passages or raises an error of the store."""

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.adapters.artifact_store import ArtifactStore, parse, serialise
@@ -121,7 +121,6 @@ def artifacts(draw: st.DrawFn) -> Artifact:
 
 
 @given(artifacts())
-@settings(deadline=None)
 def test_parse_is_the_reverse_of_serialise(artifact: Artifact) -> None:
     """Any artifact is the same after being written and read, to the last bit of every number."""
     assert parse(serialise(artifact), name="x") == artifact
@@ -176,7 +175,6 @@ def test_rolling_back_goes_to_what_was_served_before(store: ArtifactStore) -> No
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "back"]), max_size=20))
-@settings(deadline=None, max_examples=25)
 def test_rolling_back_undoes_promotions_in_reverse(steps: list[str]) -> None:
     """Whatever was promoted and rolled back so far, CURRENT is the top of a stack of what was served."""
     with TemporaryDirectory() as folder:
@@ -302,7 +300,6 @@ def test_a_changed_number_is_refused(store: ArtifactStore) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 255))
-@settings(deadline=None)
 def test_any_changed_byte_is_refused_or_changes_nothing(at: int, byte: int) -> None:
     """One byte changed anywhere is an ArtifactError, unless the artifact is still the same, as with white space."""
     artifact = an_artifact()

@@ -123,7 +123,7 @@ def test_who_began_before_a_change_is_not_listened_to() -> None:
     assert not breaker.open
 
 
-@settings(max_examples=100, stateful_step_count=50, deadline=None)
+@settings(stateful_step_count=50)
 class AnyTraffic(RuleBasedStateMachine):
     """Whatever calls come and however they end, the rules hold."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -99,7 +99,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(count=st.integers(1, 3), places=st.integers(0, 4), steps=STEPS)
 def test_any_schedule(count: int, places: int, steps: list[tuple[str, int]]) -> None:
     """Whoever comes, ends or leaves, also several at once: the invariants hold, and all permits come back."""

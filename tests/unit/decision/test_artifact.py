@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.artifact import (
@@ -132,7 +132,6 @@ def test_the_checksum_changes_with_every_field() -> None:
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-@settings(deadline=None)
 def test_the_checksum_tells_any_two_numbers_apart(one: float, other: float) -> None:
     """Two thresholds that differ in their last bit have different checksums, and equal ones the same."""
     sums = [checksum(an_artifact(abstention=Abstention(tau, risk_target=0.1))) for tau in (one, other)]
@@ -181,7 +180,6 @@ def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 5])
 @given(p0=st.floats(0.0, 1.0))
-@settings(deadline=None)
 def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
     """`ALWAYS_K` reads k passages whatever the probability, one included."""
     assert route(p0, ALWAYS_K[k])[0] == k

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -12,7 +12,6 @@ from app.decision.policy import Action
 
 
 @given(st.integers(1, 2000), st.data())
-@settings(deadline=None)
 def test_intervals_are_wilsons(trials: int, data: st.DataObject) -> None:
     """They equal scipy's, and hold the share itself."""
     successes = data.draw(st.integers(0, trials))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.calibrator import (
@@ -61,7 +61,6 @@ EACH: tuple[Calibrator, ...] = (
 
 
 @given(rising, signal_values, signal_values, signal_values)
-@settings(deadline=None)
 def test_monotone_within_the_unit_interval(calibrator: Calibrator, one: float, other: float, margin: float) -> None:
     """A higher signal never has a lower probability, and every probability lies in [0, 1]."""
     low, high = (calibrator.predict({S: s, "margin": margin}) for s in sorted((one, other)))
@@ -122,14 +121,12 @@ def test_isotonic_with_one_knot_is_constant() -> None:
 
 
 @given(isotonics(), st.floats(-110.0, 10.0))
-@settings(deadline=None)
 def test_isotonic_is_numpys_interpolation(curve: Isotonic, s: float) -> None:
     """The served curve is numpy.interp on the same knots."""
     assert curve.predict({S: s}) == pytest.approx(float(np.interp(s, curve.x, curve.y)), abs=1e-12)
 
 
 @given(st.floats(-800.0, 800.0))
-@settings(deadline=None)
 def test_sigmoid_is_symmetric(x: float) -> None:
     """P and 1 - p swap where the sign does, without overflow far out."""
     assert sigmoid(x) + sigmoid(-x) == pytest.approx(1.0, abs=1e-15)

@@ -4,7 +4,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.signals import LOGPROB_FLOOR, NAMES, PREFIXES, TOP, TokenLogprobs, all_names, extract, prefixed
@@ -125,7 +125,6 @@ def test_names_are_what_extract_returns() -> None:
 
 
 @given(answers)
-@settings(deadline=None)
 def test_every_signal_is_finite_and_bounded(answer: list[TokenLogprobs]) -> None:
     """Of a real distribution all signals exist, are finite, and lie where they can."""
     signals = extract(answer)
@@ -142,7 +141,6 @@ def test_every_signal_is_finite_and_bounded(answer: list[TokenLogprobs]) -> None
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=TOP, max_size=200))
-@settings(deadline=None)
 def test_entropy_understates_the_truth(weights: list[float]) -> None:
     """Taking the tail as one bucket never gives more entropy than the whole vocabulary has."""
     total = math.fsum(weights)
@@ -154,7 +152,6 @@ def test_entropy_understates_the_truth(weights: list[float]) -> None:
 
 
 @given(answers)
-@settings(deadline=None)
 def test_a_prefix_is_the_answer_cut_short(answer: list[TokenLogprobs]) -> None:
     """A prefix signal is the signal of the first tokens, and of the whole answer where that is shorter."""
     signals = extract(answer)
@@ -167,7 +164,6 @@ def test_a_prefix_is_the_answer_cut_short(answer: list[TokenLogprobs]) -> None:
 
 
 @given(answers, st.integers(0, 2**32))
-@settings(deadline=None)
 def test_order_matters_only_where_it_should(answer: list[TokenLogprobs], seed: int) -> None:
     """The order of tokens moves no whole-answer signal, and the order of alternatives no entropy."""
     random = Random(seed)
@@ -188,7 +184,6 @@ def test_order_matters_only_where_it_should(answer: list[TokenLogprobs], seed: i
         max_size=9,
     )
 )
-@settings(deadline=None)
 def test_nonsense_never_becomes_a_number(answer: list[TokenLogprobs]) -> None:
     """Whatever a server returns, what `extract` returns is finite and known by name."""
     signals = extract(answer)

@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.stability import ENOUGH, Bins, RecentCounts, RecentMean, bins_of, psi, psi_limit
@@ -84,7 +84,6 @@ def test_the_limit_falls_with_the_sample() -> None:
 
 
 @given(st.lists(st.floats(-10.0, 10.0), max_size=80), st.integers(1, 20))
-@settings(deadline=None)
 def test_counts_are_those_of_the_last_values(values: list[float], window: int) -> None:
     """Sliding counts equal a recount of the window, and so does the sliding mean."""
     bins = bins_of([-1.0, 0.0, 1.0])

@@ -1,7 +1,7 @@
 """Cutting text into passages."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ingest.chunks import LONGEST_SENTENCE, LONGEST_WORDS, SHORTEST_WORDS, Section, chunk, markdown_sections
@@ -18,14 +18,12 @@ def sentence(length: int, first: str = "Word") -> str:
 
 
 @given(st.one_of(texts, st.text()))
-@settings(deadline=None)
 def test_no_word_is_lost_or_moved(text: str) -> None:
     """The passages' words are the text's words, in order."""
     assert [word for passage in chunk(text) for word in passage.split()] == text.split()
 
 
 @given(texts)
-@settings(deadline=None)
 def test_sizes_are_bounded(text: str) -> None:
     """No passage is too long, and none too short unless the whole text is."""
     lengths = [len(passage.split()) for passage in chunk(text)]
@@ -34,7 +32,6 @@ def test_sizes_are_bounded(text: str) -> None:
 
 
 @given(texts)
-@settings(deadline=None)
 def test_cutting_is_repeatable(text: str) -> None:
     """The same text is always cut in the same way, however its white space is written."""
     assert chunk(text) == chunk(text)
@@ -42,7 +39,6 @@ def test_cutting_is_repeatable(text: str) -> None:
 
 
 @given(st.lists(st.integers(2, LONGEST_SENTENCE), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_no_sentence_is_split(lengths: list[int]) -> None:
     """Every passage ends where a sentence ends, as long as no sentence is too long."""
     text = " ".join(sentence(length, f"Sentence{i}") for i, length in enumerate(lengths))
@@ -126,7 +122,6 @@ def test_headings_alone_make_no_section() -> None:
 
 
 @given(st.text(st.sampled_from("ab #=-`~\n|>.")))
-@settings(deadline=None)
 def test_any_text_is_markdown(text: str) -> None:
     """Any text whatever is cut without an error and into sections that are not empty."""
     assert all(section.text.strip() for section in markdown_sections(text))

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
@@ -39,7 +39,6 @@ def test_the_capital_is_the_product_of_its_bets() -> None:
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=80), st.floats(0.01, 0.5))
-@settings(deadline=None)
 def test_the_bound_is_the_test_inverted(values: list[float], delta: float) -> None:
     """Means below the bound are rejected, means above it are not, and the p-value grows with the mean."""
     d = np.array(values)

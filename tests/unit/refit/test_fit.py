@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
@@ -40,7 +40,6 @@ def names_for(method: Method) -> tuple[str, ...]:
 
 
 @given(tables(), st.sampled_from(METHODS))
-@settings(max_examples=150, deadline=None)
 def test_columns_and_scalars_agree(table: tuple[dict[str, Floats], NDArray[np.bool_]], method: Method) -> None:
     """Predicting a column is predicting each of its rows, far outside the fitted range too."""
     signals, labels = table
@@ -55,7 +54,6 @@ def test_columns_and_scalars_agree(table: tuple[dict[str, Floats], NDArray[np.bo
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_logistic_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
     """Where scikit-learn's slope is not negative, the served probability is its own to 1e-9; else the base rate."""
     signals, labels = table
@@ -72,7 +70,6 @@ def test_logistic_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bo
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_fused_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
     """The fusion of three signals serves what scikit-learn predicts, to 1e-9."""
     signals, labels = table
@@ -86,7 +83,6 @@ def test_fused_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_curved_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
     """Three signals and their squares serve what scikit-learn predicts from the same columns, to 1e-9."""
     signals, labels = table
@@ -111,7 +107,6 @@ def test_curved_follows_what_no_straight_line_can() -> None:
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_isotonic_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
     """Between its knots, on them and beyond them the served curve is scikit-learn's to 1e-9."""
     signals, labels = table
@@ -192,7 +187,6 @@ def test_folds_are_scikit_learns_where_every_group_is_one_row() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
 def test_no_group_is_in_two_folds(seed: int) -> None:
     """Rows of a group share a fold, and every fold is used."""
     rng = np.random.default_rng(seed)

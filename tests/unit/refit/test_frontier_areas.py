@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -46,7 +46,6 @@ def brute_force(p: Floats, right: dict[int, Floats], weights: Floats, axis: str,
 
 
 @given(tables())
-@settings(max_examples=200, deadline=None)
 def test_areas_equal_brute_force(table: Table) -> None:
     """On tiny tables every area is what trying all thresholds gives."""
     found = areas(*table)
@@ -56,7 +55,6 @@ def test_areas_equal_brute_force(table: Table) -> None:
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_a_signal_and_its_opposite_add_up(table: Table) -> None:
     """Areas of p and of minus p add up to the accuracies of the two ends, ties included."""
     p, right, weights = table
@@ -66,7 +64,6 @@ def test_a_signal_and_its_opposite_add_up(table: Table) -> None:
 
 
 @given(tables(), st.floats(0.1, 5.0), st.floats(-3.0, 3.0))
-@settings(max_examples=100, deadline=None)
 def test_only_the_order_counts(table: Table, slope: float, shift: float) -> None:
     """A rising transform of the signal changes no area."""
     p, right, weights = table
@@ -74,7 +71,6 @@ def test_only_the_order_counts(table: Table, slope: float, shift: float) -> None
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_grading_never_reaches_less(table: Table) -> None:
     """At every budget the best pair of cuts is at least as accurate as the best single cut."""
     rungs = ladder(*table)
@@ -85,7 +81,6 @@ def test_grading_never_reaches_less(table: Table) -> None:
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_an_oracle_is_the_best_order(table: Table) -> None:
     """No signal's binary area is above the oracle's, nor below that of the oracle turned round."""
     p, right, weights = table

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.artifact import (
@@ -27,7 +27,6 @@ TAUS = st.one_of(st.sampled_from([0.0, 1.0, 1.5, UNREACHABLE]), st.floats(0.0, 1
 
 
 @given(st.integers(0, 10_000), TAUS, TAUS, st.floats(0.0, 1.0))
-@settings(max_examples=100, deadline=None)
 def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: float, missing: float) -> None:
     """Row by row, whatever the thresholds and whichever signals are missing, the job counts the k that is served."""
     table, _ = World().draw(60, seed)

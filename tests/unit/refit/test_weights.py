@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -41,7 +41,6 @@ def names_for(method: Method) -> tuple[str, ...]:
 
 
 @given(tables(), st.sampled_from(["logistic", "fused", "curved"]))
-@settings(max_examples=100, deadline=None)
 def test_weighted_regressions_are_scikit_learns(table: Table, method: Method) -> None:
     """Standardised and fitted with sample_weight, scikit-learn predicts the same to 1e-9."""
     signals, labels, weights = table
@@ -62,7 +61,6 @@ def test_weighted_regressions_are_scikit_learns(table: Table, method: Method) ->
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
 def test_weighted_isotonic_is_scikit_learns(table: Table) -> None:
     """On its knots and between them the curve is scikit-learn's with sample_weight."""
     signals, labels, weights = table
@@ -87,7 +85,6 @@ def test_weighted_temperature_is_the_unpenalised_optimum() -> None:
 
 
 @given(tables(), st.sampled_from(METHODS))
-@settings(max_examples=60, deadline=None)
 def test_a_weight_of_two_is_the_row_twice(table: Table, method: Method) -> None:
     """Whole weights are counts, and weights of one are none at all, to the bit."""
     signals, labels, _ = table
