@@ -1,45 +1,20 @@
 """Every 4xx and 5xx in the one shape, on every route, with a message that a caller can act on."""
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 
-from app.api.openai_reply import OpenAIErrorOut
-from app.api.schemas import ErrorOut
-from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from tests.fakes.gateway import FakeGateway
+from tests.fakes.gateway import ASKED, FakeGateway
 
-from .conftest import Open
+from .replies import check_shape
 
-ASKED = "What is the capital of France?"
-# Our word for an error, and OpenAI's where it has one.
-OPENAI_CODES = {
-    "unauthorised": "invalid_api_key",
-    "over_limit": "rate_limit_exceeded",
-    "prompt_too_long": "context_length_exceeded",
-}
+CHAT = "/v1/chat/completions"
+CHATTED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "content": ASKED}]}
 
-
-def check_shape(response: httpx.Response, status: int, kind: str) -> Any:
-    """The error, which must hold the three keys and nothing else, or below /v1/ the four of OpenAI's API."""
-    there = response.request.url.path.startswith("/v1/")
-    assert response.status_code == (400 if there and status == 422 else status), response.text
-    assert response.headers["content-type"] == "application/json"
-    body = response.json()
-    error = OpenAIErrorOut.model_validate(body) if there else ErrorOut.model_validate(body)
-    assert error.model_dump() == body
-    assert (error.error.code if there else error.error.type) == (OPENAI_CODES.get(kind, kind) if there else kind)
-    assert error.error.message
-    assert "Traceback" not in response.text
-    if status in {429, 503}:
-        assert int(response.headers["retry-after"]) >= 1
-    return error
 
 
 @dataclass(frozen=True)
@@ -147,6 +122,16 @@ CASES: dict[str, Case] = {
     "POST /readyz": Case(405, "method_not_allowed", path="/readyz"),
     "POST /metrics": Case(405, "method_not_allowed", path="/metrics"),
     "POST /": Case(405, "method_not_allowed", path="/"),
+    "/v1: unknown path": Case(404, "not_found", method="GET", path="/v1/nowhere"),
+    "/v1: unknown path, posted to": Case(404, "not_found", path="/v1/embeddings", body={}),
+    "/v1: GET": Case(405, "method_not_allowed", method="GET", path=CHAT),
+    "/v1: half JSON": Case(400, "invalid_request", path=CHAT, content=b"{"),
+    "/v1: nothing": Case(422, "invalid_request", path=CHAT, body={}),
+    "/v1: really too large": Case(413, "body_too_large", path=CHAT, body=CHATTED | {"user": "x" * 5000}),
+    "/v1: unknown model": Case(404, "model_not_found", "fetchwise-graded", path=CHAT, body=CHATTED | {"model": "x"}),
+    "/v1: unknown collection": Case(
+        404, "unknown_collection", path=CHAT, body=CHATTED | {"fetchwise": {"collection": "nowhere"}}
+    ),
 }
 
 
@@ -211,85 +196,14 @@ async def test_a_body_within_the_limit_may_come_in_pieces(gateway: FakeGateway) 
     assert response.status_code == 200, response.text
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (UpstreamTimeout("reader", "the reader did not answer in time"), "upstream_timeout"),
-        (UpstreamUnavailable("reader", "the reader is down"), "upstream_unavailable"),
-        (UpstreamBadReply("reader", "the reader talks nonsense"), "upstream_bad_reply"),
-        (UpstreamError("reader", "something"), "upstream_error"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-async def test_a_failed_reader(gateway: FakeGateway, error: UpstreamError, kind: str) -> None:
-    """Without a reader the answer is a 503 that says how it failed and when to try again."""
-    gateway.reader.fail_with = error
-    body = check_shape(await gateway.client.post("/answer", json={"question": ASKED}), 503, kind)
-    assert body.error.message == str(error)
-    gateway.reader.fail_with = None
-    assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 200
-
-
-async def test_a_failed_search_where_evidence_is_required(gateway: FakeGateway) -> None:
-    """A search that failed is a 503 where the question may not do without."""
-    gateway.vectors.fail_with = UpstreamUnavailable("vectors", "the vectors are down")
-    response = await gateway.client.post("/answer", json={"question": ASKED, "retrieval": "required"})
-    check_shape(response, 503, "upstream_unavailable")
-
-
-async def test_nothing_found_where_an_answer_is_owed(gateway: FakeGateway) -> None:
-    """A search that found nothing is a 404 where the question may neither do without nor abstain."""
-    body = {"question": ASKED, "retrieval": "required", "abstain": False, "filter": {"lang": "tlh"}}
-    check_shape(await gateway.client.post("/answer", json=body), 404, "no_passages")
-
-
-async def test_a_prompt_too_long_for_the_reader(gateway: FakeGateway) -> None:
-    """A question that the reader cannot take is the caller's to shorten."""
-    gateway.reader.fail_with = PromptTooLong("the question does not fit the reader's context: shorten it")
-    error = check_shape(await gateway.client.post("/answer", json={"question": ASKED}), 422, "prompt_too_long")
-    assert "shorten" in error.error.message
-
-
 async def test_an_unforeseen_exception(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
     """A defect is a 500 that tells the caller nothing of the inside, and the log everything."""
     gateway.reader.fail_with = RuntimeError("secret inside")
     with caplog.at_level(logging.ERROR):
-        response = await gateway.client.post("/answer", json={"question": ASKED})
+        response = await gateway.ask()
     check_shape(response, 500, "internal_error")
     assert "secret" not in response.text
     assert "RuntimeError" not in response.text
     assert "secret inside" in caplog.text
     gateway.reader.fail_with = None
-    assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 200
-
-
-async def test_more_questions_than_permits(open_gateway: Open) -> None:
-    """The question after the last permit is refused at once with a 429, and served once a permit is free."""
-    async with open_gateway(max_in_flight=2, queue=0) as gateway:
-        gateway.reader.hang = True
-        working = [asyncio.create_task(gateway.client.post("/answer", json={"question": ASKED})) for _ in range(2)]
-        while gateway.reader.calls < 2:  # noqa: ASYNC110 the reader has no event to wait for
-            await asyncio.sleep(0)
-        shed = await gateway.client.post("/answer", json={"question": ASKED})
-        check_shape(shed, 429, "overloaded")
-        assert (await gateway.client.get("/healthz")).status_code == 200
-        assert (await gateway.client.get("/readyz")).status_code == 200
-        gateway.reader.hang = False
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
-        assert gateway.reader.cancelled == 2
-        assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 200
-
-
-async def test_a_question_that_takes_too_long(open_gateway: Open) -> None:
-    """A question is given up after its time, the generation is stopped, and the permit is free again."""
-    async with open_gateway(max_in_flight=1, request_timeout_s=0.05) as gateway:
-        gateway.reader.hang = True
-        error = check_shape(await gateway.client.post("/answer", json={"question": ASKED}), 503, "deadline_passed")
-        assert "the reader" in error.error.message
-        assert gateway.reader.cancelled == 1
-        gateway.reader.hang = False
-        # Generous now: only the permit is of interest.
-        assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code in {200, 503}
-        assert gateway.reader.calls == 2
+    assert (await gateway.ask()).status_code == 200

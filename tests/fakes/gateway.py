@@ -1,13 +1,18 @@
-"""The whole gateway over fakes: its application, started, with a client that speaks to it in the process."""
+"""The one builder of a test gateway: the whole application over fakes, started, with a client in front of it."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 from fastapi import FastAPI
+from httpx_sse import EventSource
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
@@ -19,6 +24,7 @@ from tests.fakes.artifacts import an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever
+from tests.waiting import until
 
 COUNTRIES = ("France", "Italy", "Japan", "Zubrovia", "Elbonia", "Ruritania", "Freedonia")
 CORPUS = tuple(
@@ -32,24 +38,90 @@ CORPUS = tuple(
 )
 
 
+ASKED = "What is the capital of France?"
+Event = tuple[str, dict[str, Any]]
+
+
 class Fakes(NamedTuple):
-    """The three parts of a gateway."""
+    """The three parts of a gateway; the vectors may be a real store."""
 
     reader: FakeReader
     embedder: FakeEmbedder
-    vectors: FakeRetriever
+    vectors: Any
 
 
-@dataclass(frozen=True, slots=True)
-class FakeGateway:
+@dataclass(frozen=True)
+class Asking:
+    """A client of a running gateway, and what tests ask of it."""
+
+    client: httpx.AsyncClient
+
+    async def ask(self, question: str = ASKED, **body: Any) -> httpx.Response:
+        """The reply to a question."""
+        return await self.client.post("/answer", json={"question": question} | body)
+
+    async def receipt(self, question: str = ASKED, **body: Any) -> dict[str, Any]:
+        """The receipt of a question that is answered."""
+        response = await self.ask(question, **body)
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+    async def events(self, question: str = ASKED, **body: Any) -> list[Event]:
+        """The events of a question that is answered by a stream."""
+        response = await self.ask(question, stream=True, **body)
+        assert response.status_code == 200, response.text
+        return events_of(response)
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """One number of /metrics; 0 where there is none yet."""
+        return (await self.metrics()).get((f"fetchwise_{name}", tuple(sorted(labels.items()))), 0.0)
+
+    async def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """Every number of /metrics by its name and labels, read as Prometheus does."""
+        response = await self.client.get("/metrics")
+        assert response.status_code == 200
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(response.text)
+            for sample in family.samples
+        }
+
+
+@dataclass(frozen=True)
+class FakeGateway(Asking):
     """A running gateway, the fakes behind it, and a client in front of it."""
 
     app: FastAPI
-    client: httpx.AsyncClient
     settings: Settings
     reader: FakeReader
     embedder: FakeEmbedder
-    vectors: FakeRetriever
+    vectors: Any
+
+    def logged(self, table: str) -> list[sqlite3.Row]:
+        """What is in a table of the decision log, read as any other program would."""
+        with closing(sqlite3.connect(self.settings.data_dir / "decisions.sqlite3")) as connection:
+            connection.row_factory = sqlite3.Row
+            return connection.execute(f"SELECT * FROM {table} ORDER BY seq").fetchall()
+
+    @asynccontextmanager
+    async def busy(self, questions: int = 1) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
+        """Keep permits taken by questions that do not end, while this is open; others are answered."""
+        before, self.reader.hang = self.reader.hanging, True
+        tasks = [asyncio.create_task(self.ask()) for _ in range(questions)]
+        await until(lambda: self.reader.hanging == before + questions)
+        self.reader.hang = False
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def events_of(response: httpx.Response) -> list[Event]:
+    """The events of a stream, by name and data."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return [(one.event, json.loads(one.data)) for one in EventSource(response).iter_sse()]
 
 
 def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: VectorStore) -> PartsOpener:
@@ -66,11 +138,14 @@ def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: Vecto
     return opened
 
 
-async def filled(vectors: FakeRetriever, embedder: FakeEmbedder, collection: str = "demo") -> None:
-    """Put the corpus into a collection, without leaving a trace in what the fakes have counted."""
+async def filled(
+    vectors: VectorStore, embedder: FakeEmbedder, collection: str = "demo", corpus: Iterable[Passage] = CORPUS
+) -> None:
+    """Put passages into a collection, without leaving a trace in what the fakes have counted."""
+    passages = list(corpus)
     await vectors.create(collection, dimension=embedder.dimension)
-    stored = await embedder.embed_passages([f"{passage.title} {passage.text}" for passage in CORPUS])
-    await vectors.add(collection, CORPUS, stored)
+    stored = await embedder.embed_passages([f"{passage.title} {passage.text}" for passage in passages])
+    await vectors.add(collection, passages, stored)
 
 
 async def matching(
@@ -104,10 +179,11 @@ async def fake_gateway(
     if collection:
         await filled(vectors, embedder, chosen.collection)
     if artifact is not None:
-        publish(chosen.calibrators, await matching(reader, embedder, **artifact))
+        of_it = {"collection": chosen.collection, "max_tokens": chosen.max_tokens}
+        publish(chosen.calibrators, await matching(reader, embedder, **(of_it | artifact)))
     app = create_app(chosen, parts_opener=fake_parts_opener(reader, embedder, vectors))
     async with app.router.lifespan_context(app), client_of(app) as client:
-        yield FakeGateway(app, client, chosen, reader, embedder, vectors)
+        yield FakeGateway(client, app, chosen, reader, embedder, vectors)
 
 
 def client_of(app: FastAPI) -> AbstractAsyncContextManager[httpx.AsyncClient]:

@@ -26,7 +26,8 @@ class FakeReader:
     """Answers from `says`, else what `from_passages` finds; keeps every prompt it was asked in `prompts`.
 
     `fail_with` is raised by every call while it is set (by generations of `fail_on_k` passages alone where that is
-    set too), and `hang` keeps a generation from ever ending. `cancelled` counts the generations that were given up.
+    set too), and `hang` keeps a generation from ever ending. `cancelled` counts the generations that were given up, and
+    `hanging` those that were asked while it was set.
     """
 
     def __init__(self, *, model: str = "fake", context_chars: int = 8000) -> None:
@@ -36,6 +37,7 @@ class FakeReader:
         self.hang = False
         self.before: Callable[[Prompt], None] = lambda _: None
         self.cancelled = 0
+        self.hanging = 0
         self.pings = 0
         self.closed = False
         self._model = model
@@ -96,6 +98,7 @@ class FakeReader:
         self.before(prompt)
         await self._turn(len(prompt.passages))
         if self.hang:
+            self.hanging += 1
             await asyncio.Event().wait()
         passages = self._fitting(prompt)
         scripted = self._scripted(prompt.question, passages)

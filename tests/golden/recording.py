@@ -5,14 +5,19 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from app.errors import PromptTooLong, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Filter, Generation, Passage, Prompt, Token
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes
 from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever
 
-ERRORS = {"unavailable": UpstreamUnavailable, "timeout": UpstreamTimeout, "bad-reply": UpstreamBadReply}
+ERRORS = {
+    "unavailable": UpstreamUnavailable,
+    "timeout": UpstreamTimeout,
+    "bad-reply": UpstreamBadReply,
+    "error": UpstreamError,
+}
 # More than any question may take.
 _MUCH_LATER_S = 3600.0
 
@@ -43,6 +48,8 @@ class Calls:
             await asyncio.Event().wait()
         elif kind == "too-long":
             raise PromptTooLong("the question is too long")
+        elif kind == "defect":
+            raise RuntimeError("a secret of the inside")
         elif kind in ERRORS:
             raise ERRORS[kind](part, f"{part}: {kind}")
 

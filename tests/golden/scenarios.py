@@ -1,5 +1,6 @@
 """The scenarios, as data: what runs, what goes wrong, and what is asked."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ CHAT = "/v1/chat/completions"
 HOPELESS, UNCERTAIN, BORDERLINE, CONFIDENT = 0.125, 0.375, 0.625, 0.875
 # Log-probabilities that no signal can be made of.
 NO_TOKENS: tuple[TokenLogprobs, ...] = ()
-NOT_A_NUMBER = (TokenLogprobs(float("nan")),)
+NOT_A_NUMBER = (TokenLogprobs(-math.inf, (-math.inf,) * 20), TokenLogprobs(math.nan, (math.nan,) * 20))
 
 _UNCERTIFIED = {"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.625, 0.625)}
 # By name: how the published artifact differs from the certified one that matches; None: there is none.
@@ -111,6 +112,8 @@ SCENARIOS = (
         for kind in ("unavailable", "timeout", "bad-reply", "deadline")
     ),
     Scenario("fault-read-too-long", fails={"read": "too-long"}),
+    Scenario("fault-probe-error", fails={"probe": "error"}),
+    Scenario("fault-probe-defect", fails={"probe": "defect"}),
     Scenario("fault-search-hopeless", p=HOPELESS, fails={"search": "unavailable"}),
     Scenario("fault-search-must-answer", GIVE, p=HOPELESS, fails={"search": "unavailable"}),
     Scenario("fault-search-required", REQUIRED, fails={"search": "unavailable"}),
@@ -159,6 +162,7 @@ SCENARIOS = (
     Scenario("stream-fault-search", STREAM, fails={"search": "timeout"}),
     Scenario("stream-fault-search-required", STREAM | REQUIRED, fails={"search": "timeout"}),
     Scenario("stream-fault-read", STREAM, fails={"read": "bad-reply"}),
+    Scenario("stream-fault-read-defect", STREAM, fails={"read": "defect"}),
     Scenario("stream-fault-read-deadline", STREAM | GIVE, fails={"read": "deadline"}),
     Scenario("stream-fault-read-broken-off", STREAM | GIVE, fails={"read": "broken-off"}),
     # The OpenAI API.
@@ -171,12 +175,18 @@ SCENARIOS = (
     Scenario("openai-model-always", chat(model="fetchwise-always"), CHAT),
     Scenario("openai-cut-off", chat(max_tokens=2), CHAT),
     Scenario("openai-nothing-found", chat(fetchwise=NOTHING), CHAT, p=HOPELESS),
+    Scenario("openai-fault-search", chat(), CHAT, p=HOPELESS, fails={"search": "unavailable"}),
     Scenario("openai-fault-read", chat(), CHAT, fails={"read": "unavailable"}),
+    Scenario("openai-fault-read-too-long", chat(), CHAT, fails={"read": "too-long"}),
+    Scenario("openai-fault-read-defect", chat(), CHAT, fails={"read": "defect"}),
     Scenario("openai-contradiction", chat(model="fetchwise-always", fetchwise=NEVER), CHAT),
     Scenario("openai-stream-confident", chat(stream_options={"include_usage": True}, **STREAM), CHAT, p=CONFIDENT),
     Scenario("openai-stream-withheld", chat(**STREAM), CHAT, p=HOPELESS, read=HOPELESS),
     Scenario("openai-stream-must-answer", chat(fetchwise=GIVE, **STREAM), CHAT),
     Scenario("openai-stream-conversation", chat(*EARLIER, **STREAM), CHAT),
+    Scenario("openai-stream-cut-off", chat(max_tokens=2, **STREAM), CHAT),
+    Scenario("openai-stream-fault-probe", chat(**STREAM), CHAT, fails={"probe": "unavailable"}),
+    Scenario("openai-stream-fault-read-defect", chat(**STREAM), CHAT, fails={"read": "defect"}),
     Scenario("openai-stream-fault-read", chat(**STREAM), CHAT, fails={"read": "unavailable"}),
     # Refused.
     Scenario("overloaded", full=True),

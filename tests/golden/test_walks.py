@@ -1,6 +1,5 @@
 """What each scenario comes to is what its golden file says: the reply, and every call to a part."""
 
-import asyncio
 import json
 import random
 import re
@@ -11,13 +10,16 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
+from app.api.openai_reply import ChatCompletion, OpenAIErrorOut
+from app.api.schemas import ErrorOut, Receipt
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.reader import FakeReader
 
 from .recording import Calls, recorded
-from .scenarios import ASKED, CALIBRATORS, SCENARIOS, Scenario
+from .scenarios import ASKED, CALIBRATORS, CHAT, SCENARIOS, Scenario
 
 WALKS = Path(__file__).parent / "walks"
 UPDATE = "pytest tests/golden --update-golden"
@@ -59,6 +61,8 @@ async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:
         # A copy: what the end of the gateway cancels is no part of the scenario.
         made = [dict(call) for call in calls.made]
     streams = response.headers["content-type"].startswith("text/event-stream")
+    if not streams:
+        check_schema(response)
     return settled(
         {
             "status": response.status_code,
@@ -67,6 +71,13 @@ async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:
             "calls": made,
         }
     )
+
+
+def check_schema(response: httpx.Response) -> None:
+    """A reply equals its documented schema to the last key."""
+    good, bad = (ChatCompletion, OpenAIErrorOut) if response.request.url.path == CHAT else (Receipt, ErrorOut)
+    schema: type[BaseModel] = good if response.status_code == 200 else bad
+    assert schema.model_validate(response.json()).model_dump(mode="json") == response.json()
 
 
 @asynccontextmanager
@@ -87,13 +98,8 @@ async def opened(scenario: Scenario, calls: Calls, folder: Path) -> AsyncIterato
         if not scenario.full:
             yield gateway
             return
-        begun, gateway.reader.hang = asyncio.Event(), True
-        gateway.reader.before = lambda _: begun.set()
-        first = asyncio.create_task(gateway.client.post("/answer", json={"question": "The first?"}))
-        await begun.wait()
-        yield gateway
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
+        async with gateway.busy():
+            yield gateway
 
 
 def know(reader: FakeReader, scenario: Scenario) -> None:

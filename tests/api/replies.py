@@ -1,0 +1,31 @@
+"""What every refusal looks like, on every route."""
+
+from typing import Any
+
+import httpx
+
+from app.api.openai_reply import OpenAIErrorOut
+from app.api.schemas import ErrorOut
+
+# Our word for an error, and OpenAI's where it has one.
+OPENAI_CODES = {
+    "unauthorised": "invalid_api_key",
+    "over_limit": "rate_limit_exceeded",
+    "prompt_too_long": "context_length_exceeded",
+}
+
+
+def check_shape(response: httpx.Response, status: int, kind: str) -> Any:
+    """The error, which must hold the three keys and nothing else, or below /v1/ the four of OpenAI's API."""
+    there = response.request.url.path.startswith("/v1/")
+    assert response.status_code == (400 if there and status == 422 else status), response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    error = OpenAIErrorOut.model_validate(body) if there else ErrorOut.model_validate(body)
+    assert error.model_dump() == body
+    assert (error.error.code if there else error.error.type) == (OPENAI_CODES.get(kind, kind) if there else kind)
+    assert error.error.message
+    assert "Traceback" not in response.text
+    if status in {429, 503}:
+        assert int(response.headers["retry-after"]) >= 1
+    return error

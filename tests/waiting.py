@@ -1,0 +1,18 @@
+"""Waiting for what has no event to wait for."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+# For as long as a busy machine may take; whoever waits that long has met a defect.
+PATIENCE_S = 60.0
+
+
+async def until(holds: Callable[[], object | Awaitable[object]], *, within_s: float = PATIENCE_S) -> None:
+    """Look again and again until it holds."""
+    async with asyncio.timeout(within_s):
+        while True:
+            found = holds()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await asyncio.sleep(0.005)
