@@ -1,6 +1,5 @@
 """A gateway with keys, for the tests of what they allow."""
 
-import asyncio
 import base64
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from app.decision.access import Scope
 from app.errors import Denial
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.keys import bearer, make_key
+from tests.waiting import until
 
 ASKED = {"question": "What is the capital of France?"}
 CHATTED = {"model": "fetchwise", "messages": [{"role": "user", "content": ASKED["question"]}]}
@@ -64,9 +64,7 @@ class Keyed:
     async def known(self, *presented: str) -> None:
         """Wait until the gateway has read the keys that were made."""
         keys = self.gateway.app.state.guard.keys
-        async with asyncio.timeout(30):
-            while not all(keys.find(one) for one in presented):  # noqa: ASYNC110 noticed by polling, as in production
-                await asyncio.sleep(0.005)
+        await until(lambda: all(keys.find(one) for one in presented))
 
     async def send(self, method: str, path: str, presented: str | None = None, **more: Any) -> httpx.Response:
         """One request; a POST has a body that is valid."""

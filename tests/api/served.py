@@ -12,8 +12,7 @@ import uvicorn
 
 from app.cli.http_protocol import ServerConfig
 from tests.fakes.gateway import FakeGateway
-
-PATIENCE_S = 60
+from tests.waiting import PATIENCE_S, until
 
 
 class _Server(uvicorn.Server):
@@ -95,9 +94,7 @@ async def served(gateway: FakeGateway) -> AsyncIterator[Served]:
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while not server.started:  # noqa: ASYNC110 uvicorn has no event to wait for
-                    await asyncio.sleep(0.01)
+            await until(lambda: server.started)
             yield Served(listener.getsockname()[1], server, serving)
         finally:
             server.should_exit = server.force_exit = True

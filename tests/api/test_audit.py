@@ -3,15 +3,15 @@
 from app.api.audit import AuditOut
 
 from .conftest import Open
-from .test_errors import check_shape
-from .test_feedback import answered, say
+from .replies import check_shape
+from .test_feedback import say
 
 
 async def test_groups_are_told_apart_by_their_tags(open_gateway: Open) -> None:
     """Skips and abstentions count for every question, errors only where feedback was asked for."""
     async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
         for team, policy, correct in (("day", "never", True), ("day", "never", False), ("night", "always", True)):
-            receipt = await answered(gateway, policy=policy, abstain=False, tags={"team": team})
+            receipt = await gateway.receipt(policy=policy, abstain=False, tags={"team": team})
             assert (await say(gateway, receipt["id"], correct=correct)).status_code == 200
         response = await gateway.client.get("/audit")
         assert response.status_code == 200, response.text

@@ -12,7 +12,7 @@ from tests.fakes.keys import bearer
 
 from .conftest import OpenKeyed
 from .keyed import ASKED, NEEDS, Keyed, as_asked, basic
-from .test_errors import check_shape
+from .replies import check_shape
 
 
 def _routes(router: APIRouter) -> Iterator[Route]:

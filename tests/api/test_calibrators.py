@@ -1,27 +1,15 @@
 """`GET /calibrators`, revocation as seen from outside, and drawing answers for feedback."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from app.adapters.artifact_store import ArtifactStore
 from app.api.calibrator_survey import CalibratorsOut
-from app.api.schemas import Receipt
 from tests.fakes.gateway import FakeGateway, matching
+from tests.waiting import until
 
 from .conftest import Open
-
-EVIDENCE = "fetchwise_drift_evidence "
-ASKED = "What is the capital of France?"
-
-
-async def until(reached: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again, for as long as a slow machine may take."""
-    async with asyncio.timeout(30):
-        while not await reached():  # noqa: ASYNC110 what is waited for has no event to give
-            await asyncio.sleep(0.02)
 
 
 async def calibrator(gateway: FakeGateway) -> dict[str, Any]:
@@ -75,7 +63,7 @@ async def test_a_refused_current_is_told(gateway: FakeGateway) -> None:
     found = await listed(gateway)
     assert (found.current, found.serving) == ("foreign", "2026-01-31-0a1b2c3d")
     assert "the one before keeps serving" in found.problem
-    reply = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+    reply = await gateway.receipt()
     assert reply["decision"]["calibrator"]["version"] == "2026-01-31-0a1b2c3d"
 
 
@@ -107,7 +95,7 @@ async def wrong(gateway: FakeGateway, times: int) -> list[dict[str, Any]]:
     """Ask, and say of every answer that it was wrong."""
     receipts = []
     for _ in range(times):
-        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+        receipt = await gateway.receipt()
         reply = await gateway.client.post("/feedback", json={"id": receipt["id"], "correct": False})
         assert reply.status_code == 200, reply.text
         receipts.append(receipt)
@@ -133,12 +121,11 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
         state = await calibrator(gateway)
         assert not state["certified"]
         assert "is revoked, its fallback action serves" in state["problem"]
-        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+        receipt = await gateway.receipt()
         assert (receipt["k"], receipt["decision"]["reason"]) == (1, "not_certified")
         assert not receipt["decision"]["calibrator"]["certified"]
-        scraped = (await gateway.client.get("/metrics")).text
-        assert "fetchwise_drift_revoked 1.0" in scraped
-        assert 'fetchwise_calibrator_info{certified="revoked",version="2026-01-31-0a1b2c3d"} 1.0' in scraped
+        assert await gateway.metric("drift_revoked") == 1
+        assert await gateway.metric("calibrator_info", certified="revoked", version="2026-01-31-0a1b2c3d") == 1
         (version,) = (await listed(gateway)).versions
         assert version.problem.startswith("revoked: of late, confidences exceed")
     async with open_gateway(artifact={}, solicit_share=1.0) as again:
@@ -165,7 +152,7 @@ async def test_feedback_nobody_asked_for_shows_nothing(open_gateway: Open) -> No
     async with open_gateway(artifact={}, solicit_share=0.0) as again:
         # A start reads the whole log before it serves.
         assert not (await calibrator(again))["revoked"]
-        assert "fetchwise_drift_evidence 0.0" in (await again.client.get("/metrics")).text
+        assert (await again.metrics())["fetchwise_drift_evidence", ()] == 0
 
 
 async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,21 +162,16 @@ async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPa
         await wrong(gateway, 40)
 
         async def shown() -> bool:
-            (line,) = [
-                line for line in (await gateway.client.get("/metrics")).text.splitlines() if line.startswith(EVIDENCE)
-            ]
-            return float(line.split()[1]) >= 1.0
+            return await gateway.metric("drift_evidence") >= 1.0
 
         await until(shown)
         assert not (await calibrator(gateway))["revoked"]
-        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
+        receipt = await gateway.receipt()
         assert receipt["decision"]["reason"] == "confident"
 
 
 async def test_nobody_is_asked_where_nothing_is_kept(open_gateway: Open) -> None:
     """Without a decision log feedback would go nowhere, so none is asked for, and drift is not judged."""
     async with open_gateway(artifact={}, solicit_share=1.0, decision_log="off") as gateway:
-        receipt = Receipt.model_validate((await gateway.client.post("/answer", json={"question": ASKED})).json())
-        assert not receipt.feedback_wanted
-        lines = (await gateway.client.get("/metrics")).text.splitlines()
-        assert not any(line.startswith(EVIDENCE) for line in lines)
+        assert not (await gateway.receipt())["feedback_wanted"]
+        assert ("fetchwise_drift_evidence", ()) not in await gateway.metrics()

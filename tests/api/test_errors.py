@@ -16,7 +16,6 @@ CHAT = "/v1/chat/completions"
 CHATTED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "content": ASKED}]}
 
 
-
 @dataclass(frozen=True)
 class Case:
     """One wrong request."""

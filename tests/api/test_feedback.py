@@ -9,22 +9,12 @@ import httpx
 import pytest
 
 from app.api.feedback import FeedbackReceipt, FeedbackRequest
-from tests.fakes.gateway import FakeGateway
+from tests.fakes.gateway import ASKED, FakeGateway
 
 from .conftest import Open
-from .test_errors import check_shape
-from .test_operations import metrics, sample
+from .replies import check_shape
 
-FRANCE = "What is the capital of France?"
-ABSTAINING: dict[str, Any] = {"question": FRANCE, "filter": {"lang": "tlh"}, "retrieval": "required"}
-
-
-async def answered(gateway: FakeGateway, **more: Any) -> dict[str, Any]:
-    """The receipt of one question."""
-    response = await gateway.client.post("/answer", json={"question": FRANCE} | more)
-    assert response.status_code == 200, response.text
-    receipt: dict[str, Any] = response.json()
-    return receipt
+ABSTAINING: dict[str, Any] = {"filter": {"lang": "tlh"}, "retrieval": "required"}
 
 
 async def say(gateway: FakeGateway, identifier: str, **said: Any) -> httpx.Response:
@@ -32,16 +22,9 @@ async def say(gateway: FakeGateway, identifier: str, **said: Any) -> httpx.Respo
     return await gateway.client.post("/feedback", json={"id": identifier} | said)
 
 
-def kept(gateway: FakeGateway, table: str) -> list[sqlite3.Row]:
-    """What is on disk, read as any other program would."""
-    with closing(sqlite3.connect(gateway.settings.data_dir / "decisions.sqlite3")) as connection:
-        connection.row_factory = sqlite3.Row
-        return connection.execute(f"SELECT * FROM {table} ORDER BY seq").fetchall()
-
-
 async def test_a_verdict_at_once_after_the_answer(gateway: FakeGateway) -> None:
     """The decision may still wait to be written: both are on disk when the reply comes."""
-    receipt = await answered(gateway, tags={"team": "night"})
+    receipt = await gateway.receipt(tags={"team": "night"})
     response = await say(gateway, receipt["id"], correct=True, comment="yes", tags={"by": "me"})
     assert response.status_code == 200, response.text
     assert response.json() == {
@@ -51,8 +34,8 @@ async def test_a_verdict_at_once_after_the_answer(gateway: FakeGateway) -> None:
         "replaced": False,
         "action": receipt["action"],
     }
-    (decision,), (verdict,) = kept(gateway, "decisions"), kept(gateway, "feedback")
-    assert (decision["id"], decision["question"], decision["answer"]) == (receipt["id"], FRANCE, receipt["answer"])
+    (decision,), (verdict,) = gateway.logged("decisions"), gateway.logged("feedback")
+    assert (decision["id"], decision["question"], decision["answer"]) == (receipt["id"], ASKED, receipt["answer"])
     assert decision["p_closed_book"] == receipt["decision"]["p_closed_book"]
     assert (verdict["decision_id"], verdict["correct"], verdict["comment"], verdict["key"]) == (
         receipt["id"],
@@ -69,42 +52,41 @@ async def test_references_judge_by_the_rule_of_refitting(
     gateway: FakeGateway, references: list[str], right: bool
 ) -> None:
     """Any reference that the answer holds as whole words makes it right."""
-    gateway.reader.says(FRANCE, "It is Paris.", k=0, sure=0.9)
-    receipt = await answered(gateway, policy="never")
+    gateway.reader.says(ASKED, "It is Paris.", k=0, sure=0.9)
+    receipt = await gateway.receipt(policy="never")
     reply = (await say(gateway, receipt["id"], references=references)).json()
     assert (reply["correct"], reply["source"], reply["action"]) == (right, "references", "k0")
 
 
 async def test_the_same_again_gets_the_same_reply_and_is_kept_and_counted_once(gateway: FakeGateway) -> None:
     """A client may repeat what it is not sure has arrived."""
-    receipt = await answered(gateway, policy="never")
+    receipt = await gateway.receipt(policy="never")
     replies = [await say(gateway, receipt["id"], correct=True, tags={"a": "1"}) for _ in range(3)]
     assert [reply.status_code for reply in replies] == [200, 200, 200]
     assert len({reply.text for reply in replies}) == 1
-    assert len(kept(gateway, "feedback")) == 1
-    assert sample(await metrics(gateway), "feedback_total", correct="true", action="k0") == 1
+    assert len(gateway.logged("feedback")) == 1
+    assert await gateway.metric("feedback_total", correct="true", action="k0") == 1
 
 
 async def test_a_later_verdict_replaces_the_earlier(gateway: FakeGateway) -> None:
     """The reply says so, the history keeps both, and the counter has both words."""
-    receipt = await answered(gateway, policy="never")
+    receipt = await gateway.receipt(policy="never")
     first = (await say(gateway, receipt["id"], correct=True)).json()
     second = (await say(gateway, receipt["id"], correct=False)).json()
     again = (await say(gateway, receipt["id"], correct=False)).json()
     assert (first["replaced"], second["replaced"]) == (False, True)
     assert again == second
-    assert [row["correct"] for row in kept(gateway, "feedback")] == [1, 0]
-    samples = await metrics(gateway)
-    assert sample(samples, "feedback_total", correct="true", action="k0") == 1
-    assert sample(samples, "feedback_total", correct="false", action="k0") == 1
+    assert [row["correct"] for row in gateway.logged("feedback")] == [1, 0]
+    for correct in ("true", "false"):
+        assert await gateway.metric("feedback_total", correct=correct, action="k0") == 1
 
 
 async def test_many_verdicts_at_once(gateway: FakeGateway) -> None:
     """Verdicts on many answers, sent together and each twice, are all acknowledged and each kept once."""
-    receipts = [await answered(gateway, policy="never") for _ in range(20)]
+    receipts = [await gateway.receipt(policy="never") for _ in range(20)]
     replies = await asyncio.gather(*(say(gateway, receipt["id"], correct=True) for receipt in receipts * 2))
     assert {reply.status_code for reply in replies} == {200}
-    assert len(kept(gateway, "feedback")) == 20
+    assert len(gateway.logged("feedback")) == 20
 
 
 async def test_an_unknown_id_is_a_404(gateway: FakeGateway) -> None:
@@ -115,7 +97,7 @@ async def test_an_unknown_id_is_a_404(gateway: FakeGateway) -> None:
 
 async def test_an_abstention_has_nothing_to_judge(gateway: FakeGateway) -> None:
     """No answer was given, so none was right or wrong."""
-    receipt = (await gateway.client.post("/answer", json=ABSTAINING)).json()
+    receipt = await gateway.receipt(**ABSTAINING)
     assert receipt["action"] == "abstain"
     error = check_shape(await say(gateway, receipt["id"], correct=True), 409, "nothing_to_judge")
     assert "abstention" in error.error.message
@@ -123,7 +105,7 @@ async def test_an_abstention_has_nothing_to_judge(gateway: FakeGateway) -> None:
 
 async def test_references_to_an_abstention_are_kept_and_count_as_no_verdict(gateway: FakeGateway) -> None:
     """They say what a shadow run should have answered; `correct` is null, and no metric moves."""
-    receipt = (await gateway.client.post("/answer", json=ABSTAINING)).json()
+    receipt = await gateway.receipt(**ABSTAINING)
     reply = await say(gateway, receipt["id"], references=["Paris"])
     assert reply.status_code == 200
     assert reply.json() == {
@@ -133,13 +115,9 @@ async def test_references_to_an_abstention_are_kept_and_count_as_no_verdict(gate
         "replaced": False,
         "action": "abstain",
     }
-    (row,) = kept(gateway, "feedback")
-    assert row["correct"] is None
-    samples = await metrics(gateway)
-    counts = [
-        sample(samples, "feedback_total", correct=c, action=a) for c in ("true", "false") for a in ("k0", "k1", "k5")
-    ]
-    assert counts == [0] * 6
+    assert [row["correct"] for row in gateway.logged("feedback")] == [None]
+    counted = {key: value for key, value in (await gateway.metrics()).items() if key[0] == "fetchwise_feedback_total"}
+    assert not any(counted.values())
 
 
 @pytest.mark.parametrize(
@@ -171,23 +149,23 @@ async def test_a_locked_database_refuses_feedback_and_answers_go_on(
     """503 with Retry-After, never a false yes; once the lock is gone the same request is kept."""
     monkeypatch.setattr("app.adapters.decision_store.BUSY_TIMEOUT_S", 0.05)
     async with open_gateway(artifact={}) as gateway:
-        receipt = await answered(gateway, policy="never")
+        receipt = await gateway.receipt(policy="never")
         assert (await say(gateway, receipt["id"], correct=True)).status_code == 200
         other = sqlite3.connect(gateway.settings.data_dir / "decisions.sqlite3", isolation_level=None)
         with closing(other):
             other.execute("BEGIN IMMEDIATE")
-            second = await answered(gateway, policy="never")
+            second = await gateway.receipt(policy="never")
             error = check_shape(await say(gateway, second["id"], correct=True), 503, "log_unavailable")
             assert "locked" in error.error.message
             for _ in range(5):
-                await answered(gateway, policy="never")
+                await gateway.receipt(policy="never")
             other.execute("ROLLBACK")
         response = await say(gateway, second["id"], correct=True)
         while response.status_code == 503:
             response = await say(gateway, second["id"], correct=True)
         assert response.json()["replaced"] is False
-        assert len(kept(gateway, "feedback")) == 2
-    assert len(kept(gateway, "decisions")) == 7
+        assert len(gateway.logged("feedback")) == 2
+    assert len(gateway.logged("decisions")) == 7
 
 
 async def test_a_full_queue_costs_records_not_answers(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,18 +175,18 @@ async def test_a_full_queue_costs_records_not_answers(open_gateway: Open, monkey
         with closing(sqlite3.connect(gateway.settings.data_dir / "decisions.sqlite3", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             for _ in range(10):
-                await answered(gateway, policy="never")
-            dropped = sample(await metrics(gateway), "log_dropped_total")
+                await gateway.receipt(policy="never")
+            dropped = await gateway.metric("log_dropped_total")
             other.execute("ROLLBACK")
     # The writer may just be taking one from the queue when it is measured.
     assert dropped >= 6
-    assert len(kept(gateway, "decisions")) + dropped == 10
+    assert len(gateway.logged("decisions")) + dropped == 10
 
 
 async def test_another_worker_and_a_restart_know_the_answer(open_gateway: Open) -> None:
     """An id can be judged at any worker on the same file, and after a restart."""
     async with open_gateway(artifact={}) as first, open_gateway(artifact=None) as second:
-        receipt = await answered(first, policy="never")
+        receipt = await first.receipt(policy="never")
         assert (await say(second, receipt["id"], correct=True)).status_code == 200
     async with open_gateway(artifact=None) as later:
         assert (await say(later, receipt["id"], correct=False)).json()["replaced"] is True
@@ -217,7 +195,7 @@ async def test_another_worker_and_a_restart_know_the_answer(open_gateway: Open) 
 async def test_texts_can_stay_private(open_gateway: Open) -> None:
     """With hashes only, a verdict is taken, references are refused, and no file holds the question."""
     async with open_gateway(artifact={}, log_texts="hash") as gateway:
-        receipt = await answered(gateway, policy="never")
+        receipt = await gateway.receipt(policy="never")
         check_shape(await say(gateway, receipt["id"], references=["Paris"]), 409, "nothing_to_judge")
         assert (await say(gateway, receipt["id"], correct=True)).status_code == 200
     for file in gateway.settings.data_dir.glob("decisions*"):
@@ -227,7 +205,7 @@ async def test_texts_can_stay_private(open_gateway: Open) -> None:
 async def test_without_a_log_nothing_is_kept_and_nothing_can_be_judged(open_gateway: Open) -> None:
     """`off` writes no file; feedback is told why."""
     async with open_gateway(artifact={}, decision_log="off") as gateway:
-        receipt = await answered(gateway)
+        receipt = await gateway.receipt()
         error = check_shape(await say(gateway, receipt["id"], correct=True), 404, "unknown_decision")
         assert "FETCHWISE_DECISION_LOG" in error.error.message
     assert not list(gateway.settings.data_dir.glob("decisions*"))
@@ -239,7 +217,7 @@ async def test_the_documentation_has_every_status_and_real_examples(gateway: Fak
     responses = schema["paths"]["/feedback"]["post"]["responses"]
     assert set(responses) == {"200", "400", "401", "403", "404", "409", "413", "422", "429", "500", "503"}
     components = schema["components"]["schemas"]
-    receipt = await answered(gateway, policy="never")
+    receipt = await gateway.receipt(policy="never")
     for example in components["FeedbackRequest"]["examples"]:
         FeedbackRequest.model_validate(example)
         assert (await gateway.client.post("/feedback", json=example | {"id": receipt["id"]})).status_code == 200

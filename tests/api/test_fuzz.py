@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from app.api.errors import STATUSES
 from app.api.schemas import AnswerRequest, ErrorOut, Receipt
+from tests.fakes.gateway import events_of
 
 from .running import Running, running_gateway
-from .test_streaming import parsed
 
 # Every code point, lone surrogates too.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
@@ -55,7 +55,7 @@ def test_every_field_is_fuzzed() -> None:
 def ended(response: httpx.Response) -> tuple[int, Any]:
     """The status and body of a reply; of a stream its last event, an error with the status that came too late."""
     if response.headers["content-type"].startswith("text/event-stream"):
-        name, data = parsed(response)[-1]
+        name, data = events_of(response)[-1]
         return (200 if name == "final" else STATUS_OF[data["error"]["type"]]), data
     return response.status_code, response.json()
 

@@ -1,6 +1,5 @@
 """Random actions and shadow runs in a running gateway: what receipts, the log and the metrics say of them."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,22 @@ from app.errors import ConfigurationError
 from app.refit.from_log import identities, read_log
 from app.refit.refit import LEAST_GROUPS
 from tests.fakes.gateway import FakeGateway
+from tests.waiting import until
 
 from .conftest import Open
-from .test_feedback import FRANCE, answered, kept, say
-from .test_operations import metrics, sample
+from .test_feedback import say
 
 
 async def eventually_kept(gateway: FakeGateway, table: str, count: int) -> list[Any]:
     """Rows of a table, once there are that many."""
-    for _ in range(500):
-        if len(rows := kept(gateway, table)) >= count:
-            return rows
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{table} never came to hold {count} rows")
+    await until(lambda: len(gateway.logged(table)) >= count)
+    return gateway.logged(table)
 
 
 async def test_a_random_action_says_so_and_its_chances_are_logged(open_gateway: Open) -> None:
     """With a share of one every question is drawn: all three actions come up, none is called certified."""
     async with open_gateway(artifact={}, explore_share=1.0) as gateway:
-        receipts = [await answered(gateway, abstain=False) for _ in range(40)]
+        receipts = [await gateway.receipt(abstain=False) for _ in range(40)]
         rows = await eventually_kept(gateway, "decisions", 40)
     assert {receipt["action"] for receipt in receipts} == {"k0", "k1", "k5"}
     assert {receipt["decision"]["reason"] for receipt in receipts} == {"explored"}
@@ -48,9 +44,9 @@ async def test_a_random_action_says_so_and_its_chances_are_logged(open_gateway: 
 async def test_required_evidence_and_abstention_stand_above_chance(open_gateway: Open) -> None:
     """Under `required` no draw answers closed-book, and an unsure answer is withheld however it was chosen."""
     async with open_gateway(artifact={}, explore_share=1.0) as gateway:
-        required = [await answered(gateway, retrieval="required") for _ in range(20)]
+        required = [await gateway.receipt(retrieval="required") for _ in range(20)]
         gateway.reader.says("Who?", "Nobody.", sure=0.05)
-        unsure = [await answered(gateway, question="Who?") for _ in range(10)]
+        unsure = [await gateway.receipt("Who?") for _ in range(10)]
     assert {receipt["k"] for receipt in required} == {1, 5}
     assert {receipt["action"] for receipt in unsure} == {"abstain"}
 
@@ -59,7 +55,7 @@ async def test_a_spent_budget_ends_exploration(open_gateway: Open) -> None:
     """Once the first allowance is gone, a budget of nothing leaves every decision to the gate."""
     async with open_gateway(artifact={}, explore_share=1.0, learning_budget=0.0) as gateway:
         long = "What is the capital of France? " * 60
-        reasons = [(await answered(gateway, question=long))["decision"]["reason"] for _ in range(40)]
+        reasons = [(await gateway.receipt(long))["decision"]["reason"] for _ in range(40)]
     assert reasons[0] == "explored"
     assert reasons[-1] != "explored"
 
@@ -67,10 +63,10 @@ async def test_a_spent_budget_ends_exploration(open_gateway: Open) -> None:
 async def test_a_shadow_run_follows_when_nobody_waits(open_gateway: Open) -> None:
     """The receipt asks for feedback; every action's answer is stored under its id, and references label all three."""
     async with open_gateway(artifact={}, shadow_share=1.0) as gateway:
-        receipt = await answered(gateway)
+        receipt = await gateway.receipt()
         (run,) = await eventually_kept(gateway, "shadows", 1)
         assert (await say(gateway, receipt["id"], references=["Francville", "Paris"])).status_code == 200
-        assert sample(await metrics(gateway), "shadow_runs_total", end="done") == 1
+        assert await gateway.metric("shadow_runs_total", end="done") == 1
     assert receipt["feedback_wanted"]
     assert run["decision_id"] == receipt["id"]
     assert json.loads(run["outcomes"]).keys() == {"0", "1", "5"}
@@ -79,13 +75,13 @@ async def test_a_shadow_run_follows_when_nobody_waits(open_gateway: Open) -> Non
 async def test_nothing_is_drawn_by_default(open_gateway: Open) -> None:
     """Learning costs, so it is off until an operator wants it; without a log it could not even be kept."""
     async with open_gateway(artifact={}) as gateway:
-        receipts = [await answered(gateway) for _ in range(5)]
+        receipts = [await gateway.receipt() for _ in range(5)]
         rows = await eventually_kept(gateway, "decisions", 5)
-        assert kept(gateway, "shadows") == []
+        assert gateway.logged("shadows") == []
     assert all(row["propensities"] is None for row in rows)
     assert all(receipt["decision"]["reason"] != "explored" for receipt in receipts)
     async with open_gateway(artifact={}, explore_share=1.0, shadow_share=1.0, decision_log="off") as gateway:
-        assert (await answered(gateway, question=FRANCE))["decision"]["reason"] != "explored"
+        assert (await gateway.receipt())["decision"]["reason"] != "explored"
 
 
 async def test_shadow_runs_need_the_texts(open_gateway: Open) -> None:
@@ -99,7 +95,7 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
     """Answers, shadow runs and feedback of a running gateway become full rows and single-action rows."""
     monkeypatch.setattr(shadow, "IDLE_S", 0.0)
     async with open_gateway(artifact={}, explore_share=0.5, shadow_share=1.0, learning_budget=1e6) as gateway:
-        receipts = [await answered(gateway, question=f"Who is number {n}?", abstain=False) for n in range(120)]
+        receipts = [await gateway.receipt(f"Who is number {n}?", abstain=False) for n in range(120)]
         await eventually_kept(gateway, "shadows", LEAST_GROUPS)
         for receipt in receipts:
             assert (await say(gateway, receipt["id"], references=["Francville"])).status_code == 200

@@ -19,15 +19,15 @@ from app.refit.options import Options
 from app.refit.publish import publish
 from app.refit.refit import refit
 from tests.fakes.gateway import FakeGateway
+from tests.waiting import until
 
 from .conftest import Open
-from .test_operations import metrics, sample
 
 RIGHT, WRONG = "Certainly right.", "Certainly wrong."
 
 
 @dataclass
-class World:
+class Fading:
     """Questions whose closed-book answer is right as often as it is sure, until the reader's knowledge goes."""
 
     gateway: FakeGateway
@@ -64,34 +64,35 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
     monkeypatch.setattr(shadow, "IDLE_S", 0.0)
     learning = {"solicit_share": 1.0, "shadow_share": 1.0, "learning_budget": 100.0}
     async with open_gateway(artifact={}, **learning) as gateway:
-        world = World(gateway)
+        traffic = Fading(gateway)
         for _ in range(100):
-            await world.ask()
-        assert await world.problem() == ""
+            await traffic.ask()
+        assert await traffic.problem() == ""
 
-        world.known, changed = False, time.time()
-        while "revoked" not in await world.problem() and world.asked < 500:
-            await world.ask()
-        assert world.asked < 500, "the alarm never came"
-        receipt = await world.ask()
+        traffic.known, changed = False, time.time()
+        while "revoked" not in await traffic.problem() and traffic.asked < 500:
+            await traffic.ask()
+        assert traffic.asked < 500, "the alarm never came"
+        receipt = await traffic.ask()
         assert (receipt["decision"]["reason"], receipt["k"]) == ("not_certified", 1)
-        assert sample(await metrics(gateway), "drift_revoked") == 1
+        assert await gateway.metric("drift_revoked") == 1
 
-        while world.asked < 800:
-            await world.ask()
-        runs = world.asked - 100
-        for _ in range(500):
-            if sample(await metrics(gateway), "shadow_runs_total", end="done") >= runs:
-                break
-            await asyncio.sleep(0.02)
+        while traffic.asked < 800:
+            await traffic.ask()
+        runs = traffic.asked - 100
+
+        async def ran() -> bool:
+            return await gateway.metric("shadow_runs_total", end="done") >= runs
+
+        await until(ran)
         version = await asyncio.to_thread(refitted, gateway.settings.data_dir, gateway.settings.calibrators, changed)
         for _ in range(500):
-            receipt = await world.ask()
+            receipt = await traffic.ask()
             if receipt["decision"]["calibrator"]["version"] == version:
                 break
         assert receipt["decision"]["calibrator"] == {"version": version, "certified": True}
-        assert await world.problem() == ""
-        assert sample(await metrics(gateway), "drift_revoked") == 0
+        assert await traffic.problem() == ""
+        assert await gateway.metric("drift_revoked") == 0
 
 
 def refitted(data: Path, calibrators: Path, since: float) -> str:

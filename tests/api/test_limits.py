@@ -5,113 +5,103 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from app.api.errors import as_openai
 from app.api.schemas import ErrorOut
-from tests.fakes.gateway import FakeGateway
+from tests.fakes.gateway import ASKED, FakeGateway
+from tests.waiting import until
 
 from .conftest import Open, OpenKeyed
+from .replies import check_shape
 from .served import HEALTHZ, head, post, served
-from .test_errors import check_shape
-from .test_operations import metrics, sample
-from .test_streaming import streamed
 
-ASKED = "What is the capital of France?"
-QUESTION = {"question": ASKED}
-BODY = json.dumps(QUESTION).encode()
-
-
-async def until(gateway: FakeGateway, name: str, value: float) -> None:
-    """Wait until a metric has this value."""
-    async with asyncio.timeout(60):
-        while sample(await metrics(gateway), name) != value:  # noqa: ASYNC110 the gauge has no event to wait for
-            await asyncio.sleep(0.01)
+BODY = json.dumps({"question": ASKED}).encode()
 
 
 @asynccontextmanager
-async def busy(gateway: FakeGateway, *, waiting: int = 0) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
-    """Keep the one permit taken by a question that does not end, and so many others in line, while this is open."""
-    gateway.reader.hang = True
-    tasks = [asyncio.create_task(gateway.client.post("/answer", json=QUESTION))]
-    while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
-        await asyncio.sleep(0)
-    # It is asked, and hangs a turn of the loop later.
-    await asyncio.sleep(0.01)
-    gateway.reader.hang = False
-    tasks += [asyncio.create_task(gateway.client.post("/answer", json=QUESTION)) for _ in range(waiting)]
-    await until(gateway, "queued", waiting)
-    try:
-        yield tasks
-    finally:
+async def in_line(gateway: FakeGateway, *, waiting: int = 0) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
+    """Keep the one permit taken, and so many others in line, while this is open."""
+    async with gateway.busy() as working:
+        tasks = [asyncio.create_task(gateway.ask()) for _ in range(waiting)]
+        await queued(gateway, waiting)
+        yield [*working, *tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def queued(gateway: FakeGateway, number: int) -> None:
+    """Wait until so many questions wait in line."""
+
+    async def reached() -> bool:
+        return await gateway.metric("queued") == number
+
+    await until(reached)
+
+
 async def test_a_question_waits_in_line_for_a_permit(open_gateway: Open) -> None:
     """It is answered once the one before it has ended, and its receipt and the metrics count the wait."""
     async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway:
-        async with busy(gateway, waiting=1) as (working, waiting):
+        async with in_line(gateway, waiting=1) as (working, waiting):
             assert gateway.reader.calls == 1
             working.cancel()
             response = await waiting
         assert response.status_code == 200
         timings = response.json()["timings_ms"]
-        samples = await metrics(gateway)
-        assert (sample(samples, "queued"), sample(samples, "shed_total")) == (0, 0)
-        assert sample(samples, "queue_wait_seconds_count") == 1
-        waited = sample(samples, "queue_wait_seconds_sum")
+        assert (await gateway.metric("queued"), await gateway.metric("shed_total")) == (0, 0)
+        assert await gateway.metric("queue_wait_seconds_count") == 1
+        waited = await gateway.metric("queue_wait_seconds_sum")
         assert waited > 0
         assert timings["total"] >= waited * 1000 + timings["read"]
 
 
 async def test_a_stream_waits_in_line_too(open_gateway: Open) -> None:
     """And is refused by a status, not by an event, where it waits too long."""
-    async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway, busy(gateway) as (working,):
-        asking = asyncio.create_task(streamed(gateway))
-        await until(gateway, "queued", 1)
+    async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway, gateway.busy() as (working,):
+        asking = asyncio.create_task(gateway.events())
+        await queued(gateway, 1)
         working.cancel()
         assert (await asking)[-1][0] == "final"
-    async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=0.01) as gateway, busy(gateway):
-        refused = await gateway.client.post("/answer", json=QUESTION | {"stream": True})
+    async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=0.01) as gateway, gateway.busy():
+        refused = await gateway.ask(stream=True)
         check_shape(refused, 429, "overloaded")
 
 
 async def test_who_waits_too_long_is_refused(open_gateway: Open) -> None:
     """The line is for short waits."""
-    async with open_gateway(max_in_flight=1, queue=4, queue_wait_s=0.01) as gateway, busy(gateway):
-        check_shape(await gateway.client.post("/answer", json=QUESTION), 429, "overloaded")
-        samples = await metrics(gateway)
-        assert (sample(samples, "queued"), sample(samples, "shed_total")) == (0, 1)
+    async with open_gateway(max_in_flight=1, queue=4, queue_wait_s=0.01) as gateway, gateway.busy():
+        check_shape(await gateway.ask(), 429, "overloaded")
+        assert (await gateway.metric("queued"), await gateway.metric("shed_total")) == (0, 1)
+        assert await gateway.metric("in_flight") == 1
+    assert gateway.reader.cancelled == 1
 
 
 async def test_the_time_in_line_is_part_of_the_questions_time(open_gateway: Open) -> None:
     """A question without time for the line is refused, not kept."""
-    async with open_gateway(max_in_flight=1, queue=4, queue_wait_s=3600) as gateway, busy(gateway):
-        refused = await gateway.client.post("/answer", json=QUESTION | {"timeout_ms": 10})
+    async with open_gateway(max_in_flight=1, queue=4, queue_wait_s=3600) as gateway, gateway.busy():
+        refused = await gateway.ask(timeout_ms=10)
         check_shape(refused, 429, "overloaded")
 
 
 async def test_a_client_that_leaves_the_line_gives_its_place_up(open_gateway: Open) -> None:
     """The next may wait in its stead, and the permit goes to whoever is still there."""
     async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway:
-        async with served(gateway) as server, busy(gateway) as (working,):
+        async with served(gateway) as server, gateway.busy() as (working,):
             async with server.connection() as leaving:
                 leaving.send(post("/answer", BODY))
-                await until(gateway, "queued", 1)
-            await until(gateway, "queued", 0)
+                await queued(gateway, 1)
+            await queued(gateway, 0)
             async with server.connection() as staying:
                 staying.send(post("/answer", BODY))
-                await until(gateway, "queued", 1)
+                await queued(gateway, 1)
                 working.cancel()
                 assert (await staying.reply()).status == 200
         # One hung, one was answered; the one that left was never read for.
         assert gateway.reader.calls == 2
-        assert sample(await metrics(gateway), "in_flight") == 0
+        assert await gateway.metric("in_flight") == 0
 
 
 @pytest.mark.parametrize("path", ["/answer", "/v1/chat/completions"])
@@ -139,7 +129,7 @@ async def test_past_the_line_nothing_is_read_and_no_key_is_looked_at(open_keyed:
 
 async def test_only_questions_are_refused(open_gateway: Open) -> None:
     """Operators and feedback get through, and a wrong method is still a wrong method."""
-    async with open_gateway(max_in_flight=1, queue=0) as gateway, busy(gateway):
+    async with open_gateway(max_in_flight=1, queue=0) as gateway, gateway.busy():
         for path in ("/healthz", "/readyz", "/metrics", "/breakeven", "/"):
             assert (await gateway.client.get(path)).status_code == 200
         check_shape(await gateway.client.get("/answer"), 405, "method_not_allowed")
@@ -149,13 +139,13 @@ async def test_only_questions_are_refused(open_gateway: Open) -> None:
 
 async def test_a_flood_leaves_one_line(open_gateway: Open, caplog: pytest.LogCaptureFixture) -> None:
     """Refusals are counted; the log says once that there are some."""
-    async with open_gateway(max_in_flight=1, queue=0) as gateway, busy(gateway):
+    async with open_gateway(max_in_flight=1, queue=0) as gateway, gateway.busy():
         with caplog.at_level(logging.INFO, logger="app"):
             for _ in range(50):
-                await gateway.client.post("/answer", json=QUESTION)
+                await gateway.ask()
         said = [record for record in caplog.records if record.name.startswith("app.api")]
         assert [(record.levelname, record.name) for record in said] == [("WARNING", "app.api.limits")]
-        assert sample(await metrics(gateway), "shed_total") == 50
+        assert await gateway.metric("shed_total") == 50
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["body with the head", "body after the refusal"])
@@ -164,7 +154,7 @@ async def test_a_refused_connection_can_be_used_again(open_gateway: Open, late: 
     async with (
         open_gateway(max_in_flight=1, queue=0) as gateway,
         served(gateway) as server,
-        busy(gateway),
+        gateway.busy(),
         server.connection() as connection,
     ):
         for _ in range(3):
@@ -180,8 +170,8 @@ async def test_a_refused_connection_can_be_used_again(open_gateway: Open, late: 
 
 async def test_a_refused_client_of_another_origin_hears_why(open_gateway: Open) -> None:
     """A browser hides a reply from its page unless the origin is named in it."""
-    async with open_gateway(max_in_flight=1, queue=0, cors_origins="https://a.example") as gateway, busy(gateway):
-        refused = await gateway.client.post("/answer", json=QUESTION, headers={"origin": "https://a.example"})
+    async with open_gateway(max_in_flight=1, queue=0, cors_origins="https://a.example") as gateway, gateway.busy():
+        refused = await gateway.ask(headers={"origin": "https://a.example"})
         check_shape(refused, 429, "overloaded")
         assert refused.headers["access-control-allow-origin"] == "https://a.example"
 
@@ -190,38 +180,16 @@ async def test_a_refused_client_of_another_origin_hears_why(open_gateway: Open) 
 async def test_a_reader_that_outlasts_the_question(gateway: FakeGateway, stream: bool) -> None:
     """It is given up, named, and asked no more; the permit is free again."""
     gateway.reader.hang = True
-    body = QUESTION | {"timeout_ms": 20, "stream": stream}
-    error = check_shape(await gateway.client.post("/answer", json=body), 503, "deadline_passed")
+    error = check_shape(await gateway.ask(timeout_ms=20, stream=stream), 503, "deadline_passed")
     assert "reader" in error.error.message
     assert gateway.reader.cancelled == gateway.reader.calls == 1
-    samples = await metrics(gateway)
-    assert sample(samples, "upstream_errors_total", upstream="reader", kind="deadline") == 1
-    assert sample(samples, "in_flight") == 0
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_search_that_outlasts_the_question(
-    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, stream: bool
-) -> None:
-    """The closed-book answer stands, as after any failed search, and the receipt says so."""
-    gateway.reader.says(ASKED, "Paris", k=0, sure=0.375)
-
-    async def hang(*_: object, **__: object) -> Any:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(gateway.vectors, "search", hang)
-    # Long enough for the probe on a busy machine.
-    body = QUESTION | {"timeout_ms": 2000}
-    receipt = (
-        (await streamed(gateway, **body))[-1][1] if stream else (await gateway.client.post("/answer", json=body)).json()
-    )
-    assert (receipt["answer"], receipt["action"], receipt["decision"]["reason"]) == ("Paris", "k0", "retrieval_failed")
-    assert sample(await metrics(gateway), "upstream_errors_total", upstream="vectors", kind="deadline") == 1
+    assert await gateway.metric("upstream_errors_total", upstream="reader", kind="deadline") == 1
+    assert await gateway.metric("in_flight") == 0
 
 
 async def test_the_servers_own_limit_holds(open_gateway: Open) -> None:
     """A request may ask for less time, never for more."""
     async with open_gateway(request_timeout_s=0.02) as gateway:
         gateway.reader.hang = True
-        response = await gateway.client.post("/answer", json=QUESTION | {"timeout_ms": 600_000})
+        response = await gateway.ask(timeout_ms=600_000)
         check_shape(response, 503, "deadline_passed")

@@ -17,6 +17,7 @@ from app.decision.policy import Policy
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
+from tests.waiting import until
 
 from .served import served
 
@@ -209,9 +210,7 @@ async def test_leaving_a_stream_stops_the_work(running: tuple[FakeGateway, Async
     stream = await client.chat.completions.create(model="fetchwise", messages=MESSAGES, stream=True, **more)
     assert (await anext(aiter(stream))).choices[0].delta.role == "assistant"
     await stream.close()
-    async with asyncio.timeout(60):
-        while not gateway.reader.cancelled:  # noqa: ASYNC110 the reader has no event to wait for
-            await asyncio.sleep(0.01)
+    await until(lambda: gateway.reader.cancelled)
 
 
 async def test_the_client_that_blocks(running: tuple[FakeGateway, AsyncOpenAI]) -> None:

@@ -7,33 +7,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.errors import STATUSES
 from app.api.schemas import AnswerRequest, ErrorOut, Readiness, Receipt
 from app.errors import UpstreamTimeout, UpstreamUnavailable
 from tests.fakes.artifacts import an_uncertified_fit
-from tests.fakes.gateway import FakeGateway, matching, publish
+from tests.fakes.gateway import ASKED, FakeGateway, matching, publish
+from tests.waiting import until
 
 from .conftest import Open
-
-ASKED = "What is the capital of France?"
-
-
-async def metrics(gateway: FakeGateway) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by its name and labels, read over HTTP as Prometheus does."""
-    response = await gateway.client.get("/metrics")
-    assert response.status_code == 200
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(response.text)
-        for sample in family.samples
-    }
-
-
-def sample(samples: dict[Any, float], name: str, **labels: str) -> float:
-    """One sample, 0 where there is none yet."""
-    return samples.get((f"fetchwise_{name}", tuple(sorted(labels.items()))), 0.0)
 
 
 async def ready(gateway: FakeGateway, status: int) -> Readiness:
@@ -89,31 +71,24 @@ async def test_a_missing_collection(open_gateway: Open) -> None:
         assert "fetchwise ingest" in state.parts["vectors"]
 
 
-async def test_no_calibrator_is_said_in_readiness_and_metrics(open_gateway: Open) -> None:
-    """Without a calibrator the gateway is ready and says that every question reads five passages."""
-    async with open_gateway() as gateway:
+@pytest.mark.parametrize(
+    ("artifact", "problem", "version"),
+    [
+        (None, "no calibrator", "none"),
+        ({"max_tokens": 48}, "max_tokens: fitted on 48, running 24", "none"),
+        ({"policies": {"graded": an_uncertified_fit()}}, "certificate", "2026-01-31-0a1b2c3d"),
+    ],
+    ids=["none", "mismatched", "uncertified"],
+)
+async def test_a_calibrator_that_does_not_decide(
+    open_gateway: Open, artifact: dict[str, Any] | None, problem: str, version: str
+) -> None:
+    """The gateway is ready and says why in readiness; the metric says which version serves, and that none decides."""
+    async with open_gateway(artifact=artifact) as gateway:
         state = await ready(gateway, 200)
-        assert state.calibrator.version is None
-        assert "no calibrator" in state.calibrator.problem
-        assert sample(await metrics(gateway), "calibrator_info", version="none", certified="false") == 1
-
-
-async def test_a_mismatch_is_said_in_readiness_and_metrics(open_gateway: Open) -> None:
-    """A calibrator for something else is named with what differs, and exported as none."""
-    async with open_gateway(artifact={"max_tokens": 48}) as gateway:
-        state = await ready(gateway, 200)
-        assert "max_tokens: fitted on 48, running 24" in state.calibrator.problem
+        assert problem in state.calibrator.problem
         assert not state.calibrator.certified
-        assert sample(await metrics(gateway), "calibrator_info", version="none", certified="false") == 1
-
-
-async def test_an_uncertified_calibrator_is_said(open_gateway: Open) -> None:
-    """A calibrator without a certificate is named, with what serves instead."""
-    async with open_gateway(artifact={"policies": {"graded": an_uncertified_fit()}}) as gateway:
-        state = await ready(gateway, 200)
-        assert "certificate" in state.calibrator.problem
-        version = "2026-01-31-0a1b2c3d"
-        assert sample(await metrics(gateway), "calibrator_info", version=version, certified="false") == 1
+        assert await gateway.metric("calibrator_info", version=version, certified="false") == 1
 
 
 async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,28 +96,29 @@ async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pyt
     monkeypatch.setattr("app.adapters.gatekeeper.POLL_S", 0.02)
     async with open_gateway() as gateway:
         publish(gateway.settings.calibrators, await matching(gateway.reader, gateway.embedder))
-        async with asyncio.timeout(10):
-            while not (await ready(gateway, 200)).calibrator.certified:  # noqa: ASYNC110 published by another process
-                await asyncio.sleep(0.02)
-        samples = await metrics(gateway)
-        assert sample(samples, "calibrator_info", version="2026-01-31-0a1b2c3d", certified="true") == 1
-        assert sample(samples, "calibrator_info", version="none", certified="false") == 0
+
+        async def certified() -> bool:
+            return (await ready(gateway, 200)).calibrator.certified
+
+        await until(certified)
+        assert await gateway.metric("calibrator_info", version="2026-01-31-0a1b2c3d", certified="true") == 1
+        assert await gateway.metric("calibrator_info", version="none", certified="false") == 0
 
 
 async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
     """After some questions each counter is the sum over the receipts that were given out."""
-    warm_up = {"question": ASKED, "policy": "always"}
-    assert (await gateway.client.post("/answer", json=warm_up)).status_code == 200
-    before = await metrics(gateway)
+    await gateway.receipt(policy="always")
+    before = await gateway.metrics()
     receipts = []
     nothing = {"filter": {"lang": "tlh"}}
     for p, body in [(0.875, {}), (0.625, {}), (0.375, {}), (0.375, nothing), (0.1, {"policy": "never"}), (0.875, {})]:
         gateway.reader.says(ASKED, "Paris", k=0, sure=p)
-        receipts.append((await gateway.client.post("/answer", json={"question": ASKED} | body)).json())
-    after = await metrics(gateway)
+        receipts.append(await gateway.receipt(**body))
+    after = await gateway.metrics()
 
     def grown(name: str, **labels: str) -> float:
-        return sample(after, name, **labels) - sample(before, name, **labels)
+        key = (f"fetchwise_{name}", tuple(sorted(labels.items())))
+        return after.get(key, 0.0) - before.get(key, 0.0)
 
     counted = Counter((r["action"], str(r["k"]), r["decision"]["reason"]) for r in receipts)
     assert len(counted) == 5
@@ -168,36 +144,30 @@ async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
     assert grown("retrieval_calls_total", use="wasted") == 1
     assert grown("p_closed_book_count") == len(receipts)
     assert grown("p_closed_book_sum") == pytest.approx(sum(r["decision"]["p_closed_book"] for r in receipts))
-    assert sample(after, "in_flight") == 0
-    assert sample(after, "shed_total") == 0
+    assert grown("in_flight") == grown("shed_total") == 0
 
 
 async def test_failures_are_counted_once(gateway: FakeGateway) -> None:
     """A failed part is counted once a question, whether or not the question could still be answered."""
     gateway.reader.says(ASKED, "Paris", k=0, sure=0.375)
     gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
-    assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 200
-    assert (await gateway.client.post("/answer", json={"question": ASKED, "retrieval": "required"})).status_code == 503
+    assert (await gateway.ask()).status_code == 200
+    assert (await gateway.ask(retrieval="required")).status_code == 503
     gateway.reader.fail_with = UpstreamTimeout("reader", "slow")
-    assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 503
-    samples = await metrics(gateway)
-    assert sample(samples, "upstream_errors_total", upstream="vectors", kind="unavailable") == 2
-    assert sample(samples, "upstream_errors_total", upstream="reader", kind="timeout") == 1
+    assert (await gateway.ask()).status_code == 503
+    assert await gateway.metric("upstream_errors_total", upstream="vectors", kind="unavailable") == 2
+    assert await gateway.metric("upstream_errors_total", upstream="reader", kind="timeout") == 1
 
 
 async def test_work_under_way_and_work_refused(open_gateway: Open) -> None:
     """Questions in flight are a gauge, and those refused a counter."""
-    async with open_gateway(max_in_flight=1, queue=0) as gateway:
-        gateway.reader.hang = True
-        working = asyncio.create_task(gateway.client.post("/answer", json={"question": ASKED}))
-        while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
-            await asyncio.sleep(0)
-        assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 429
-        samples = await metrics(gateway)
-        assert (sample(samples, "in_flight"), sample(samples, "shed_total")) == (1, 1)
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        assert sample(await metrics(gateway), "in_flight") == 0
+    async with open_gateway(max_in_flight=2, queue=0) as gateway:
+        async with gateway.busy(2):
+            assert (await gateway.ask()).status_code == 429
+            assert (await gateway.metric("in_flight"), await gateway.metric("shed_total")) == (2, 1)
+        assert await gateway.metric("in_flight") == 0
+        assert gateway.reader.cancelled == 2
+        assert (await gateway.ask()).status_code == 200
 
 
 async def test_metrics_answer_without_a_redirect(gateway: FakeGateway) -> None:
@@ -215,9 +185,9 @@ async def test_metrics_answer_without_a_redirect(gateway: FakeGateway) -> None:
 async def test_two_gateways_do_not_share_metrics(open_gateway: Open, gateway: FakeGateway) -> None:
     """Each application has a registry of its own."""
     async with open_gateway() as other:
-        assert (await other.client.post("/answer", json={"question": ASKED, "policy": "always"})).status_code == 200
-        assert sample(await metrics(other), "passages_total", k="5") == 5
-        assert sample(await metrics(gateway), "passages_total", k="5") == 0
+        await other.receipt(policy="always")
+        assert await other.metric("passages_total", k="5") == 5
+        assert await gateway.metric("passages_total", k="5") == 0
 
 
 async def test_the_lifespan_closes_every_part(open_gateway: Open) -> None:
@@ -260,10 +230,11 @@ async def test_openapi_examples_are_real(gateway: FakeGateway) -> None:
 
 async def test_the_event_loops_lag_is_measured(gateway: FakeGateway) -> None:
     """What blocks the loop for a while shows as a lag of about that long."""
-    async with asyncio.timeout(30):
-        while True:
-            time.sleep(0.6)  # noqa: ASYNC251 - it is to block
-            await asyncio.sleep(0)
-            told = await metrics(gateway)
-            if sample(told, "event_loop_lag_seconds_count") > sample(told, "event_loop_lag_seconds_bucket", le="0.25"):
-                break
+
+    async def shown() -> bool:
+        time.sleep(0.6)  # noqa: ASYNC251 - it is to block
+        await asyncio.sleep(0)
+        few = await gateway.metric("event_loop_lag_seconds_bucket", le="0.25")
+        return await gateway.metric("event_loop_lag_seconds_count") > few
+
+    await until(shown)

@@ -8,7 +8,6 @@ from app.adapters.artifact_store import ArtifactStore
 from app.decision.policy import ANSWERED, Action, Ask, Gate, Policy, Retrieval, confidence_of, decide, settle
 
 from .conftest import Open
-from .test_feedback import answered
 from .test_learning import eventually_kept
 
 POLICIES = ("graded", "binary", "utility", "always", "never")
@@ -30,7 +29,7 @@ async def test_logged_decisions_decide_again_to_the_same_action(open_gateway: Op
             for k in (1, 5):
                 gateway.reader.says(question, "It is out.", k=k, sure=1.0 - sure)
             policy, retrieval, abstain = wish
-            await answered(gateway, question=question, policy=policy, retrieval=retrieval, abstain=abstain)
+            await gateway.receipt(question, policy=policy, retrieval=retrieval, abstain=abstain)
         rows = await eventually_kept(gateway, "decisions", len(wishes) * len(SURE))
         store = ArtifactStore(gateway.settings.calibrators)
         gates = {version: Gate(store.load(version)) for version in {row["calibrator"] for row in rows}}

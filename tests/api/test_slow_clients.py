@@ -9,12 +9,12 @@ import pytest
 
 from app.api.schemas import ErrorOut
 from app.cli.http_protocol import LONGEST_HEAD
-from tests.fakes.gateway import FakeGateway
+from tests.fakes.gateway import ASKED, FakeGateway
+from tests.waiting import PATIENCE_S, until
 
 from .conftest import Open
-from .served import HEALTHZ, PATIENCE_S, Connection, Reply, head, post, served
+from .served import HEALTHZ, Connection, Reply, head, post, served
 
-ASKED = "What is the capital of France?"
 BODY = json.dumps({"question": ASKED}).encode()
 SHORT_S = 0.2
 
@@ -95,12 +95,9 @@ async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: py
     with caplog.at_level(logging.INFO, logger="app.api.middleware"):
         async with served(gateway) as server, server.connection() as leaving:
             leaving.send(head("/answer", len(BODY)) + BODY[:-1])
-            async with asyncio.timeout(PATIENCE_S):
-                while not server.server.server_state.tasks:  # noqa: ASYNC110 uvicorn has no event to wait for
-                    await asyncio.sleep(0.01)
-                leaving.writer.close()
-                while not caplog.records:  # noqa: ASYNC110 nor has the log
-                    await asyncio.sleep(0.01)
+            await until(lambda: server.server.server_state.tasks)
+            leaving.writer.close()
+            await until(lambda: caplog.records)
     assert [record.getMessage()[:17] for record in caplog.records] == ["POST /answer 499 "]
 
 
@@ -115,9 +112,7 @@ async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
         patient.send(head("/answer", len(BODY)))
         await asyncio.sleep(0)
         patient.send(BODY)
-        async with asyncio.timeout(PATIENCE_S):
-            while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
-                await asyncio.sleep(0.01)
+        await until(lambda: gateway.reader.calls)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(patient.reader.read(1), 3 * SHORT_S)
         assert gateway.reader.cancelled == 0
@@ -154,9 +149,7 @@ async def asking(gateway: FakeGateway, connection: Connection, **more: Any) -> N
     """Ask a question, and return once the reader works on it."""
     gateway.reader.hang = True
     connection.send(post("/answer", json.dumps({"question": ASKED} | more).encode()))
-    async with asyncio.timeout(PATIENCE_S):
-        while gateway.reader.calls < 1:  # noqa: ASYNC110 the reader has no event to wait for
-            await asyncio.sleep(0.01)
+    await until(lambda: gateway.reader.calls)
 
 
 async def stopped(server: Any) -> None:

@@ -1,7 +1,6 @@
 """Whatever is asked and whatever the reader says: the events parse, come in order, and tell what a receipt tells."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
@@ -19,6 +17,7 @@ from app.decision.policy import Decision, Reason
 from app.decision.record import DecisionRecord
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.ports import Listener, Passage
+from tests.fakes.gateway import events_of
 from tests.fakes.records import a_record
 
 from .running import Running, running_gateway
@@ -41,13 +40,6 @@ MARK = "zq9xv"
 QUESTION = "What is said?"
 ORDER = re.compile(r"dp{0,2}t*[fe]")
 SAME = ("answer", "action", "k", "confidence", "citations", "usage", "decision")
-
-Event = tuple[str, dict[str, Any]]
-
-
-def events_of(response: httpx.Response) -> list[Event]:
-    """The events as a client's parser hears them."""
-    return [(one.event, json.loads(one.data)) for one in EventSource(response).iter_sse()]
 
 
 @pytest.fixture(scope="module")

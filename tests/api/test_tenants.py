@@ -8,13 +8,13 @@ import pytest
 
 from app.decision.access import Scope
 from app.errors import UpstreamUnavailable
+from tests.fakes.gateway import events_of
 from tests.fakes.keys import make_key
+from tests.waiting import until
 
 from .conftest import Open, OpenKeyed
 from .keyed import ASKED, BODIES, Keyed
-from .test_errors import check_shape
-from .test_feedback import kept
-from .test_streaming import parsed
+from .replies import check_shape
 
 
 async def test_collections_and_filters(keyed: Keyed) -> None:
@@ -67,8 +67,7 @@ async def test_questions_at_once(keyed: Keyed) -> None:
     reader = keyed.gateway.reader
     reader.hang = True
     working = [asyncio.create_task(keyed.ask(presented)) for _ in range(2)]
-    while reader.calls < 2:  # noqa: ASYNC110 the reader has no event to wait for
-        await asyncio.sleep(0)
+    await until(lambda: reader.hanging == 2)
     refused = await keyed.ask(presented)
     check_shape(refused, 429, "over_limit")
     reader.hang = False
@@ -96,9 +95,9 @@ async def test_feedback_is_for_ones_own_answers(keyed: Keyed) -> None:
     for refused, about in ((theirs, identifier), (unknown, "f" * 24)):
         error = check_shape(refused, 404, "unknown_decision")
         assert error.error.message.replace(about, "ID") == unknown.json()["error"]["message"].replace("f" * 24, "ID")
-    assert kept(keyed.gateway, "feedback") == []
+    assert keyed.gateway.logged("feedback") == []
     assert (await judge(me, identifier)).status_code == 200
-    (decision,), (verdict,) = kept(keyed.gateway, "decisions"), kept(keyed.gateway, "feedback")
+    (decision,), (verdict,) = keyed.gateway.logged("decisions"), keyed.gateway.logged("feedback")
     assert decision["key"] == verdict["key"] == mine.id
 
 
@@ -127,6 +126,6 @@ async def test_feedback_is_wanted_of_those_who_may_give_it(open_keyed: OpenKeyed
         await keyed.known(judge, silent)
         for presented, wanted in ((judge, True), (silent, False)):
             plain = (await keyed.ask(presented)).json()
-            final = parsed(await keyed.ask(presented, stream=True))[-1][1]
+            final = events_of(await keyed.ask(presented, stream=True))[-1][1]
             completion = (await keyed.send("POST", "/v1/chat/completions", presented, json=chatted)).json()
             assert [one["feedback_wanted"] for one in (plain, final, completion["fetchwise"])] == [wanted] * 3

@@ -56,9 +56,9 @@ class Asking:
 
     client: httpx.AsyncClient
 
-    async def ask(self, question: str = ASKED, **body: Any) -> httpx.Response:
+    async def ask(self, question: str = ASKED, *, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
         """The reply to a question."""
-        return await self.client.post("/answer", json={"question": question} | body)
+        return await self.client.post("/answer", json={"question": question} | body, headers=headers)
 
     async def receipt(self, question: str = ASKED, **body: Any) -> dict[str, Any]:
         """The receipt of a question that is answered."""
