@@ -30,3 +30,12 @@ def asked(question: str, *earlier: str) -> None:
     """Say what the request at hand asks, and what was said before that."""
     if (note := current.get()) is not None:
         note.question, note.earlier = question, earlier
+
+
+class RequestNote:
+    """An observer that hands decisions to whoever logs their request."""
+
+    def observe(self, record: DecisionRecord) -> None:
+        """Keep the decision that the client sees: the first."""
+        if (note := current.get()) is not None and note.record is None:
+            note.record = record

@@ -1,21 +1,21 @@
 """Wires the gateway: parts, calibrator, routes and metrics, opened and closed by one lifespan."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
-from prometheus_client.exposition import choose_encoder
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.adapters.key_limits import key_meters
 from app.answer import Answerer
+from app.api.answer import router as answer_router
 from app.api.audit import router as audit_router
-from app.api.auth import OPERATOR, Guard
+from app.api.auth import Guard
 from app.api.breakeven import router as breakeven_router
 from app.api.breakeven import told_plan
 from app.api.calibrator_survey import CalibratorsOut, survey
@@ -28,21 +28,19 @@ from app.api.gateway import Gateway
 from app.api.limits import BodyLimit, Permits, Shedding
 from app.api.middleware import SafeHeaders, let_in
 from app.api.openai import chat_router, models_router
-from app.api.pages import pages
-from app.api.readiness import states
-from app.api.routes import busy, router
+from app.api.pages import add_pages
 from app.api.schemas import CalibratorState
+from app.api.status import router as status_router
+from app.api.status import states
+from app.correlation import RequestNote
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning import Learning, open_learning
 from app.observers.decision_log import DecisionLog, LogMetrics
-from app.observers.exposition import registries
-from app.observers.fault_metrics import FaultMetrics
 from app.observers.gate_watch import GateWatch
-from app.observers.loop_lag import LoopLag
+from app.observers.gauges import LoopLag, TrafficMetrics, registries
 from app.observers.operators_view import OperatorsView
 from app.observers.planner import FixedPlan, Planner
-from app.observers.prometheus import PrometheusObserver, TrafficMetrics
-from app.observers.request_note import RequestNote
+from app.observers.prometheus import PrometheusObserver
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow, traffic_window
 from app.parts import Parts, mandatory_rules, open_decision_log, open_keys, open_parts
@@ -72,7 +70,6 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     observer = PrometheusObserver(registry, traffic)
     log_metrics = LogMetrics(registry)
     lag = LoopLag(registry)
-    fault_metrics = FaultMetrics(registry)
     tracing = _tracing(settings)
 
     @asynccontextmanager
@@ -87,7 +84,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
         ):
             if parts.resilience is not None:
-                parts.resilience.watch(fault_metrics.open, fault_metrics.retried)
+                parts.resilience.watch(traffic.breaker_open, traffic.retried)
             with (
                 key_meters(shared.limits if shared else None) as meters,
                 traffic_window(shared.traffic if shared else None) as window,
@@ -107,6 +104,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         planner=planner,
                         signals=signals,
                         learning=learning,
+                        scraped=scraped,
                     )
                     app.state.guard = Guard(keys, meters)
                     view = OperatorsView(window, gate_watch, scraped)
@@ -120,22 +118,13 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     app.add_middleware(Shedding, longest_wait_s=settings.queue_wait_s)
     let_in(app, settings.cors)
     app.add_middleware(SafeHeaders)
-    include_direct(app, busy, chat_router, feedback_router)
-    app.include_router(router)
+    include_direct(app, answer_router, chat_router, feedback_router)
+    app.include_router(status_router)
     app.include_router(models_router)
     app.include_router(breakeven_router)
     app.include_router(calibrators_router)
     app.include_router(audit_router)
-    app.include_router(pages(collection=settings.collection))
-
-    @app.get("/metrics", include_in_schema=False, dependencies=[OPERATOR])
-    @app.get("/metrics/", include_in_schema=False, dependencies=[OPERATOR])
-    async def metrics(request: Request) -> Response:
-        """Everything counted, in the format that the scraper asks for."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        # In a thread: workers' counts are read from files, and the gauges of the window are computed.
-        return Response(await asyncio.to_thread(encode, scraped), media_type=content_type)
-
+    add_pages(app, collection=settings.collection)
     return app
 
 
@@ -153,6 +142,7 @@ def _gateway(
     planner: Planner | FixedPlan,
     signals: SignalDrift,
     learning: Learning,
+    scraped: CollectorRegistry,
 ) -> Gateway:
     def calibrator() -> CalibratorState:
         return CalibratorState.model_validate(gatekeeper.standing(), from_attributes=True)
@@ -199,6 +189,7 @@ def _gateway(
             metrics=traffic,
             shadows=learning.shadows,
         ),
+        scraped=scraped,
         pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
         calibrator=calibrator,
         calibrators=calibrators,

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
-from app.api.readiness import Pings, watch
+from app.api.gateway import Pings
+from app.api.status import watch
 from app.decision.cost import Objective
 from app.decision.forecast import Schedule
 from app.decision.policy import FULL, Ask, Gate
@@ -18,9 +19,8 @@ from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftMetrics, DriftWatch
 from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
 from app.observers.gate_watch import GateWatch
-from app.observers.loop_lag import LoopLag
+from app.observers.gauges import LoopLag, TrafficMetrics
 from app.observers.planner import FixedPlan, Planner
-from app.observers.prometheus import TrafficMetrics
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow
 from app.parts import KS, Parts

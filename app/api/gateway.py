@@ -1,22 +1,25 @@
 """What the routes share: the running gateway, as the application's lifespan opened it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry
 
 from app.answer import Answerer
 from app.api.calibrator_survey import CalibratorsOut
 from app.api.limits import Permits
-from app.api.readiness import Pings
 from app.api.schemas import CalibratorState
 from app.decision.breakeven import BreakEven
 from app.decision.cost import Objective
 from app.decision.forecast import Plan
 from app.decision.policy import Policy
 from app.observers.decision_log import DecisionLog
+
+# How to ask each part behind the gateway whether it is there; it raises, or returns a remark.
+Pings = Mapping[str, Callable[[], Awaitable[object]]]
 
 
 class Planning(Protocol):
@@ -39,6 +42,8 @@ class Gateway:
     answerer: Answerer
     permits: Permits
     pings: Pings
+    # What a scrape of this worker shows of all of them.
+    scraped: CollectorRegistry
     calibrator: Callable[[], CalibratorState]
     # Blocks: the newest versions in the folder, at most so many.
     calibrators: Callable[[int], CalibratorsOut]

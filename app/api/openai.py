@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.asking import question_of, streamed, whole
+from app.api.answer import question_of, streamed, whole
 from app.api.auth import Asker
 from app.api.direct import DirectRoute
 from app.api.gateway import TheGateway

@@ -1,11 +1,10 @@
 """What goes over the wire: the request to `/answer`, and the decision receipt that comes back."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from app.api.readiness import up
 from app.decision.forecast import Schedule
 from app.decision.policy import Action, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
@@ -295,13 +294,6 @@ class ErrorOut(BaseModel):
     error: Problem
 
 
-class Health(BaseModel):
-    """The process is up."""
-
-    status: Literal["ok"] = "ok"
-    worker: int = Field(description="The process that answered: one of several where there are workers.")
-
-
 class CalibratorState(BaseModel):
     """The calibrator in force; `problem` says why questions are not decided by it, if they are not."""
 
@@ -309,20 +301,3 @@ class CalibratorState(BaseModel):
     certified: bool
     problem: str
     revoked: bool = Field(default=False, description="Whether feedback showed that its confidences are too high.")
-
-
-class Readiness(BaseModel):
-    """Whether questions can be answered, part by part; a part's text is `ok`, `ok, but …` or what is wrong with it."""
-
-    ready: bool
-    parts: dict[str, str]
-    calibrator: CalibratorState
-
-    def without_details(self) -> "Readiness":
-        """Which part, but not why: that may name addresses, models and folders."""
-        problem = "told to a key that may operate" if self.calibrator.problem else ""
-        return Readiness(
-            ready=self.ready,
-            parts={part: "ok" if up(state) else "not ready" for part, state in self.parts.items()},
-            calibrator=self.calibrator.model_copy(update={"problem": problem}),
-        )

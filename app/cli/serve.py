@@ -32,7 +32,7 @@ from app.cli.corpus import fill
 from app.cli.http_protocol import ServerConfig
 from app.errors import ConfigurationError, DataError, UnknownCollection
 from app.main import Shared, create_app
-from app.observers.exposition import SHARED_VARIABLE
+from app.observers.gauges import SHARED_VARIABLE
 from app.parts import Parts, keys_required, open_decision_store
 from app.settings import Settings
 

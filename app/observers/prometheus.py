@@ -4,22 +4,18 @@ Counters start at zero with every label that can come, because a rate over a cou
 step.
 """
 
-from collections.abc import Mapping
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from app.decision.policy import Action, Reason
 from app.decision.record import DecisionRecord, Usage
-from app.errors import Denial
+from app.observers.gauges import SECONDS, TrafficMetrics
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")
 KS = ("0", "1", "5")
 _LABELS = {int(k): k for k in KS}
-PARTS = ("reader", "embedder", "vectors")
-_FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
 # Why each number of passages can have been read, where the answer was given.
 _REASONS = {
     0: (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES, Reason.EXPLORED),
@@ -55,7 +51,7 @@ _WITHHELD = (
 class PrometheusObserver:
     """Counts what was decided, how long it took, and what it cost."""
 
-    def __init__(self, registry: CollectorRegistry, traffic: "TrafficMetrics") -> None:
+    def __init__(self, registry: CollectorRegistry, traffic: TrafficMetrics) -> None:
         self._traffic = traffic
         self._requests = Counter(
             "fetchwise_requests", "Questions answered or withheld.", ("action", "k", "reason"), registry=registry
@@ -64,14 +60,14 @@ class PrometheusObserver:
             "fetchwise_request_duration_seconds",
             "From the question to its receipt.",
             ("action", "k"),
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=registry,
         )
         self._stage = Histogram(
             "fetchwise_stage_duration_seconds",
             "One stage of a question, by the number of passages read in the end.",
             ("stage", "k"),
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=registry,
         )
         self._tokens = Counter(
@@ -145,77 +141,3 @@ class PrometheusObserver:
         if usage is not None:
             self._tokens_of(stage, "prompt", k).inc(usage.prompt_tokens)
             self._tokens_of(stage, "completion", k).inc(usage.completion_tokens)
-
-
-class TrafficMetrics:
-    """What is not a finished decision: work under way, work refused, parts that failed or answer."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._in_flight = Gauge(
-            "fetchwise_in_flight", "Questions being worked on.", registry=registry, multiprocess_mode="livesum"
-        )
-        self._queued = Gauge(
-            "fetchwise_queued", "Questions waiting in line.", registry=registry, multiprocess_mode="livesum"
-        )
-        self._waited = Histogram(
-            "fetchwise_queue_wait_seconds",
-            "Time in line of questions that had to wait, whether or not they were served in the end.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
-        self._errors = Counter(
-            "fetchwise_upstream_errors",
-            "Failures of a part behind the gateway.",
-            ("upstream", "kind"),
-            registry=registry,
-        )
-        for upstream in PARTS:
-            for kind in _FAILURES:
-                self._errors.labels(upstream, kind)
-        self._denied = Counter(
-            "fetchwise_denied", "Requests refused for their key, or for want of one.", ("why",), registry=registry
-        )
-        for why in Denial:
-            self._denied.labels(why.value)
-        # Of several workers, the one that cannot reach a part is the one to hear of.
-        self._up = Gauge(
-            "fetchwise_part_up",
-            "Whether a part behind the gateway answered the last ping, 1 or 0.",
-            ("part",),
-            registry=registry,
-            multiprocess_mode="livemin",
-        )
-
-    def began(self) -> None:
-        """A question took a permit."""
-        self._in_flight.inc()
-
-    def ended(self) -> None:
-        """It gave the permit back."""
-        self._in_flight.dec()
-
-    def queued(self, length: int) -> None:
-        """So many wait in line now."""
-        self._queued.set(length)
-
-    def waited(self, seconds: float) -> None:
-        """One that waited has left the line."""
-        self._waited.observe(seconds)
-
-    def shed(self) -> None:
-        """A question was refused."""
-        self._shed.inc()
-
-    def denied(self, why: Denial) -> None:
-        """A request was refused because of its key."""
-        self._denied.labels(why.value).inc()
-
-    def upstream_error(self, upstream: str, kind: str) -> None:
-        """A part failed, whether or not the question could still be answered."""
-        self._errors.labels(upstream, kind).inc()
-
-    def parts(self, up: Mapping[str, bool]) -> None:
-        """Say which parts answer."""
-        for part, answers in up.items():
-            self._up.labels(part).set(answers)

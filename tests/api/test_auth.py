@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.routing import APIRouter
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from app.decision.access import Scope
 from app.errors import Denial, UpstreamUnavailable
@@ -15,23 +16,21 @@ from .keyed import ASKED, NEEDS, Keyed, as_asked, basic
 from .replies import check_shape
 
 
-def _routes(router: APIRouter) -> Iterator[Route]:
+def _routes(router: APIRouter) -> Iterator[tuple[str, str]]:
     for route in router.routes:
-        if isinstance(route, Route):
-            yield route
-        else:
-            # What include_router leaves behind; a mounted application would fail here, and has to be decided on too.
-            yield from _routes(route.original_router)  # type: ignore[attr-defined]
+        match route:
+            case Route():
+                yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
+            case Mount(app=StaticFiles()):
+                yield "GET", f"{route.path}/{{name}}"
+            case _:
+                # What include_router leaves behind; any other application that is mounted has to be decided on too.
+                yield from _routes(route.original_router)  # type: ignore[attr-defined]
 
 
 async def test_every_route_is_decided_on(keyed: Keyed) -> None:
     """A new route fails here until somebody says what it wants."""
-    routes = {
-        (method, as_asked(route.path))
-        for route in _routes(keyed.gateway.app.router)
-        for method in route.methods or ()
-        if method != "HEAD"
-    }
+    routes = {(method, as_asked(path)) for method, path in _routes(keyed.gateway.app.router)}
     assert routes == NEEDS.keys()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from app.api.errors import STATUSES
-from app.api.schemas import AnswerRequest, ErrorOut, Readiness, Receipt
+from app.api.schemas import AnswerRequest, ErrorOut, Receipt
+from app.api.status import Readiness
 from app.errors import UpstreamTimeout, UpstreamUnavailable
 from tests.fakes.artifacts import an_uncertified_fit
 from tests.fakes.gateway import ASKED, FakeGateway, matching, publish
@@ -58,7 +59,7 @@ async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None
 
 async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping that hangs is cut off, so that readiness itself always replies."""
-    monkeypatch.setattr("app.api.readiness.PING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("app.api.status.PING_TIMEOUT_S", 0.05)
     monkeypatch.setattr(gateway.reader, "_turn", asyncio.Event().wait)
     state = await ready(gateway, 503)
     assert state.parts["reader"] == "no reply within 0.05 s"

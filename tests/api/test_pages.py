@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from app.api.pages import pages
+from app.api.pages import add_pages
 from app.decision.policy import Action, Policy, Reason, Retrieval
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import FakeGateway, client_of
@@ -115,7 +115,7 @@ def test_the_receipt_has_words_for_everything() -> None:
 async def test_the_page_knows_what_it_searches(collection: str) -> None:
     """Examples are of the demo world, so the page is told what is searched, whatever that is called."""
     app = FastAPI()
-    app.include_router(pages(collection=collection))
+    add_pages(app, collection=collection)
     async with client_of(app) as client:
         page = (await client.get("/")).text
     assert f'<body data-collection="{escape(collection)}">' in page

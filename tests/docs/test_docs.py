@@ -17,10 +17,9 @@ from app.errors import FetchwiseError
 from app.observers.breakeven import estimate
 from app.observers.decision_log import LogMetrics
 from app.observers.drift import DriftMetrics, Revocable
-from app.observers.fault_metrics import FaultMetrics
 from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
-from app.observers.loop_lag import LoopLag
-from app.observers.prometheus import PrometheusObserver, TrafficMetrics
+from app.observers.gauges import LoopLag, TrafficMetrics
+from app.observers.prometheus import PrometheusObserver
 from app.observers.signal_drift import Outlook
 from app.observers.traffic import ROW, Traffic
 from app.settings import Settings
@@ -154,7 +153,6 @@ def exported() -> dict[str, tuple[str, ...]]:
     registry = CollectorRegistry()
     PrometheusObserver(registry, TrafficMetrics(registry))
     LogMetrics(registry)
-    FaultMetrics(registry)
     LoopLag(registry)
     nothing = estimate(Traffic(np.empty(0, ROW), 0.0, 0), seconds=900, reference=5, tariff=Tariff())
     registry.register(DriftMetrics(Outlook, cast("Revocable", None), lambda: None))

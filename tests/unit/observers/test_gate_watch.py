@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from app.decision.cost import Tariff
 from app.errors import ConfigurationError
-from app.observers.exposition import registries
 from app.observers.gate_metrics import GateMetrics, InForce
 from app.observers.gate_watch import GateWatch
+from app.observers.gauges import registries
 from app.observers.traffic import TrafficWindow
 from tests.fakes.records import a_record, a_skip
 

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from app.decision.cost import Tariff
 from app.observers.gate_watch import GateWatch
+from app.observers.gauges import TrafficMetrics
 from app.observers.operators_view import OperatorsView
-from app.observers.prometheus import TrafficMetrics
 from app.observers.traffic import TrafficWindow
 from tests.fakes.records import a_record, a_skip
 

@@ -11,7 +11,8 @@ from app.answer import Answerer
 from app.decision.policy import Action, Ask, Gate, Policy, Reason, Retrieval
 from app.decision.record import Timings
 from app.errors import UpstreamTimeout
-from app.observers.prometheus import PrometheusObserver, TrafficMetrics
+from app.observers.gauges import TrafficMetrics
+from app.observers.prometheus import PrometheusObserver
 from app.question import Question
 from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder

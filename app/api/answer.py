@@ -1,27 +1,80 @@
-"""Asks a question for a route: under its permits, in time, and for as long as its client waits."""
+"""`POST /answer`, and what every route asks a question by: under its permits, in time, while its client waits."""
 
 import asyncio
 from collections.abc import Awaitable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from fastapi import Request, Response
+import orjson
+from fastapi import APIRouter, Request, Response
 
-from app.api.auth import Caller
-from app.api.gateway import Gateway
+from app.api.auth import DENIALS, Asker, Caller
+from app.api.direct import DirectRoute
+from app.api.gateway import Gateway, TheGateway
 from app.api.middleware import CLIENT_LEFT
-from app.api.schemas import Choices
-from app.api.streaming import AnswerStream, Rendering, StreamedAnswer
+from app.api.schemas import AnswerRequest, Choices, ErrorOut, Receipt, receipt
+from app.api.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
+from app.correlation import asked
 from app.decision.policy import Ask, Policy
 from app.decision.record import DecisionRecord
+from app.errors import BadRequest
 from app.ports import Listener, Turn
 from app.question import Question
 
 T = TypeVar("T")
 # A client that leaves sooner is noticed then.
 _WATCH_AFTER_S = 0.02
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = DENIALS | {
+    400: {"model": ErrorOut, "description": "The body is not JSON in UTF-8."},
+    404: {"model": ErrorOut, "description": "No such collection, or no passage where one was insisted on."},
+    408: {"model": ErrorOut, "description": "The request took too long to come in."},
+    413: {"model": ErrorOut, "description": "The body is too large."},
+    422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
+    500: {"model": ErrorOut, "description": "An unforeseen error."},
+    503: {"model": ErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
+}
+
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The receipt; with `stream`, as the last of the events.",
+        "content": {
+            "text/event-stream": {
+                "itemSchema": {
+                    "type": "object",
+                    "properties": {
+                        "event": {"enum": ["decision", "passages", "token", "final", "error"]},
+                        "data": {"type": "string", "contentMediaType": "application/json"},
+                    },
+                    "required": ["event", "data"],
+                },
+                "example": 'event: decision\ndata: {"k":1,"reason":"borderline","p_closed_book":0.54}\n\n'
+                'event: passages\ndata: {"passages":[]}\n\nevent: token\ndata: {"text":"Kingston"}\n\n'
+                'event: final\ndata: {"id":"..."}\n\n',
+            }
+        },
+    }
+}
+
+router = APIRouter(route_class=DirectRoute)
+
+
+@router.post("/answer", response_model=Receipt, responses=_ERRORS | _STREAMED, summary="Answer a question, or abstain")
+async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
+    """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
+    if len(body.question) > gateway.max_question_chars:
+        raise BadRequest(f"question: longer than {gateway.max_question_chars} characters: shorten it")
+    asked(body.question)
+    question = question_of(body.question, body, gateway, caller, max_tokens=body.max_tokens)
+    if body.stream:
+        return await streamed(question, gateway, caller, request, ReceiptEvents())
+    record = await whole(question, gateway, caller, request)
+    if record is None:
+        return Response(status_code=CLIENT_LEFT)
+    return Response(orjson.dumps(receipt(record)), media_type="application/json")
 
 
 def question_of(

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.api import readiness
-from app.api.readiness import states, up, watch
+from app.api import status
+from app.api.status import states, up, watch
 from app.errors import UpstreamUnavailable
 
 
@@ -24,7 +24,7 @@ async def silent() -> None:
 
 async def test_each_part_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is fine, one says why not, one says nothing."""
-    monkeypatch.setattr(readiness, "PING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(status, "PING_TIMEOUT_S", 0.05)
     found = await states({"reader": fine, "vectors": down, "embedder": silent})
     assert found == {"reader": "ok", "vectors": "nobody there", "embedder": "no reply within 0.05 s"}
 

@@ -1,0 +1,156 @@
+"""What operators scrape beside finished decisions: the registries, the load, the parts, and the event loop's lag."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from app.errors import ConfigurationError, Denial
+
+# prometheus_client reads it once, when it is imported, and keeps every value in that directory from then on.
+SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+PARTS = ("reader", "embedder", "vectors")
+_FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
+LAG_EVERY_S = 0.25
+# Below a millisecond nobody notices, above a second everybody does.
+_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistry]:
+    """A registry to count in, and one to scrape: the same, unless `shared` holds the counts of several workers.
+
+    Then a scrape of any worker adds all of them up, and leaves out what only one process could say of itself.
+    """
+    counted = CollectorRegistry()
+    if shared is None:
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=counted)
+        return counted, counted
+    if values.ValueClass is values.MutexValue:
+        raise ConfigurationError(f"workers share their counts only if {SHARED_VARIABLE} was set before they started")
+    scraped = CollectorRegistry()
+    PlatformCollector(registry=scraped)
+    MultiProcessCollector(scraped, path=str(shared))  # type: ignore[no-untyped-call]
+    return counted, scraped
+
+
+class TrafficMetrics:
+    """What is not a finished decision: work under way, work refused, parts that failed, were tried again or answer."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._in_flight = Gauge(
+            "fetchwise_in_flight", "Questions being worked on.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._queued = Gauge(
+            "fetchwise_queued", "Questions waiting in line.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._waited = Histogram(
+            "fetchwise_queue_wait_seconds",
+            "Time in line of questions that had to wait, whether or not they were served in the end.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
+        self._errors = Counter(
+            "fetchwise_upstream_errors",
+            "Failures of a part behind the gateway.",
+            ("upstream", "kind"),
+            registry=registry,
+        )
+        for upstream in PARTS:
+            for kind in _FAILURES:
+                self._errors.labels(upstream, kind)
+        self._denied = Counter(
+            "fetchwise_denied", "Requests refused for their key, or for want of one.", ("why",), registry=registry
+        )
+        for why in Denial:
+            self._denied.labels(why.value)
+        # Of several workers, the one that cannot reach a part is the one to hear of.
+        self._up = Gauge(
+            "fetchwise_part_up",
+            "Whether a part behind the gateway answered the last ping, 1 or 0.",
+            ("part",),
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        # Of several workers, the one that has given a part up is the one to hear of.
+        self._open = Gauge(
+            "fetchwise_breaker_open",
+            "Share of a part's servers that are left alone because they failed: 1 or 0 where there is one.",
+            ("upstream",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._retries = Counter(
+            "fetchwise_retries", "Calls to a part that were tried again.", ("upstream",), registry=registry
+        )
+        for part in PARTS:
+            self._open.labels(part)
+            self._retries.labels(part)
+
+    def began(self) -> None:
+        """A question took a permit."""
+        self._in_flight.inc()
+
+    def ended(self) -> None:
+        """It gave the permit back."""
+        self._in_flight.dec()
+
+    def queued(self, length: int) -> None:
+        """So many wait in line now."""
+        self._queued.set(length)
+
+    def waited(self, seconds: float) -> None:
+        """One that waited has left the line."""
+        self._waited.observe(seconds)
+
+    def shed(self) -> None:
+        """A question was refused."""
+        self._shed.inc()
+
+    def denied(self, why: Denial) -> None:
+        """A request was refused because of its key."""
+        self._denied.labels(why.value).inc()
+
+    def upstream_error(self, upstream: str, kind: str) -> None:
+        """A part failed, whether or not the question could still be answered."""
+        self._errors.labels(upstream, kind).inc()
+
+    def parts(self, up: Mapping[str, bool]) -> None:
+        """Say which parts answer."""
+        for part, answers in up.items():
+            self._up.labels(part).set(answers)
+
+    def breaker_open(self, upstream: str, share: float) -> None:
+        """A breaker opened or closed."""
+        self._open.labels(upstream).set(share)
+
+    def retried(self, upstream: str) -> None:
+        """A call was tried again."""
+        self._retries.labels(upstream).inc()
+
+
+class LoopLag:
+    """Asks to be woken at a set time, over and over, and notes how late that was."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._lag = Histogram(
+            "fetchwise_event_loop_lag_seconds",
+            "How late the event loop came back to something that was due.",
+            buckets=_LAGS,
+            registry=registry,
+        )
+
+    async def measure(self) -> None:
+        """Go on until cancelled."""
+        now = asyncio.get_running_loop().time
+        while True:
+            due = now() + LAG_EVERY_S
+            await asyncio.sleep(LAG_EVERY_S)
+            self._lag.observe(max(0.0, now() - due))
