@@ -1,9 +1,5 @@
 """One server in a child process: started, waited for, restarted when it dies, and never left behind.
 
-    stopped -> starting -> ready <-> restarting
-                  |          any -> stopped, by stop()
-                  +-> failed
-
 The child runs under `child_guard`, which ends the server when the gateway ends, even by kill -9. The usual way,
 PR_SET_PDEATHSIG set by a preexec_fn of the gateway's own fork, falls short three times: it runs Python in a fork of
 a process with threads, it fires when the *thread* that forked ends, and it spares the server's own children.
@@ -20,13 +16,10 @@ import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import aiohttp
 
 from app.errors import UpstreamUnavailable
-
-State = Literal["stopped", "starting", "ready", "restarting", "failed"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,16 +68,10 @@ class ChildServer:
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._stable_s = stable_s
-        self._state: State = "stopped"
         self._port: int | None = None
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._log_start = 0
-
-    @property
-    def state(self) -> State:
-        """Where in its life the server is."""
-        return self._state
 
     @property
     def url(self) -> str:
@@ -93,11 +80,6 @@ class ChildServer:
             raise UpstreamUnavailable(self._upstream, f"{self._name} was never started")
         return f"http://{HOST}:{self._port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The leader of the server's process group (its guard), or None when nothing runs."""
-        return self._process.pid if self._process is not None else None
-
     async def start(self) -> str:
         """Start the server, wait until it is ready and watch it from then on; the base URL.
 
@@ -105,13 +87,7 @@ class ChildServer:
         """
         if self._watcher is not None:
             return self.url
-        self._state = "starting"
-        try:
-            await self._first_launch()
-        except BaseException:
-            self._state = "failed"
-            raise
-        self._state = "ready"
+        await self._first_launch()
         self._watcher = asyncio.create_task(self._watch(), name=f"watch {self._name}")
         return self.url
 
@@ -122,7 +98,6 @@ class ChildServer:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
         await self._end()
-        self._state = "stopped"
 
     def log_tail(self) -> str:
         """The last lines that the server wrote since it was last started."""
@@ -155,7 +130,6 @@ class ChildServer:
             ready_at = clock()
             if self._process is not None:
                 code = await self._process.wait()
-                self._state = "restarting"
                 logger.warning("%s ended with exit code %s; its last lines:\n%s", self._name, code, self.log_tail())
                 await self._end()
             if clock() - ready_at >= self._stable_s:
@@ -169,7 +143,6 @@ class ChildServer:
                 # No memory, no process or no disk left may pass, like a server that does not come up.
                 logger.warning("%s could not be restarted: %s", self._name, error)
             else:
-                self._state = "ready"
                 logger.info("%s is ready again", self._name)
 
     async def _launch(self) -> None:

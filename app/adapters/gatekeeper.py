@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,7 +89,6 @@ class ArtifactGatekeeper:
         allow_uncertified: bool,
         prices: Prices,
         revocations: Revocations | None = None,
-        on_change: Callable[[Standing], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._reader = reader
@@ -107,7 +105,6 @@ class ArtifactGatekeeper:
         self._compared: tuple[Identity | None, Identity | None, bool] = (None, None, False)
         self._unidentified = "the reader has not been identified yet"
         self._task: asyncio.Task[None] | None = None
-        self._on_change = on_change
         self._said: Standing | None = None
 
     async def start(self) -> None:
@@ -213,7 +210,6 @@ class ArtifactGatekeeper:
         standing = self.standing()
         if standing != self._said:
             self._said = standing
-            self._on_change(standing)
             if standing.problem:
                 logger.warning("calibrator: %s", standing.problem)
             else:
