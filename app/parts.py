@@ -5,7 +5,7 @@ import json
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.adapters.balanced_reader import BalancedReader
@@ -43,8 +43,12 @@ class Parts:
 
 async def identity_of(reader: Reader, embedder: Embedder, settings: Settings) -> Identity:
     """What a calibrator for these parts and settings is fitted on."""
-    return (await reader.identify()).within(
-        embedder=embedder.name, collection=settings.collection, max_tokens=settings.max_tokens, ks=KS
+    return replace(
+        await reader.identify(),
+        embedder=embedder.name,
+        collection=settings.collection,
+        max_tokens=settings.max_tokens,
+        ks=KS,
     )
 
 

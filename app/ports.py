@@ -64,38 +64,11 @@ class Generation:
     cut_off: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderIdentity:
-    """What a calibrator must have been fitted on: the model and everything that shapes its log-probabilities."""
-
-    model: str
-    quantisation: str
-    chat_template: str
-    prompts: str
-    stop: tuple[str, ...]
-    logprobs: str
-
-    def within(self, *, embedder: str, collection: str, max_tokens: int, ks: tuple[int, ...]) -> Identity:
-        """The whole system around this reader, in the words of a calibrator's identity."""
-        return Identity(
-            reader=self.model,
-            quantisation=self.quantisation,
-            chat_template=self.chat_template,
-            prompts=self.prompts,
-            max_tokens=max_tokens,
-            stop=self.stop,
-            logprobs=self.logprobs,
-            embedder=embedder,
-            collection=collection,
-            ks=ks,
-        )
-
-
 class Reader(Protocol):
     """A language model that answers briefly and says how sure each token was."""
 
-    async def identify(self) -> ReaderIdentity:
-        """Say what is running; asks the server, so it raises UpstreamError where there is none."""
+    async def identify(self) -> Identity:
+        """The reader's part of what runs; asks the server, so it raises UpstreamError where there is none."""
         ...
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:

@@ -13,8 +13,9 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields
 
 from app.adapters.resilience import Breaker, Resilience
+from app.decision.artifact import Identity
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from app.ports import Generation, Prompt, Reader, ReaderIdentity, Token
+from app.ports import Generation, Prompt, Reader, Token
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ _FEW = 4
 # Shorter than a ping of all of them may take, so that one that hangs does not speak for the others.
 _PING_S = 1.5
 _IDENTIFY_S = 5.0
+# In messages about readers, the identity's `reader` is which model it serves.
+_CALLED = {"reader": "model"}
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +66,7 @@ class _Replica:
         self.mismatch = mismatch
         self.suspect = bool(mismatch)
 
-    async def identify(self) -> ReaderIdentity:
+    async def identify(self) -> Identity:
         """Ask what it serves."""
         async with _within(_IDENTIFY_S, f"{self.name} did not say in time what it serves"):
             return await self.reader.identify()
@@ -93,7 +96,7 @@ class BalancedReader:
         # Only where it gave no answer: one that answers nonsense has worked for it.
         self._retries = resilience.retries("reader", UpstreamUnavailable)
         # What those who may answer have agreed on; None until one was asked.
-        self._identity: ReaderIdentity | None = None
+        self._identity: Identity | None = None
 
     async def start(self) -> None:
         """Refuse replicas that are not the same; one that cannot be reached yet is taken up when it can be."""
@@ -102,19 +105,19 @@ class BalancedReader:
         except UpstreamError as error:
             logger.warning("no reader can be reached yet: %s", error)
 
-    async def identify(self) -> ReaderIdentity:
+    async def identify(self) -> Identity:
         """Ask all of them; one that is not what was agreed on is left out until it is.
 
         Where none is that any more, those that are there agree anew. Where none was ever known, replicas that differ
         are a ConfigurationError.
         """
         outcomes = await asyncio.gather(*(one.identify() for one in self._replicas), return_exceptions=True)
-        identities: dict[_Replica, ReaderIdentity] = {}
+        identities: dict[_Replica, Identity] = {}
         refused: dict[_Replica, ConfigurationError] = {}
         failed: list[UpstreamError] = []
         for replica, outcome in zip(self._replicas, outcomes, strict=True):
             match outcome:
-                case ReaderIdentity():
+                case Identity():
                     identities[replica] = outcome
                 case ConfigurationError():
                     refused[replica] = outcome
@@ -253,7 +256,7 @@ class BalancedReader:
             replica.judge(str(error))
         replica.check()
 
-    def _agreed(self, identities: Mapping[_Replica, ReaderIdentity]) -> ReaderIdentity:
+    def _agreed(self, identities: Mapping[_Replica, Identity]) -> Identity:
         if self._identity in identities.values():
             assert self._identity is not None
             return self._identity
@@ -281,10 +284,10 @@ async def _within(seconds: float | None, message: str) -> AsyncIterator[None]:
         raise UpstreamTimeout("reader", message) from error
 
 
-def _difference(one: ReaderIdentity, other: ReaderIdentity) -> str:
+def _difference(one: Identity, other: Identity) -> str:
     """How one differs from what it should be; empty where it does not."""
     return "; ".join(
-        f"{part.name} is {getattr(one, part.name)!r}, not {getattr(other, part.name)!r}"
-        for part in fields(ReaderIdentity)
+        f"{_CALLED.get(part.name, part.name)} is {getattr(one, part.name)!r}, not {getattr(other, part.name)!r}"
+        for part in fields(Identity)
         if getattr(one, part.name) != getattr(other, part.name)
     )

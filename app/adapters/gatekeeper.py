@@ -222,8 +222,12 @@ class ArtifactGatekeeper:
             # The last known identity stands: a reader that is down now answers nothing meanwhile.
             self._unidentified = f"the reader could not be identified: {error}"
             return
-        self._running = reader.within(
-            embedder=self._embedder.name, collection=self._collection, max_tokens=self._max_tokens, ks=self._ks
+        self._running = replace(
+            reader,
+            embedder=self._embedder.name,
+            collection=self._collection,
+            max_tokens=self._max_tokens,
+            ks=self._ks,
         )
 
     def _reload(self) -> None:

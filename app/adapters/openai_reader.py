@@ -9,6 +9,7 @@ import orjson
 
 from app.adapters.http_client import HttpClient, Refused
 from app.adapters.openai_replies import assemble, events_of, generation, reading_refusal
+from app.decision.artifact import Identity
 from app.decision.signals import TOP
 from app.errors import (
     ConfigurationError,
@@ -18,7 +19,7 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Generation, Passage, Prompt, ReaderIdentity, Token
+from app.ports import Generation, Passage, Prompt, Token
 from app.prompts import Prompts, defused
 
 STOP = ("\n",)
@@ -63,12 +64,12 @@ class OpenAIReader:
         # How it is asked to count along: a stream that is given up never comes to its usage.
         self._counting: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
-    async def identify(self) -> ReaderIdentity:
+    async def identify(self) -> Identity:
         """Ask the server what it runs; a model that it does not serve is a configuration error."""
         mine = await self._served()
         reported = (mine.get("meta") or {}).get("ftype")
-        return ReaderIdentity(
-            model=self._model,
+        return Identity(
+            reader=self._model,
             quantisation=self._quantisation or reported or "unquantised",
             chat_template=await self._chat_template_digest(),
             prompts=self._prompts.digest,

@@ -155,7 +155,7 @@ async def _reads(reader: Reader) -> str:
             "reader",
             f"it answers, but its log-probabilities give no {', '.join(missing)}: start it with --max-logprobs 20",
         )
-    return f"{identity.model} ({identity.quantisation}) answers {generation.text!r}"
+    return f"{identity.reader} ({identity.quantisation}) answers {generation.text!r}"
 
 
 async def _embedder(patient: _Patient) -> str:

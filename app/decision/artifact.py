@@ -76,18 +76,21 @@ ALWAYS_K = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a calibrator was fitted on; all of it must equal what runs."""
+    """What a calibrator was fitted on; all of it must equal what runs.
+
+    A reader fills in what it knows of itself and leaves the rest empty.
+    """
 
     reader: str
     quantisation: str
     chat_template: str
     prompts: str
-    max_tokens: int
-    stop: tuple[str, ...]
-    logprobs: str
-    embedder: str
-    collection: str
-    ks: tuple[int, ...]
+    max_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    logprobs: str = ""
+    embedder: str = ""
+    collection: str = ""
+    ks: tuple[int, ...] = ()
 
 
 def mismatches(fitted: Identity, running: Identity) -> list[str]:

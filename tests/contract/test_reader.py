@@ -176,7 +176,7 @@ async def test_identity_is_stable(reader: Reader) -> None:
     assert await reader.identify() == identity
     assert identity.stop == ("\n",)
     assert identity.logprobs == "top20"
-    for part in (identity.model, identity.quantisation, identity.chat_template, identity.prompts):
+    for part in (identity.reader, identity.quantisation, identity.chat_template, identity.prompts):
         assert part
         assert part != "unknown"
 

@@ -5,7 +5,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,7 +153,7 @@ async def matching(
 ) -> Artifact:
     """An artifact that was fitted on exactly these fakes, unless `changes` has another identity."""
     identified = await reader.identify()
-    identity = identified.within(embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=KS)
+    identity = replace(identified, embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=KS)
     return an_artifact(**({"identity": identity} | changes))
 
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
+from app.decision.artifact import Identity
 from app.decision.signals import TOP, TokenLogprobs
 from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt, ReaderIdentity, Token
+from app.ports import Generation, Passage, Prompt, Token
 
 _CAPITAL_ASKED = re.compile(r"capital of (\w+)\?", re.IGNORECASE)
 _KNOWN = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo"}
@@ -63,9 +64,9 @@ class FakeReader:
         """How many generations were asked for."""
         return len(self.prompts)
 
-    async def identify(self) -> ReaderIdentity:
+    async def identify(self) -> Identity:
         await self._turn()
-        return ReaderIdentity(self._model, "none", "fake template", "fake prompts", ("\n",), f"top{TOP}")
+        return Identity(self._model, "none", "fake template", "fake prompts", stop=("\n",), logprobs=f"top{TOP}")
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         try:

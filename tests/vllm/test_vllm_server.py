@@ -198,7 +198,7 @@ async def test_cancelling_stops_the_generation(vllm: ChildServer, make_reader: M
 async def test_identity(reader: OpenAIReader, make_reader: MakeReader) -> None:
     """The server tells enough to recognise what a calibrator was fitted on, and the same each time."""
     identity = await reader.identify()
-    assert identity.model == "smollm2"
+    assert identity.reader == "smollm2"
     assert identity.chat_template != "unknown"
     assert identity == await make_reader().identify()
     await reader.ping()

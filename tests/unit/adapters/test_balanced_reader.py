@@ -239,7 +239,7 @@ async def test_readers_that_cannot_be_reached_do_not_keep_the_gateway_from_start
     reader = balanced(*readers)
     await reader.start()
     readers[0].fail_with = None
-    assert (await reader.identify()).model == "fake"
+    assert (await reader.identify()).reader == "fake"
 
 
 async def test_a_replica_that_comes_back_as_another_model_answers_nothing() -> None:
@@ -271,7 +271,7 @@ async def test_a_replica_that_differs_when_all_are_asked_is_left_out() -> None:
     reader = balanced(*readers)
     await reader.start()
     readers[1]._model = "another"
-    assert (await reader.identify()).model == "fake"
+    assert (await reader.identify()).reader == "fake"
     for question in QUESTIONS[:20]:
         await ask(reader, question)
     assert readers[1].calls == 0
@@ -284,7 +284,7 @@ async def test_readers_that_all_became_another_model_are_taken_up_as_that() -> N
         await reader.identify()
         for one in readers:
             one._model = "another"
-        assert (await reader.identify()).model == "another"
+        assert (await reader.identify()).reader == "another"
         assert await ask(reader)
 
 
