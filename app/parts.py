@@ -3,16 +3,17 @@
 import asyncio
 import json
 import shlex
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from app.adapters.balanced_reader import BalancedReader
 from app.adapters.child_server import ChildServer
 from app.adapters.decision_store import SqlDecisionStore
-from app.adapters.key_file import KeyFile
-from app.adapters.key_store import KeyStore, reachable_from_elsewhere
+from app.adapters.key_store import KeyStore
 from app.adapters.openai_embedder import OpenAIEmbedder
 from app.adapters.openai_reader import OpenAIReader
 from app.adapters.qdrant_edge import QdrantEdge
@@ -202,11 +203,25 @@ def keys_required(settings: Settings) -> bool:
     return not settings.open_to_anyone and reachable_from_elsewhere(settings.host)
 
 
+def reachable_from_elsewhere(host: str) -> bool:
+    """Whether an address to listen on is open to other machines; in doubt it is. Blocks where it is a name."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)}
+    except OSError:
+        return True
+    return not all(_loopback(ip_address(one.partition("%")[0])) for one in found)
+
+
+def _loopback(address: IPv4Address | IPv6Address) -> bool:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
 @asynccontextmanager
 async def open_keys(settings: Settings) -> AsyncIterator[KeyStore]:
     """Hold the keys, and follow their file while this is open."""
     required = await asyncio.to_thread(keys_required, settings)
-    keys = KeyStore(KeyFile(settings.keys_at), required=required)
+    keys = KeyStore(settings.keys_at, required=required)
     await keys.start()
     try:
         yield keys

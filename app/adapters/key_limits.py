@@ -16,16 +16,29 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.decision.access import take
 from app.ports import Clock
 from app.processes import is_alive
 
+# A bucket holds a minute's worth: so much can come at once after a quiet minute.
+_BUCKET_S = 60.0
+# Sums of floating-point seconds are off by less than this, and a wait of this length is none.
+_TICK_S = 1e-6
 _FULL_AT = struct.Struct("=d")
 # Twice as many as there may be workers: while they are replaced, old and new ones are there together.
 _SLOTS = 128
 _PIDS = _FULL_AT.size
 _COUNTS = _PIDS + 4 * _SLOTS
 _SIZE = _COUNTS + 4 * _SLOTS
+
+
+def take(full_at: float, now: float, per_minute: int) -> tuple[float, float]:
+    """Take one from a token bucket, of which only the time when it will be full again is remembered.
+
+    Returns that time anew, and how many seconds to wait instead: 0 where one was taken.
+    """
+    after = max(full_at, now) + _BUCKET_S / per_minute
+    wait = after - now - _BUCKET_S
+    return (full_at, wait) if wait > _TICK_S else (after, 0.0)
 
 
 class KeyMeter:

@@ -1,18 +1,177 @@
-"""The keys in force: held in memory, and read anew from their file every second by every worker."""
+"""The keys that callers present: what each allows, the file that keeps them, and those in force.
+
+Of a secret only its SHA-256 is kept. A file that is not right in every detail is refused as a whole: a key whose filter
+was misspelt must not read more.
+"""
 
 import asyncio
+import fcntl
+import hashlib
+import hmac
 import logging
-import socket
-from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from app.adapters.key_file import KeyFile
-from app.decision.access import Key, matching
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
 from app.errors import ConfigurationError, DataError
+from app.processes import replace_file
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
+PREFIX = "fw"
+_NOBODY = "0" * 64
+
+_Value = StrictBool | StrictInt | StrictStr
+_Name = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Scope(StrEnum):
+    """What a key is for; each covers routes that the others do not."""
+
+    ANSWER = "answer"
+    FEEDBACK = "feedback"
+    OPERATE = "operate"
+
+
+class Key(BaseModel):
+    """What a key allows. Nothing has a default: what is left out by mistake must not be taken for a choice."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # Public: names the key in the log.
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
+    name: Annotated[str, Field(max_length=128)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(repr=False)
+    scopes: list[Scope]
+    # Empty: every collection.
+    collections: list[_Name]
+    # A passage must have these fields with exactly these values to be read with this key.
+    filter: dict[_Name, _Value]
+    # None: as many as the gateway takes.
+    per_minute: Annotated[StrictInt, Field(ge=1)] | None
+    at_once: Annotated[StrictInt, Field(ge=1)] | None
+    created: datetime
+    revoked: datetime | None
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    version: Literal[1]
+    keys: list[Key]
+
+
+def parts(presented: str) -> tuple[str, str]:
+    """The public id and the secret of what was presented; empty where it is no key at all."""
+    prefix, _, rest = presented.partition("_")
+    identifier, _, secret = rest.partition("_")
+    return (identifier, secret) if prefix == PREFIX else ("", "")
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret. It has 256 random bits, so that a fast hash is as good as a slow one."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def matching(keys: Mapping[str, Key], presented: str) -> Key | None:
+    """The key that was presented, where it is in force; an unknown id takes as long as a wrong secret."""
+    identifier, secret = parts(presented)
+    key = keys.get(identifier)
+    same = hmac.compare_digest(digest(secret), _NOBODY if key is None else key.sha256)
+    return key if same and key is not None and key.revoked is None else None
+
+
+class KeyFile:
+    """Reads and changes the file; revoked keys stay in it, so that their ids in the log keep their meaning."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def content(self) -> bytes | None:
+        """The bytes of the file; None where there is none, DataError where it cannot be read."""
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read ({error.strerror})") from error
+
+    def read(self) -> list[Key] | None:
+        """Every key, oldest first; None where there is no file."""
+        content = self.content()
+        return None if content is None else self.parsed(content)
+
+    def parsed(self, content: bytes) -> list[Key]:
+        """The keys in these bytes; DataError where anything about them is not as it should be."""
+        try:
+            stored = _Stored.model_validate_json(content).keys
+        except ValidationError as error:
+            raise DataError(f"{self.path} is not a file of keys: {_first(error)}") from None
+        if len({one.id for one in stored}) < len(stored):
+            raise DataError(f"{self.path} is not a file of keys: an id comes twice")
+        return stored
+
+    def create(self, name: str, **allows: Any) -> tuple[Key, str]:  # noqa: ANN401 the fields of a Key
+        """Add a key; the second is what its owner presents, and is kept nowhere."""
+        identifier, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        try:
+            made = Key(id=identifier, name=name, sha256=digest(secret), created=_now(), revoked=None, **allows)
+        except ValidationError as error:
+            raise DataError(_first(error)) from None
+        with self._changing() as keys:
+            self._write([*keys, made])
+        return made, f"{PREFIX}_{identifier}_{secret}"
+
+    def revoke(self, identifier: str) -> Key:
+        """Put a key out of force for good; revoking it again changes nothing."""
+        with self._changing() as keys:
+            known = self.named(identifier, keys)
+            if known.revoked is not None:
+                return known
+            revoked = known.model_copy(update={"revoked": _now()})
+            self._write([revoked if one.id == known.id else one for one in keys])
+        return revoked
+
+    def named(self, identifier: str, keys: list[Key]) -> Key:
+        """The key with this id, which may also be given as the whole key."""
+        public = parts(identifier)[0] or identifier
+        found = next((one for one in keys if one.id == public), None)
+        if found is None:
+            # Without what was given: it may hold a secret.
+            raise DataError(f"no such key in {self.path}: `fetchwise keys list` shows the ids")
+        return found
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Key]]:
+        """Lock the file: of two changes at once, one would be lost, and it could be a revocation."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.with_name(f".{self.path.name}.lock").open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield self.read() or []
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be written ({error.strerror})") from error
+
+    def _write(self, keys: list[Key]) -> None:
+        content = _Stored(version=1, keys=keys).model_dump_json(indent=1)
+        replace_file(self.path, content.encode() + b"\n", private=True)
+
+
+def _first(error: ValidationError) -> str:
+    """Where and what the first mistake is, without what was given."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 class KeyStore:
@@ -21,8 +180,8 @@ class KeyStore:
     They are on where there is a file, or where they are `required`: then nobody is let in without one.
     """
 
-    def __init__(self, file: KeyFile, *, required: bool = False) -> None:
-        self._file = file
+    def __init__(self, path: Path, *, required: bool = False) -> None:
+        self._file = KeyFile(path)
         self._content: bytes | None = None
         self._keys: Mapping[str, Key] = {}
         self._on = required
@@ -78,7 +237,7 @@ class KeyStore:
         # The keys in one assignment, and before they are asked for: a request sees those of before or of after.
         self._keys, self._content, self._on = keys, content, True
         self._problem = ""
-        in_force = sum(not key.revoked for key in keys.values())
+        in_force = sum(key.revoked is None for key in keys.values())
         logger.info("keys: %d in force", in_force)
         if in_force == 0:
             logger.warning("no key is in force, so everyone is refused: `fetchwise keys create NAME`")
@@ -86,7 +245,7 @@ class KeyStore:
     def _parsed(self, content: bytes | None) -> dict[str, Key]:
         if content is None:
             raise DataError(f"{self._file.path} is gone")
-        return {one.id: one.key() for one in self._file.parsed(content)}
+        return {one.id: one for one in self._file.parsed(content)}
 
     def _settled(self) -> None:
         if self._problem:
@@ -98,17 +257,3 @@ class KeyStore:
         if problem != self._problem:
             self._problem = problem
             logger.error("keys: %s", problem)
-
-
-def reachable_from_elsewhere(host: str) -> bool:
-    """Whether an address to listen on is open to other machines; in doubt it is. Blocks where it is a name."""
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)}
-    except OSError:
-        return True
-    return not all(_loopback(ip_address(one.partition("%")[0])) for one in found)
-
-
-def _loopback(address: IPv4Address | IPv6Address) -> bool:
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -10,15 +10,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
+from app.adapters.key_limits import KeyMeter, KeyMeters
+from app.adapters.key_store import Key, KeyStore, Scope
 from app.api.schemas import ErrorOut
-from app.decision.access import Key, Scope, Where, collection_for, narrowed
 from app.errors import Denial, Denied, OverLimit, Unauthorised
+from app.ports import Filter
 
 _BEARER = "Bearer"
 # A browser then asks for a password, and presents it again by itself for what the page loads.
@@ -32,49 +34,12 @@ DENIALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Keys(Protocol):
-    """The keys in force."""
-
-    @property
-    def on(self) -> bool:
-        """Whether a key is asked for."""
-        ...
-
-    def find(self, presented: str) -> Key | None:
-        """The key that was presented, if it is in force."""
-        ...
-
-
-class Meter(Protocol):
-    """The limits of one key."""
-
-    def take(self, per_minute: int) -> float:
-        """Take one request; says how many seconds to wait where there is none, else 0."""
-        ...
-
-    def begin(self, at_once: int) -> bool:
-        """Take one more question on, unless as many are under way."""
-        ...
-
-    def end(self) -> None:
-        """One is done."""
-        ...
-
-
-class Meters(Protocol):
-    """The limits of every key."""
-
-    def of(self, identifier: str) -> Meter:
-        """The meter of the key with this public id."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Guard:
     """What the routes ask about keys; opened and closed by the application's lifespan."""
 
-    keys: Keys
-    meters: Meters
+    keys: KeyStore
+    meters: KeyMeters
 
     def may_operate(self, request: Request) -> bool:
         """Whether more may be told on a route that is open; never refuses."""
@@ -90,7 +55,7 @@ class Caller:
     """Whose request it is; `key` is None where keys are off."""
 
     key: Key | None
-    meter: Meter | None = None
+    meter: KeyMeter | None = None
 
     @property
     def id(self) -> str | None:
@@ -102,11 +67,11 @@ class Caller:
         """Whether feedback from this caller would be taken."""
         return self.key is None or Scope.FEEDBACK in self.key.scopes
 
-    def reach(self, collection: str | None, where: Where | None, *, default: str) -> tuple[str, Where | None]:
+    def reach(self, collection: str | None, where: Filter | None, *, default: str) -> tuple[str, Filter | None]:
         """Which collection to search and by which filter: what was asked for, within what the key allows."""
         if self.key is None:
             return collection or default, where
-        return collection_for(self.key, collection, default), narrowed(self.key.where, where)
+        return collection_for(self.key.collections, collection, default), narrowed(self.key.filter, where)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -123,6 +88,28 @@ class Caller:
             yield
         finally:
             self.meter.end()
+
+
+def collection_for(listed: list[str], asked: str | None, default: str) -> str:
+    """Where to search: as asked, else the default, or the first that the key lists; a key that lists none has all."""
+    if asked is None:
+        return default if not listed or default in listed else listed[0]
+    if listed and asked not in listed:
+        # The same words whether or not it exists: that is not this key's to know.
+        raise Denied(f"collection: this key may not search {asked!r}", why=Denial.COLLECTION)
+    return asked
+
+
+def narrowed(forced: Filter, asked: Filter | None) -> Filter | None:
+    """The filter that is searched with: everything that was asked for, and everything that the key insists on."""
+    for name, value in (asked or {}).items():
+        # True equals 1 in Python, and must not in a filter.
+        if name in forced and (type(value), value) != (type(forced[name]), forced[name]):
+            raise Denied(
+                f"filter.{name}: this key reads the passages of one {name} only, and not of that one: leave it out",
+                why=Denial.FILTER,
+            )
+    return {**(asked or {}), **forced} or None
 
 
 _ANYONE = Caller(None)

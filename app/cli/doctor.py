@@ -13,9 +13,8 @@ from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import count
-from app.adapters.key_file import KeyFile
+from app.adapters.key_store import KeyFile, Scope
 from app.cli.console import app, err, out
-from app.decision.access import Scope
 from app.decision.artifact import mismatches
 from app.decision.signals import NAMES, extract
 from app.errors import (
@@ -106,10 +105,10 @@ async def _keys(patient: _Patient) -> str:
 
 def _keys_found(settings: Settings) -> str:
     file, required = KeyFile(settings.keys_at), keys_required(settings)
-    content = file.content()
-    if content is None and not required:
+    keys = file.read()
+    if keys is None and not required:
         return "off: whoever reaches this address may ask and see everything"
-    in_force = [] if content is None else [one for one in file.parsed(content) if one.revoked is None]
+    in_force = [one for one in keys or () if one.revoked is None]
     if not in_force:
         raise DataError(f"on, but none in {file.path} is in force, so nobody is let in: `fetchwise keys create`")
     others = stat.S_IMODE(file.path.stat().st_mode) & 0o077

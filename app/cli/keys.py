@@ -9,9 +9,8 @@ import typer
 from pydantic import TypeAdapter
 from rich.table import Table
 
-from app.adapters.key_file import KeyFile, StoredKey
+from app.adapters.key_store import PREFIX, Key, KeyFile, Scope
 from app.cli.console import app, err, out
-from app.decision.access import PREFIX, Scope
 from app.settings import Settings
 
 keys = typer.Typer(
@@ -26,7 +25,7 @@ app.add_typer(keys, name="keys")
 File = Annotated[Path | None, typer.Option("--file", help="Where they are; FETCHWISE_KEYS.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Identifier = Annotated[str, typer.Argument(help="The key's id, as `list` prints it.")]
-_LISTED = TypeAdapter(list[StoredKey])
+_LISTED = TypeAdapter(list[Key])
 _UNSAID = {"sha256"}
 
 
@@ -69,7 +68,7 @@ def create(
         name,
         scopes=list(dict.fromkeys(scope or (Scope.ANSWER, Scope.FEEDBACK))),
         collections=list(dict.fromkeys(collection or ())),
-        where=dict(_condition(one) for one in filters or ()),
+        filter=dict(_condition(one) for one in filters or ()),
         per_minute=per_minute,
         at_once=at_once,
     )
@@ -100,7 +99,7 @@ def _condition(written: str) -> tuple[str, str | int | bool]:
 def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT002
     """Show every key, revoked ones too; never a secret."""
     file = _file(path)
-    found = file.read()
+    found = file.read() or []
     if as_json:
         typer.echo(_LISTED.dump_json(found, indent=1, exclude={"__all__": _UNSAID}))
         return
@@ -117,7 +116,7 @@ def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT0
 def show(identifier: Identifier, path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT002
     """Say what a key allows."""
     file = _file(path)
-    one = file.named(identifier, file.read())
+    one = file.named(identifier, file.read() or [])
     if as_json:
         typer.echo(one.model_dump_json(indent=1, exclude=_UNSAID))
         return
@@ -134,7 +133,7 @@ def revoke(identifier: Identifier, path: File = None) -> None:
     out.print(f"{one.name}: key {one.id} is revoked since {one.revoked}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _cells(one: StoredKey) -> dict[str, str]:
+def _cells(one: Key) -> dict[str, str]:
     return {
         "id": f"{PREFIX}_{one.id}_…",
         "name": one.name,

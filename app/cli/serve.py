@@ -26,7 +26,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
-from app.adapters.key_file import KeyFile
+from app.adapters.key_store import KeyFile
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
 from app.cli.http_protocol import ServerConfig
@@ -93,9 +93,7 @@ def check_keys(settings: Settings) -> None:
     """Refuse to be open to others without keys, unless the operator says in words that this is meant."""
     file = KeyFile(settings.keys_at)
     try:
-        content = file.content()
-        if content is not None:
-            file.parsed(content)
+        if file.read() is not None:
             return
     except DataError as error:
         raise ConfigurationError(f"{error}: mend it, or make a new one with `fetchwise keys create`") from error

@@ -7,8 +7,7 @@ gateway of another checkout is set up by that checkout's code, in its own format
 import asyncio
 
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.key_file import KeyFile
-from app.decision.access import Scope
+from app.adapters.key_store import KeyFile, Scope
 from app.parts import identity_of, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
@@ -28,7 +27,7 @@ def main() -> None:
     settings = Settings()
     asyncio.run(publish(settings))
     _, key = KeyFile(settings.keys_at).create(
-        "bench", scopes=[Scope.ANSWER], collections=[], where={}, per_minute=None, at_once=None
+        "bench", scopes=[Scope.ANSWER], collections=[], filter={}, per_minute=None, at_once=None
     )
     print(key)
 

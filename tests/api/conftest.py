@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.decision.access import Scope
+from app.adapters.key_store import Scope
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
 

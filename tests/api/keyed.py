@@ -7,8 +7,7 @@ from typing import Any
 
 import httpx
 
-from app.adapters.key_file import StoredKey
-from app.decision.access import Scope
+from app.adapters.key_store import Key, Scope
 from app.errors import Denial
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.keys import bearer, make_key
@@ -57,7 +56,7 @@ class Keyed:
     path: Path
     operator: str = ""
 
-    def make(self, *scopes: Scope, **chosen: Any) -> tuple[StoredKey, str]:
+    def make(self, *scopes: Scope, **chosen: Any) -> tuple[Key, str]:
         """Another key; by default one that may answer and give feedback."""
         return make_key(self.path, **(chosen | ({"scopes": list(scopes)} if scopes else {})))
 

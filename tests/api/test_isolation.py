@@ -75,8 +75,8 @@ class World:
             shadow_share=0.5,
             learning_budget=10.0,
         )
-        _, self.presented = make_key(folder / "keys.json", where={"tenant": OURS})
-        _, self.listed = make_key(folder / "keys.json", where={"tenant": OURS}, collections=["archive", "demo"])
+        _, self.presented = make_key(folder / "keys.json", filter={"tenant": OURS})
+        _, self.listed = make_key(folder / "keys.json", filter={"tenant": OURS}, collections=["archive", "demo"])
         _, self.unbound = make_key(folder / "keys.json")
         self.app = create_app(self.settings, parts_opener=fake_parts_opener(self.reader, self.embedder, self.vectors))
 

@@ -1,4 +1,4 @@
-"""Keys while a gateway runs: they are taken up, revoked, lost, and their secrets are nowhere to be found."""
+"""When a gateway asks for keys, and that their secrets are nowhere to be found."""
 
 import base64
 import logging
@@ -7,46 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.key_file import KeyFile
-from app.decision.access import Scope
-from tests.waiting import until
+from app.adapters.key_store import Scope
 
 from .conftest import Open, OpenKeyed
-from .keyed import ASKED, NEEDS, Keyed, basic
-from .replies import check_shape
-
-
-async def test_keys_are_on_from_the_first_one(open_gateway: Open, tmp_path: Path) -> None:
-    """Without a restart; what was presented before meant nothing."""
-    async with open_gateway(artifact={}) as gateway:
-        keyed = Keyed(gateway, tmp_path / "data" / "keys.json")
-        assert (await keyed.ask("whatever")).status_code == 200
-        assert (await keyed.send("GET", "/metrics")).status_code == 200
-        _, presented = keyed.make()
-        await keyed.known(presented)
-        assert (await keyed.ask("whatever")).status_code == 401
-        assert (await keyed.ask(presented)).status_code == 200
-
-
-async def test_a_revoked_key_stops(keyed: Keyed) -> None:
-    """Within a look at the file, in every worker that looks; the others go on."""
-    (made, presented), (_, other) = keyed.make(), keyed.make()
-    await keyed.known(presented, other)
-    assert (await keyed.ask(presented)).status_code == 200
-    KeyFile(keyed.path).revoke(made.id)
-    await until(lambda: not keyed.gateway.app.state.guard.keys.find(presented))
-    check_shape(await keyed.ask(presented), 401, "unauthorised")
-    assert (await keyed.ask(other)).status_code == 200
-
-
-async def test_a_lost_file_opens_nothing(keyed: Keyed, caplog: pytest.LogCaptureFixture) -> None:
-    """Those who had keys go on, the others stay out."""
-    _, presented = keyed.make()
-    await keyed.known(presented)
-    keyed.path.unlink()
-    await until(lambda: "is gone" in caplog.text)
-    assert (await keyed.ask(presented)).status_code == 200
-    assert (await keyed.send("POST", "/answer")).status_code == 401
+from .keyed import ASKED, NEEDS, basic
 
 
 async def test_named_keys_are_wanted(open_gateway: Open, tmp_path: Path) -> None:
@@ -76,7 +40,7 @@ async def test_the_secret_is_nowhere(open_keyed: OpenKeyed, tmp_path: Path, capl
     caplog.set_level(logging.DEBUG)
     seen = []
     async with open_keyed(log_questions=True) as keyed:
-        made, presented = keyed.make(*Scope, per_minute=20, where={"lang": "en"})
+        made, presented = keyed.make(*Scope, per_minute=20, filter={"lang": "en"})
         await keyed.known(presented)
         wrong = f"{presented[:-4]}XXXX"
         for one in (presented, wrong):

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.decision.access import Scope
+from app.adapters.key_store import Scope
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import events_of
 from tests.fakes.keys import make_key
@@ -19,7 +19,7 @@ from .replies import check_shape
 
 async def test_collections_and_filters(keyed: Keyed) -> None:
     """403 says what is not allowed, whether or not it exists."""
-    _, presented = keyed.make(collections=["demo"], where={"lang": "en"})
+    _, presented = keyed.make(collections=["demo"], filter={"lang": "en"})
     await keyed.known(presented)
     for collection in ("nowhere", "other"):
         error = check_shape(await keyed.ask(presented, collection=collection), 403, "denied")
@@ -34,7 +34,7 @@ async def test_collections_and_filters(keyed: Keyed) -> None:
 
 async def test_a_forced_filter_is_never_certified(keyed: Keyed) -> None:
     """The certificate is about the whole collection."""
-    (_, free), (_, bound) = keyed.make(), keyed.make(where={"lang": "en"})
+    (_, free), (_, bound) = keyed.make(), keyed.make(filter={"lang": "en"})
     await keyed.known(free, bound)
     assert (await keyed.ask(free)).json()["decision"]["calibrator"]["certified"] is True
     assert (await keyed.ask(bound)).json()["decision"]["calibrator"]["certified"] is False

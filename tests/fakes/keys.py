@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from app.adapters.key_file import KeyFile, StoredKey
-from app.decision.access import Scope
+from app.adapters.key_store import Key, KeyFile, Scope
 
 
-def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[StoredKey, str]:
+def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[Key, str]:
     """A key that may answer and give feedback, of which anything can be changed by name; and what is presented."""
     usual: dict[str, Any] = {
         "scopes": [Scope.ANSWER, Scope.FEEDBACK],
         "collections": [],
-        "where": {},
+        "filter": {},
         "per_minute": None,
         "at_once": None,
     }

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.key_file import KeyFile
-from app.decision.access import Scope, digest, matching, parts
+from app.adapters.key_store import Key, KeyFile, digest, matching, parts
 from app.errors import DataError
 from app.processes import replace_file
 from tests.fakes.keys import make_key
@@ -21,28 +20,20 @@ def file(tmp_path: Path) -> KeyFile:
 
 
 def test_a_key_comes_back_as_it_was_made(file: KeyFile) -> None:
-    """Everything that it allows, and the hash of its secret in the place of the secret."""
-    made, presented = make_key(
-        file.path, "acme", collections=["a", "b"], where={"tenant": "acme", "year": 7, "open": True}, per_minute=60
-    )
-    assert file.read() == [made]
-    key = file.read()[0].key()
-    assert key.scopes == frozenset({Scope.ANSWER, Scope.FEEDBACK})
-    assert key.collections == ("a", "b")
-    assert key.where == {"tenant": "acme", "year": 7, "open": True}
-    assert [type(value) for value in key.where.values()] == [str, int, bool]
-    assert (key.per_minute, key.at_once, key.revoked) == (60, None, False)
+    """Everything that it allows, of its secret only the hash; nothing of both shows where a key is printed."""
+    allows = {"collections": ["a", "b"], "filter": {"tenant": "acme", "year": 7, "open": True}, "per_minute": 60}
+    made, presented = make_key(file.path, "acme", **allows)
+    (key,) = file.read() or ()
+    assert key == made
+    assert [type(value) for value in key.filter.values()] == [str, int, bool]
+    assert (key.scopes, key.collections, key.per_minute) == (["answer", "feedback"], ["a", "b"], 60)
+    assert (key.at_once, key.revoked) == (None, None)
     identifier, secret = parts(presented)
-    assert (identifier, digest(secret)) == (made.id, key.digest)
+    assert (identifier, digest(secret)) == (made.id, key.sha256)
     assert len(secret) == 43
     assert secret not in file.path.read_text()
+    assert key.sha256 not in repr(key)
     assert matching({key.id: key}, presented) is key
-
-
-def test_keys_differ(file: KeyFile) -> None:
-    """No id and no secret comes twice."""
-    made = [make_key(file.path) for _ in range(20)]
-    assert len({one.id for one, _ in made}) == len({presented for _, presented in made}) == 20
 
 
 def test_the_file_is_for_its_owner_alone(file: KeyFile) -> None:
@@ -88,7 +79,8 @@ def test_a_revoked_key_stays_in_the_list(file: KeyFile) -> None:
     revoked = file.revoke(presented)
     assert revoked.revoked is not None
     assert file.revoke(one.id) == revoked
-    assert [(key.id, key.key().revoked) for key in file.read()] == [(one.id, True), (other.id, False)]
+    assert file.read() == [revoked, other]
+    assert matching({one.id: revoked}, presented) is None
 
 
 def test_an_unknown_id_is_not_repeated(file: KeyFile) -> None:
@@ -100,7 +92,7 @@ def test_an_unknown_id_is_not_repeated(file: KeyFile) -> None:
 
 
 def _stored(file: KeyFile) -> dict[str, Any]:
-    make_key(file.path, where={"tenant": "acme"})
+    make_key(file.path, filter={"tenant": "acme"})
     content: dict[str, Any] = json.loads(file.path.read_bytes())
     return content
 
@@ -115,9 +107,11 @@ def _stored(file: KeyFile) -> dict[str, Any]:
 def test_a_wrong_value_refuses_the_file(file: KeyFile, field: str, value: Any) -> None:
     """It says where; nothing is guessed."""
     content = _stored(file)
+    secret = content["keys"][0]["sha256"]
     content["keys"][0][field] = value
-    with pytest.raises(DataError, match=f"keys\\.0\\.{field}"):
+    with pytest.raises(DataError, match=f"keys\\.0\\.{field}") as caught:
         file.parsed(json.dumps(content).encode())
+    assert secret not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +153,7 @@ def test_a_damaged_file_is_not_overwritten(file: KeyFile) -> None:
 
 def test_no_file_is_no_key(file: KeyFile) -> None:
     """Nothing is made by looking."""
-    assert file.read() == []
-    assert file.content() is None
+    assert file.read() is None
     assert not file.path.parent.exists()
 
 
@@ -172,6 +165,41 @@ def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     with pytest.raises(DataError, match="cannot be"):
         make_key(tmp_path / "plain" / "keys.json")
+
+
+KEY = "fw_0a1b2c3d4e5f_secret"
+NOT_IT = ["", "fw", "fw_", "fw__", "secret", KEY[:15], KEY[:16], KEY[:-1], f"{KEY} ", f"{KEY}\xff"]
+NOR_THAT = [KEY.upper(), KEY.capitalize(), KEY.replace("fw", "fx"), KEY.replace("0a", "ff"), KEY.replace("_s", "__s")]
+
+
+@pytest.fixture
+def one_key(file: KeyFile) -> dict[str, Key]:
+    """Of which KEY is what its owner presents."""
+    made, _ = make_key(file.path)
+    return {"0a1b2c3d4e5f": made.model_copy(update={"id": "0a1b2c3d4e5f", "sha256": digest("secret")})}
+
+
+@pytest.mark.parametrize("presented", [*NOT_IT, *NOR_THAT])
+def test_only_the_key_itself_matches(one_key: dict[str, Key], presented: str) -> None:
+    """Anything but the very same characters is nobody's."""
+    assert matching(one_key, KEY) is one_key["0a1b2c3d4e5f"]
+    assert matching(one_key, presented) is None
+
+
+@pytest.mark.parametrize("identifier", ["0a1b2c3d4e5f", "ffffffffffff", ""])
+def test_an_unknown_id_is_compared_too(
+    one_key: dict[str, Key], identifier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever measures time learns nothing about which ids there are: one hash and one comparison each."""
+    compared: list[tuple[str, str]] = []
+
+    def compare(left: str, right: str) -> bool:
+        compared.append((left, right))
+        return left == right
+
+    monkeypatch.setattr("app.adapters.key_store.hmac.compare_digest", compare)
+    matching(one_key, f"fw_{identifier}_wrong")
+    assert [(len(left), len(right)) for left, right in compared] == [(64, 64)]
 
 
 def _make_ten(path: Path) -> None:
@@ -188,4 +216,4 @@ def test_changes_at_once_are_all_kept(file: KeyFile) -> None:
     for maker in makers:
         maker.join()
     assert [maker.exitcode for maker in makers] == [0] * 4
-    assert len(file.read()) == 40
+    assert len(file.read() or ()) == 40

@@ -4,12 +4,15 @@ import math
 import multiprocessing
 import signal
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.adapters import key_limits
-from app.adapters.key_limits import KeyMeter, KeyMeters, key_meters
+from app.adapters.key_limits import KeyMeter, KeyMeters, key_meters, take
 
 FORK = multiprocessing.get_context("fork")
 
@@ -45,6 +48,28 @@ def test_a_minutes_worth_and_then_a_wait(meters: KeyMeters, clock: Clock) -> Non
     clock.now += 0.01
     assert meter.take(6) == 0.0
     assert math.ceil(meter.take(6)) == 10
+
+
+@given(
+    gaps=st.lists(st.fractions(0, 90, max_denominator=64), max_size=60),
+    per_minute=st.integers(1, 600),
+    start=st.integers(0, 10**7),
+)
+def test_the_bucket_is_a_token_bucket(gaps: list[Fraction], per_minute: int, start: int) -> None:
+    """It takes exactly when one that counts tokens does, which starts full, holds a minute's worth and fills evenly."""
+    full_at, tokens, now = 0.0, Fraction(per_minute), Fraction(start)
+    for gap in gaps:
+        now += gap
+        tokens = min(Fraction(per_minute), tokens + gap * per_minute / 60)
+        full_at, wait = take(full_at, float(now), per_minute)
+        missing = (1 - tokens) * 60 / per_minute
+        # Within a microsecond of a token either is right: that is how fine seconds are here.
+        if wait == 0.0:
+            assert missing <= Fraction(2, 10**6)
+            tokens -= 1
+        else:
+            assert missing > 0
+            assert wait == pytest.approx(float(missing), abs=1e-5)
 
 
 def test_keys_do_not_share_limits(meters: KeyMeters) -> None:

@@ -8,12 +8,11 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from app.adapters.key_file import KeyFile
+from app.adapters.key_store import KeyFile, Scope, matching, parts
 from app.cli import main
 from app.cli.console import err, out
 from app.cli.doctor import _keys_found
 from app.cli.serve import check_keys
-from app.decision.access import Scope, matching, parts
 from app.errors import ConfigurationError, DataError
 from app.settings import Settings
 from tests.fakes.keys import make_key
@@ -53,7 +52,7 @@ def test_the_key_is_printed_once_and_alone(console: Console) -> None:
     presented = printed.strip()
     (made,) = console.file.read()
     assert printed == f"{presented}\n"
-    assert matching({made.id: made.key()}, presented) is not None
+    assert matching({made.id: made}, presented) is not None
     assert made.id in said
     secret = parts(presented)[1]
     shown = console.run("keys", "list"), console.run("keys", "list", "--json"), console.run("keys", "show", made.id)
