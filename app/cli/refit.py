@@ -2,24 +2,27 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
 from app.adapters.artifact_store import parse
+from app.adapters.decision_reading import Lessons
+from app.adapters.decision_store import SqlDecisionStore
 from app.cli.console import app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import seconds
-from app.cli.sources import embed
-from app.cli.sources import from_log as read_log
-from app.cli.sources import from_table as read_table
-from app.decision.cost import Tariff
+from app.decision.cost import Objective, Tariff
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import KS, identity_of
 from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.refit.from_log import FromLog
 
 # numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
 
@@ -120,11 +123,9 @@ def refit(
     clip: Annotated[
         float, typer.Option(help="Most that one logged answer may weigh, as 1 / the chance of its action.")
     ] = 20.0,
-    objective: Annotated[
-        Literal["call", "full", "passage", "latency", "tokens", "money"], typer.Option(help="What to spend less of.")
-    ] = "passage",
+    objective: Annotated[Objective, typer.Option(help="What to spend less of.")] = Objective.TOKENS,
     reference: Annotated[
-        Literal["every", "k0", "k1", "k5"], typer.Option(help="What accuracy is held against: every fixed k, or one.")
+        str, typer.Option(help="What accuracy is held against: every fixed k, or one of them, e.g. k1.")
     ] = "every",
     epsilon: Annotated[float, typer.Option(help="How much accuracy may be given up.")] = 0.02,
     delta: Annotated[float, typer.Option(help="How often the guarantee may fail.")] = 0.1,
@@ -139,16 +140,6 @@ def refit(
     price_passage: Annotated[float, typer.Option(help="For money: price of a passage read.")] = 0.0,
     price_prompt_token: Annotated[float, typer.Option(help="For money: price of a prompt token.")] = 0.0,
     price_completion_token: Annotated[float, typer.Option(help="For money: price of a completion token.")] = 0.0,
-    pregate: Annotated[
-        bool | None,
-        typer.Option(
-            help="Spare probes by the question alone; by default where the objective is time, tokens or money."
-        ),
-    ] = None,
-    exits: Annotated[bool | None, typer.Option(help="Cut hopeless probes short; by default as for --pregate.")] = None,
-    embed_ms: Annotated[
-        float | None, typer.Option(min=0.0, help="Milliseconds to embed a question; by default measured here and now.")
-    ] = None,
     force: Annotated[bool, typer.Option(help="Serve it even if it is worse than what is served.")] = False,  # noqa: FBT002
 ) -> None:
     """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
@@ -167,11 +158,10 @@ def refit(
     if not from_log and (log is not None or since is not None):
         raise ConfigurationError("--log and --since are about the decision log: add --from-log")
     try:
-        from app.refit.corrections import apply_corrections  # noqa: PLC0415
-        from app.refit.foretell import wanted  # noqa: PLC0415
-        from app.refit.options import Options  # noqa: PLC0415
         from app.refit.publish import publish  # noqa: PLC0415
+        from app.refit.refit import Options  # noqa: PLC0415
         from app.refit.refit import refit as run  # noqa: PLC0415
+        from app.refit.table import apply_corrections, load  # noqa: PLC0415
     except ImportError as error:
         raise _missing(error) from error
     options = Options(
@@ -190,17 +180,14 @@ def refit(
             prompt_token=price_prompt_token,
             completion_token=price_completion_token,
         ),
-        pregate=pregate,
-        exits=exits,
     )
-    aside, settings = None, Settings()
+    aside = None
     if outcomes is not None:
-        table, source = read_table(outcomes, questions=wanted(pregate, options)), outcomes.name
+        with err.status("reading the table…"):
+            table, source = load(outcomes, texts=False), outcomes.name
     else:
-        logged = read_log(settings, log, since=since, clip=clip, folders=[out_dir, settings.calibrators])
+        logged = _read_log(Settings(), log, since=since, clip=clip, out_dir=out_dir)
         table, aside, source = logged.outcomes, logged.aside, "decision log"
-    if wanted(pregate, options):
-        table = asyncio.run(embed(table, settings, insist=pregate is True, embed_ms=embed_ms))
     with err.status("fitting…") as status:
         if labels is not None:
             table = apply_corrections(table, labels)
@@ -212,6 +199,35 @@ def refit(
         out.print(f"- {note}", markup=False, highlight=False)
     out.print(f"published {published.path}", highlight=False, soft_wrap=True)
     out.print(f"{'now' if published.current else 'NOT'} served: {published.why}", highlight=False)
+
+
+def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: Path) -> "FromLog":
+    """Read the decision log of the settings, or the one that is named, and the calibrators that it mentions."""
+    from app.refit.from_log import identities, read_log  # noqa: PLC0415
+
+    where = log or settings.decision_log_at
+    if where is None:
+        raise ConfigurationError("FETCHWISE_DECISION_LOG is off, so there is no log to refit from: name one with --log")
+    if "://" not in where and not Path(where).is_file():
+        raise ConfigurationError(
+            f"there is no decision log at {where}: name it with --log, or say with FETCHWISE_DATA_DIR or "
+            "FETCHWISE_DECISION_LOG where the gateway keeps it"
+        )
+    start = 0.0 if since is None else time.time() - since
+    store = SqlDecisionStore.open(where)
+    try:
+        lessons = Lessons(store.engine, collection=settings.collection, since=start)
+        with progress() as bar:
+            task = bar.add_task("reading the log", total=None)
+            return read_log(
+                lessons,
+                identity_of=identities(out_dir, settings.calibrators),
+                clip=clip,
+                source=f"decision log, collection {settings.collection}",
+                on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+    finally:
+        store.close()
 
 
 @app.command()

@@ -61,17 +61,27 @@ class Thresholds:
             raise ValueError(f"thresholds must satisfy 0 <= tau1 <= tau0 <= 2, got tau1={self.tau1}, tau0={self.tau0}")
 
     @property
+    def constant(self) -> int | None:
+        """1 where every probability leads to few passages, 2 where to many; None where a probe decides.
+
+        More confidence never reads more, so both ends tell.
+        """
+        least, most = self._action(1.0), self._action(0.0)
+        return most if least == most > 0 else None
+
+    def _action(self, p: float) -> int:
+        return 0 if p >= self.tau0 else 1 if p >= self.tau1 else 2
+
+    @property
     def means(self) -> str:
         """What these decide by, in words."""
         early = self.early
         return MEANS[0] if early is None else MEANS[2 * (early.unasked > 0.0) + bool(early.exits)]
 
 
-ALWAYS_K = {
-    0: Thresholds(0.0, 0.0),
-    1: Thresholds(UNREACHABLE, 0.0),
-    5: Thresholds(UNREACHABLE, UNREACHABLE),
-}
+# The fixed actions as thresholds: always none, always few, always many passages.
+FIXED = (Thresholds(0.0, 0.0), Thresholds(UNREACHABLE, 0.0), Thresholds(UNREACHABLE, UNREACHABLE))
+ALWAYS_K = dict(zip((0, 1, 5), FIXED, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

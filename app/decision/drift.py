@@ -2,25 +2,13 @@
 
 For each answer whose asker was drawn at random for feedback, p is the confidence that was shown and y whether the
 answer was right. The hypothesis is that, whatever came before, the mean of p - y is at most the tolerance. A gambler
-bets against it. Under it her capital is a supermartingale that starts at one, so that it ever reaches 1/delta with
-probability at most delta, however often one looks (Ville's inequality; Waudby-Smith and Ramdas 2024).
-
-A gambler who has watched a sound calibrator for a year must not be broke on the day when it fails. So she keeps her
-capital in a drawer, takes a little of it to the table before each feedback, and sizes her bets by the recent past:
-what she lost earlier delays an alarm by the logarithm of her age at most, not in proportion to it.
+bets against it (`app.decision.betting`).
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-# How much of what lies on the table one feedback can take away.
-_MOST = 0.75
-# Bets follow the mean and spread of about this many feedbacks.
-_MEMORY = 100
-# Capital beyond this proves nothing more, and would overflow in the end; giving it away keeps the test valid.
-_CEILING = 1e12
+from app.decision.betting import Gambler
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +23,6 @@ class Solicited:
     correct: bool
     key: str | None
     version: str
-
-
-@dataclass(slots=True)
-class Gambler:
-    """One capital, bet on the mean of p - y being above the tolerance."""
-
-    tolerance: float
-    seen: int = 0
-    mean: float = 0.0
-    variance: float = 0.25
-    drawer: float = 1.0
-    on_table: float = 0.0
-    # The most she ever owned: 1 / peak is a p-value that holds at every moment.
-    peak: float = 1.0
-
-    def bet(self, gap: float) -> None:
-        """Bet, knowing only the past, and then learn one p - y in [-1, 1]."""
-        self.seen += 1
-        # All is in the drawer at first, and never quite nothing.
-        left = 1.0 / (1.0 + math.log(self.seen + 1))
-        growth = 1.0 + self._share() * (gap - self.tolerance)
-        self.on_table = min(_CEILING, (self.on_table + self.drawer - left) * growth)
-        self.drawer = left
-        self.peak = max(self.peak, self.on_table + left)
-        weight = max(1.0 / (self.seen + 1), 1.0 / _MEMORY)
-        self.variance += weight * ((gap - self.mean) ** 2 - self.variance)
-        self.mean += weight * (gap - self.mean)
-
-    def _share(self) -> float:
-        """What grows capital fastest if the future is like the recent past; nothing while that gives no reason."""
-        excess = self.mean - self.tolerance
-        if excess <= 0.0:
-            return 0.0
-        return min(excess / (self.variance + excess * excess), _MOST / (1.0 + self.tolerance))
 
 
 class DriftTest:
@@ -128,20 +82,3 @@ class DriftTest:
 
     def _of(self, peak: float) -> float:
         return math.log(peak) / math.log(1.0 / self.delta)
-
-    def state(self) -> dict[str, Any]:
-        """Everything learned, for JSON."""
-        return {
-            "tolerance": self.tolerance,
-            "delta": self.delta,
-            "all": asdict(self._all),
-            "without": {key: asdict(gambler) for key, gambler in self._without.items()},
-        }
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> "DriftTest":
-        """The test as it was when `state` was taken."""
-        test = cls(tolerance=state["tolerance"], delta=state["delta"])
-        test._all = Gambler(**state["all"])
-        test._without = {key: Gambler(**gambler) for key, gambler in state["without"].items()}
-        return test

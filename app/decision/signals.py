@@ -12,6 +12,8 @@ from sys import maxsize
 TOP = 20
 PREFIXES = (1, 2, 4, 8)
 NAMES = ("seq_logprob", "neg_entropy", "margin")
+# The same on the first token of the answer alone.
+FIRST_TOKEN_NAMES = tuple(f"{name}@1" for name in NAMES)
 # How many tokens, and what the signals on them are called; the whole answer first.
 _LENGTHS = ((maxsize, NAMES), *((length, tuple(f"{name}@{length}" for name in NAMES)) for length in PREFIXES))
 

@@ -4,8 +4,14 @@ Fixed-sequence testing (Learn then Test): the steps of a path are tested in orde
 walk ends at the first that is not rejected. A false step is certified only if the first false one on the path is,
 so the chance of that is at most delta whatever the length of the path. What is guaranteed of the selected step is
 therefore -epsilon, simultaneously over the path; the `bound` beside it is the pointwise 1 - delta lower bound at that
-step, and is no guarantee of its own. With several references the p-value of a
-step is the greatest over them (intersection-union), which needs no correction either.
+step, and is no guarantee of its own. With several references the p-value of a step is the greatest over them
+(intersection-union), which needs no correction either.
+
+Each test bets on the paired difference of a group (`app.decision.betting`). The bets grow as the observed variance
+shrinks: this is what turns pairing, by which most differences are zero, into power. Hoeffding's and Bentkus's
+inequalities know only the range and throw that away; empirical Bernstein pays for estimating the variance; an exact
+test of the discordant pairs is as sharp where many pairs differ, weaker where few do, and knows no groups.
+`bench/refit/bounds.py` has the figures.
 
 MAPIE's risk control offers the same two ideas, and we do not use it: its losses lie in [0, 1] and belong to single
 samples, so it can neither pair a policy with its reference, where nearly all the power is, nor take a group of
@@ -17,16 +23,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.decision.artifact import Abstention, Certificate, PolicyFit, Thresholds
-from app.refit.abstain import Given
-from app.refit.bounds import Betting, binomial_p
-from app.refit.ledger import Floats, Ledger, is_fixed
+from app.decision import betting
+from app.decision.artifact import FIXED, Certificate, PolicyFit, Thresholds
+from app.decision.cost import Objective
+from app.refit.abstention import MOST_LABELS
+from app.refit.ledger import Ledger
 from app.refit.paths import Step
-from app.refit.split import VALIDATION_SHARE, Units, Validation
-
-_PAIRED = Betting(-1.0, 1.0)
-# An estimate of labels needed beyond this is no plan.
-_MOST_LABELS = 10_000_000
+from app.refit.split import VALIDATION_SHARE, Validation
+from app.refit.table import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,6 @@ class Walk:
     failed_deviation: float = 0.0
 
 
-def paired(ledger: Ledger[Validation], thresholds: Thresholds, k: int) -> Floats:
-    """Per group, the policy's accuracy minus that of always reading k, in the ledger's hashed order of groups."""
-    right = ledger.right(ledger.route(thresholds))
-    return ledger.units.means(right - ledger.fixed(k))
-
-
 def walk(
     ledger: Ledger[Validation], path: Sequence[Step], *, references: Sequence[int], epsilon: float, delta: float
 ) -> Walk:
@@ -65,7 +63,7 @@ def walk(
                 continue
             d = ledger.units.means(right - ledger.fixed(k))
             holds = holds and float(d.mean()) >= -epsilon
-            if failed_at is None and _PAIRED.p_value(d, -epsilon, delta) > delta:
+            if failed_at is None and _p_value(d, -epsilon, delta) > delta:
                 failed_at, failed_against = number, k
                 failed_mean, failed_deviation = float(d.mean()), float(d.std())
         if failed_at is None:
@@ -88,10 +86,19 @@ def lower_bound(
     Pointwise: it covers the truth with probability 1 - delta for thresholds named beforehand. At the step that a walk
     selected it only describes; what holds simultaneously, whichever step is selected, is -epsilon.
     """
+    right = ledger.right(ledger.route(thresholds))
     return min(
-        0.0 if ledger.is_reference(thresholds, k) else _PAIRED.lower(paired(ledger, thresholds, k), delta)
+        0.0 if ledger.is_reference(thresholds, k) else _lower_bound(ledger.units.means(right - ledger.fixed(k)), delta)
         for k in references
     )
+
+
+def _p_value(differences: Floats, mean: float, delta: float) -> float:
+    return betting.p_value(differences.tolist(), mean, low=-1.0, high=1.0, delta=delta)
+
+
+def _lower_bound(differences: Floats, delta: float) -> float:
+    return betting.lower_bound(differences.tolist(), low=-1.0, high=1.0, delta=delta)
 
 
 def certify_policy(
@@ -101,8 +108,8 @@ def certify_policy(
     references: Sequence[int],
     epsilon: float,
     delta: float,
-    objective: str,
-) -> tuple[PolicyFit, Walk]:
+    objective: Objective,
+) -> PolicyFit:
     """Walk, and put the cheapest certified thresholds into a fit, or the empirical ones and why there is no more."""
     walked = walk(ledger, path, references=references, epsilon=epsilon, delta=delta)
     if walked.certified is not None:
@@ -111,9 +118,9 @@ def certify_policy(
         thresholds = path[walked.certified].thresholds
         # A certified fixed action saves nothing: then, too, say how many labels might change that.
         more = None
-        if is_fixed(thresholds) is not None and walked.failed_at is not None:
+        if thresholds in FIXED and walked.failed_at is not None:
             more = labels_needed(walked.failed_mean, walked.failed_deviation, epsilon, delta)
-        return PolicyFit(thresholds, objective, certificate, labels_needed=more), walked
+        return PolicyFit(thresholds, objective, certificate, labels_needed=more)
     needed = labels_needed(walked.failed_mean, walked.failed_deviation, epsilon, delta)
     against = f"always-k{walked.failed_against}"
     if needed is None:
@@ -129,7 +136,7 @@ def certify_policy(
             f"is {walked.failed_mean:+.3f} with a standard deviation of {walked.failed_deviation:.3f}, and showing "
             f"that it is above -{epsilon:g} takes about {needed} labelled groups in all; or allow a larger epsilon"
         )
-    return PolicyFit(path[walked.empirical].thresholds, objective, None, why, needed), walked
+    return PolicyFit(path[walked.empirical].thresholds, objective, None, why, needed)
 
 
 def labels_needed(mean: float, deviation: float, epsilon: float, delta: float) -> int | None:
@@ -145,55 +152,9 @@ def labels_needed(mean: float, deviation: float, epsilon: float, delta: float) -
     bet = min(0.75, gap / max(deviation**2, 1e-12))
     growth = bet * gap - 0.5 * bet**2 * deviation**2
     groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / delta) / growth / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None
+    return int(np.ceil(groups)) if groups <= MOST_LABELS else None
 
 
 def reference_name(references: Sequence[int]) -> str:
     """How reports and certificates call a set of references."""
     return f"always-k{references[0]}" if len(references) == 1 else "every fixed action"
-
-
-def certify_abstention(
-    served: Given, possible: Sequence[Given], units: Units, path: Sequence[float], *, target: float, delta: float
-) -> Abstention:
-    """Walk from a strict threshold to none, while the error among answered is shown to be below the target.
-
-    Which policy is served was itself chosen on validation, so a step must be shown of every policy that might have
-    been (`possible`): the p-value of a step is the greatest over them, which is an intersection-union test and needs
-    no correction, and the walk is as valid as if the choice had been known before. Of the threshold selected the
-    target is guaranteed; the bound in its certificate is the pointwise upper bound for the policy served.
-    """
-    last: float | None = None
-    for tau in path:
-        if any(policy.p_value(tau, units, target, delta) > delta for policy in possible):
-            break
-        last = tau
-    if last is not None and served in possible:
-        bound = served.upper(last, units, delta)
-        return Abstention(last, target, Certificate(target, delta, "error among answered", units.count, bound))
-    share, error = served.observed(path[0], units)
-    needed = _answers_needed(error, target, share, delta)
-    if served not in possible:
-        why, needed = "the gate is certified further than train foresaw, and nothing was tested so far out", None
-    else:
-        why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
-            f", not below the target of {target:g}: no number of labels mends that"
-            if needed is None
-            else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
-        )
-    return Abstention(_empirical_tau(served, units, path, target), target, None, why, needed)
-
-
-def _empirical_tau(served: Given, units: Units, path: Sequence[float], target: float) -> float:
-    """The most permissive threshold whose observed error is within the target, else the strictest tried."""
-    return next((tau for tau in reversed(path) if served.observed(tau, units)[1] <= target), path[0])
-
-
-def _answers_needed(error: float, target: float, share: float, delta: float) -> int | None:
-    if error >= target or share <= 0.0:
-        return None
-    answered = 10
-    while answered < _MOST_LABELS and binomial_p(int(np.ceil(error * answered)), answered, target) > delta:
-        answered = int(answered * 1.1) + 1
-    groups = answered / share / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None

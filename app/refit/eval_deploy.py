@@ -1,24 +1,23 @@
 """Held-out operating points: train fits, validation chooses, test is asked once; then the whole table beside it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from app.decision.artifact import ALWAYS_K, Artifact, Thresholds
+from app.decision.artifact import FIXED, Artifact, Thresholds
 from app.decision.calibrator import signals_of
-from app.decision.cost import Tariff
+from app.decision.cost import Objective
 from app.errors import DataError
 from app.refit.eval_study import Study
-from app.refit.fit import Floats, Method, predict_many
+from app.refit.fit import Method, predict_many
 from app.refit.frontier import match
-from app.refit.ledger import ACTIONS, Choices, Ledger, gate_costs, is_fixed
+from app.refit.ledger import Ledger, Route, fixed_thresholds, passage_costs, per_passage
 from app.refit.metrics import Draws
-from app.refit.options import Options
-from app.refit.refit import refit
+from app.refit.refit import Options, refit
 from app.refit.split import Test, Train, split, units
-from app.refit.table import Outcomes
+from app.refit.table import Floats, Outcomes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,7 +27,7 @@ class Point:
     name: str
     thresholds: Thresholds
     chosen_on: str
-    route: Choices
+    route: Route
     right: Floats
 
 
@@ -50,7 +49,7 @@ class Deployed:
     @property
     def point(self) -> Point:
         """The point that other parts describe: the served one if it gates at all, else one by the published rule."""
-        gates = [point for point in self.points.values() if is_fixed(point.thresholds) is None]
+        gates = [point for point in self.points.values() if point.thresholds not in FIXED]
         return gates[0] if gates else next(iter(self.points.values()))
 
 
@@ -61,7 +60,7 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     """
     first = [] if given is None else [_given(study, given)]
     try:
-        artifact, summary = refit(study.outcomes, Options(name="evaluation", created="1970-01-01T00:00:00+00:00"))
+        artifact, summary = refit(study.outcomes, _options(study.ks))
     except DataError as error:
         return _without_splits(study, main, str(error), first)
     method, names = artifact.calibrators.p0.method, signals_of(artifact.calibrators.p0)
@@ -72,11 +71,11 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     _, validation, _ = split(study.outcomes)
     rules = {name: _match(artifact, validation.outcomes, graded=name == "graded") for name in ("binary", "graded")}
     graded = artifact.policies["graded"]
-    served = graded.thresholds if graded.certificate else ALWAYS_K[artifact.fallback_action]
+    served = graded.thresholds if graded.certificate else fixed_thresholds(artifact.fallback_action, study.ks)
     figures: dict[str, Any] = {
         "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
         "splits": artifact.report["splits"],
-        "p0": artifact.report["chosen"]["p0"],
+        "p0": artifact.report["chosen"]["k0"],
         "fallback": f"always-k{artifact.fallback_action}",
         "policies": {
             name: {
@@ -101,6 +100,12 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     return Deployed(figures | _described(study, first + points), p, unseen, method, names, _named(first + points))
 
 
+def _options(ks: tuple[int, int, int]) -> Options:
+    """What a table is evaluated for: the fewest passages, which every table can count."""
+    created = "1970-01-01T00:00:00+00:00"
+    return Options(name="evaluation", created=created, objective=Objective.MONEY, tariff=per_passage(ks))
+
+
 def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> Deployed:
     """Too small a table to part: the published rule on out-of-fold probabilities, which flatters itself."""
     p = study.judged("logistic", (main,), 0, 0)
@@ -120,8 +125,8 @@ def _described(study: Study, points: list[Point]) -> dict[str, Any]:
                 "thresholds": _pair(point.thresholds),
                 "chosen_on": point.chosen_on,
                 "accuracy": study.draws.interval(point.right),
-                "minus_k5": study.draws.interval(point.right - study.right[5]),
-                "shares": shares(point.route, study.weights),
+                f"minus_k{study.ks[-1]}": study.draws.interval(point.right - study.right[study.ks[-1]]),
+                "shares": shares(point.route, study.ks, study.weights),
             }
             for point in points
         }
@@ -132,13 +137,14 @@ def _named(points: list[Point]) -> dict[str, Point]:
     return {point.name: point for point in points}
 
 
-def shares(route: Choices, weights: Floats) -> dict[str, float]:
+def shares(route: Route, ks: tuple[int, int, int], weights: Floats) -> dict[str, float]:
     """How often each number of passages is read, and what that is on the three axes."""
-    found = {f"k{k}": float(weights @ (route == k)) for k in ACTIONS}
+    found = {f"k{k}": float(weights @ (route == k)) for k in ks}
+    _, few, many = ks
     return found | {
-        "full": found["k5"],
-        "call": found["k1"] + found["k5"],
-        "passage": found["k1"] / 5.0 + found["k5"],
+        "full": found[f"k{many}"],
+        "call": found[f"k{few}"] + found[f"k{many}"],
+        "passage": found[f"k{few}"] * few / many + found[f"k{many}"],
     }
 
 
@@ -151,9 +157,7 @@ def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on
 def _given(study: Study, artifact: Artifact) -> Point:
     thresholds = artifact.policies["graded"].thresholds
     p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
-    # An evaluation embeds no question and watches no prefix: early thresholds are described by the artifact's report.
-    probing = "" if thresholds.early is None else ", every question probed to the end"
-    return _point(study, p, "artifact", replace(thresholds, early=None), f"its own data{probing}")
+    return _point(study, p, "artifact", thresholds, "its own data")
 
 
 def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:
@@ -163,8 +167,8 @@ def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresho
 
 def _matching(outcomes: Outcomes, p: Floats, *, graded: bool) -> Thresholds:
     # The published rule tunes on what it validates on; for this rule, that is what it trains on.
-    ledger = Ledger(Train(outcomes), p, units(outcomes), gate_costs(outcomes, "passage", Tariff()))
-    return match(ledger, graded=graded, floor=ledger.mean(ledger.fixed(5)))
+    ledger = Ledger(Train(outcomes), p, units(outcomes), passage_costs(outcomes))
+    return match(ledger, graded=graded, floor=ledger.mean(ledger.fixed(outcomes.ks[-1])))
 
 
 def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: int) -> dict[str, Any]:
@@ -176,8 +180,8 @@ def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: 
         "n": len(test.outcomes),
         "thresholds": _pair(thresholds),
         "accuracy": draws.interval(ledger.right(route)),
-        "minus_k5": draws.interval(ledger.right(route) - ledger.fixed(5)),
-        "shares": shares(route, grouping.weights),
+        f"minus_k{ledger.ks[-1]}": draws.interval(ledger.right(route) - ledger.fixed(ledger.ks[-1])),
+        "shares": shares(route, ledger.ks, grouping.weights),
     }
 
 
@@ -186,14 +190,14 @@ def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[st
 
     Where the answers read with k passages have no signal of their own, the closed-book signal judges them.
     """
-    proper, made_of = deployed.out_of_fold, {"k0": "p0"}
-    for k in (1, 5):
+    proper, made_of = deployed.out_of_fold, {"k0": "its own signal"}
+    for k in study.ks[1:]:
         own = study.judged(deployed.method, deployed.names, k, k)
         judged = study.judged(deployed.method, deployed.names, 0, k) if own is None else own
         made_of[f"k{k}"] = (
-            f"conf{k}: the signal of the answer read"
+            "the signal of the answer read"
             if own is not None
-            else f"p{k}: the closed-book signal, as the table has none for k={k}"
+            else f"the closed-book signal, as the table has none for k={k}"
             if judged is not None
             else "none: too few answers of either kind"
         )

@@ -5,24 +5,24 @@ from html import escape
 from typing import Any
 
 from app.decision.artifact import Artifact, Thresholds
-from app.refit.ledger import is_fixed
+from app.refit.ledger import fixed_k
 
 CSS = """
-:root{--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--muted:#7a7f87;--grid:#e3e5e8;--accent:#0f766e;--k0:#2563eb;--k1:#c27803;
---k5:#9333ea;--abstain:#64748b;--good:#d9f2e3;--bad:#fbe0de}
+:root{--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--muted:#7a7f87;--grid:#e3e5e8;--accent:#0f766e;--none:#2563eb;--few:#c27803;
+--many:#9333ea;--abstain:#64748b;--good:#d9f2e3;--bad:#fbe0de}
 @media(prefers-color-scheme:dark){:root{--bg:#15171a;--card:#1d2024;--ink:#e8e9eb;--muted:#8e949d;--grid:#33373d;
---accent:#2dd4bf;--k0:#6ea8fe;--k1:#fbbf24;--k5:#c084fc;--abstain:#94a3b8;--good:#17392a;--bad:#45201f}}
+--accent:#2dd4bf;--none:#6ea8fe;--few:#fbbf24;--many:#c084fc;--abstain:#94a3b8;--good:#17392a;--bad:#45201f}}
 *{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:72rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.6rem;margin:0 0 .5rem}
 h2{font-size:1.2rem;margin:2.5rem 0 .75rem;border-top:1px solid var(--grid);padding-top:1.25rem}
 h3{font-size:1rem;margin:1.25rem 0 .5rem}.lead{font-size:1.15rem;max-width:60rem;margin:.25rem 0}
 .basis,.legend,figcaption,small,caption{color:var(--muted);font-size:.875rem}.legend span{margin-right:1rem}
 .legend span{color:var(--ink)}.legend .dim{color:var(--muted)}.legend .accent{color:var(--accent)}
-.legend .k0{color:var(--k0)}.legend .k1{color:var(--k1)}.legend .k5{color:var(--k5)}
+.legend .none{color:var(--none)}.legend .few{color:var(--few)}.legend .many{color:var(--many)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(10.5rem,1fr));gap:.75rem;margin:1.25rem 0 0}
 .cards div{background:var(--card);border:1px solid var(--grid);border-top:3px solid var(--muted);border-radius:6px;
-padding:.6rem .75rem}.cards .k0{border-top-color:var(--k0)}.cards .k1{border-top-color:var(--k1)}
-.cards .k5{border-top-color:var(--k5)}.cards .abstain{border-top-color:var(--abstain)}
+padding:.6rem .75rem}.cards .none{border-top-color:var(--none)}.cards .few{border-top-color:var(--few)}
+.cards .many{border-top-color:var(--many)}.cards .abstain{border-top-color:var(--abstain)}
 .cards b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}.cards span{font-size:.85rem}
 .row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(22rem,100%),1fr));gap:1rem;align-items:start}
 .three{grid-template-columns:repeat(auto-fit,minmax(min(18rem,100%),1fr))}
@@ -85,33 +85,35 @@ def figure(svg: str, look: str) -> str:
     return f"<figure>{svg}<figcaption>{look}</figcaption></figure>"
 
 
-def matrix(cells: Mapping[str, Any]) -> str:
-    """The four ways in which a closed-book answer and one read from five passages can be right or wrong."""
+def matrix(cells: Mapping[str, Any], k: int) -> str:
+    """The four ways in which a closed-book answer and one read from k passages can be right or wrong."""
     cell = {
         key: f"<td class='{kind}'><strong>{percent(cells[key]['share']['value'])}</strong>"
         f"<br>{word}<br><small>{cells[key]['n']} questions</small></td>"
         for key, kind, word in (
-            ("y0=1,y5=1", "plain", "right both ways"),
-            ("y0=1,y5=0", "bad", "harmed"),
-            ("y0=0,y5=1", "good", "rescued"),
-            ("y0=0,y5=0", "plain", "wrong both ways"),
+            (f"y0=1,y{k}=1", "plain", "right both ways"),
+            (f"y0=1,y{k}=0", "bad", "harmed"),
+            (f"y0=0,y{k}=1", "good", "rescued"),
+            (f"y0=0,y{k}=0", "plain", "wrong both ways"),
         )
     }
     return (
-        "<table class='matrix'><caption>What five passages do to the closed-book answer</caption>"
-        "<tr><td></td><th scope='col'>five: right</th><th scope='col'>five: wrong</th></tr>"
-        f"<tr><th scope='row'>closed-book: right</th>{cell['y0=1,y5=1']}{cell['y0=1,y5=0']}</tr>"
-        f"<tr><th scope='row'>closed-book: wrong</th>{cell['y0=0,y5=1']}{cell['y0=0,y5=0']}</tr></table>"
+        f"<table class='matrix'><caption>What {k} passages do to the closed-book answer</caption>"
+        f"<tr><td></td><th scope='col'>k={k}: right</th><th scope='col'>k={k}: wrong</th></tr>"
+        f"<tr><th scope='row'>closed-book: right</th>{cell[f'y0=1,y{k}=1']}{cell[f'y0=1,y{k}=0']}</tr>"
+        f"<tr><th scope='row'>closed-book: wrong</th>{cell[f'y0=0,y{k}=1']}{cell[f'y0=0,y{k}=0']}</tr></table>"
     )
 
 
 def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     """What is guaranteed, in one sentence; or why nothing is, and how many labels it would take."""
+    none, few, many = found["ks"]
+    ks = (none, few, many)
     if artifact is not None:
         fit = artifact.policies["graded"]
         held = fit.certificate
         promise = held and (held.epsilon, held.delta, held.reference, held.n, held.bound)
-        why, needed, fixed = fit.why_not, fit.labels_needed, is_fixed(fit.thresholds)
+        why, needed, fixed = fit.why_not, fit.labels_needed, fixed_k(fit.thresholds, ks)
         subject = f"Calibrator {artifact.name} {artifact.version}"
     else:
         entry = found["deploy"].get("policies", {}).get("graded")
@@ -119,7 +121,7 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
             return escape(f"Nothing can be certified on this table: {found['deploy'].get('why_not')}.")
         held = entry["certificate"]
         promise = held and tuple(held[key] for key in ("epsilon", "delta", "reference", "n", "bound"))
-        fixed = is_fixed(Thresholds(**entry["thresholds"]))
+        fixed = fixed_k(Thresholds(**entry["thresholds"]), ks)
         why, needed, subject = entry["why_not"], entry["labels_needed"], "The graded policy fitted on this table"
     more = f" About {needed:,} labelled groups would be needed for more." if needed else ""
     if not promise:

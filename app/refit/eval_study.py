@@ -1,23 +1,33 @@
-"""What every part of an evaluation shares: one table, its folds, its draws, and out-of-fold probabilities."""
+"""What every part of an evaluation shares: one table, its folds, its draws, its signals and the baselines to beat.
 
+Baselines are decision signals that know nothing of the reader's answer. First-token entropy and margin (the TARG gate)
+and the retrieval trigger come with the table, as signals of its own.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
 
 from app.decision.labels import Rule, judge
 from app.decision.signals import NAMES
 from app.errors import DataError
-from app.refit.baselines import baselines, kind_of
-from app.refit.fit import Floats, Labels, Method, fit, folds, out_of_fold, predict_many
+from app.refit.fit import FOLDS, Method, fit, folds, out_of_fold, predict_many
 from app.refit.frontier import areas, drawn_areas, yardsticks
-from app.refit.metrics import Draws, interval, quality
-from app.refit.split import Units, units
-from app.refit.table import Outcomes
+from app.refit.metrics import Draws, quality
+from app.refit.split import Units, position, units
+from app.refit.table import Floats, Labels, Outcomes
 
 FUSED = "fused"
+TRIGGER = "trigger"
+# A classifier of words learns little more from more questions than these, and takes its time.
+_MOST_TEXTS = 20_000
+_PREFIX_GATE = re.compile(r"(neg_entropy|margin)@\d+")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -30,6 +40,11 @@ class Study:
     right: Mapping[int, Floats]
     labels: Labels
     fold: NDArray[np.intp]
+
+    @property
+    def ks(self) -> tuple[int, int, int]:
+        """The numbers of passages that a policy chooses among."""
+        return self.outcomes.ks
 
     @property
     def weights(self) -> Floats:
@@ -101,16 +116,16 @@ def _assess(study: Study, name: str, method: Method, names: tuple[str, ...], col
     p = out_of_fold(method, names, columns, study.labels, study.fold)
     figures: dict[str, Any] = {"kind": kind_of(name), "n": len(p), "missing": int((~np.isfinite(p)).sum())}
     calibrated = quality(p, study.labels, study.draws)
-    figures |= {metric: found["value"] for metric, found in calibrated.items()}
+    figures |= {metric: found.value for metric, found in calibrated.items()}
     if method != "fused":
         raw = predict_many(fit("minmax", names, columns, study.labels), columns, len(p))
         uncalibrated = quality(raw, study.labels, study.draws)
-        figures |= {f"{metric}_raw": uncalibrated[metric]["value"] for metric in ("auroc", "ece", "brier")}
+        figures |= {f"{metric}_raw": uncalibrated[metric].value for metric in ("auroc", "ece", "brier")}
     else:
         figures |= dict.fromkeys(("auroc_raw", "ece_raw", "brier_raw"))
     figures["intervals"] = calibrated
-    # The closed-book answer is one of three that the frontier needs; a k beyond five is reported elsewhere.
-    right = {k: study.right[k] for k in (0, 1, 5)}
+    # The closed-book answer is one of three that the frontier needs; a further k is reported elsewhere.
+    right = {k: study.right[k] for k in study.ks}
     exact, drawn = areas(p, right, study.weights), drawn_areas(p, right, study.draws)
     marks = yardsticks(right, study.weights)
     headroom = marks["oracle"] - marks["random"]
@@ -118,7 +133,7 @@ def _assess(study: Study, name: str, method: Method, names: tuple[str, ...], col
         exact
         | marks
         | {"normalised": (exact["binary"] - marks["random"]) / headroom if headroom > 1e-12 else None}
-        | {"intervals": {axis: interval(exact[axis], values) for axis, values in drawn.items()}}
+        | {"intervals": {axis: study.draws.centred(exact[axis], values) for axis, values in drawn.items()}}
     )
     return Assessed(figures, p, exact, drawn)
 
@@ -129,3 +144,38 @@ def main_signal(names: Mapping[str, Any]) -> str:
     if not ours:
         raise DataError("no signal to evaluate: collect the table with log-probabilities switched on")
     return next((name for name in NAMES if name in ours), ours[0])
+
+
+def kind_of(name: str) -> str:
+    """What a signal is compared as: ours, a prefix gate in the manner of TARG, or a baseline."""
+    if name in {"random", "question_length", "query_text", TRIGGER}:
+        return "baseline"
+    return "targ" if _PREFIX_GATE.fullmatch(name) else "ours"
+
+
+def baselines(outcomes: Outcomes, labels: Labels, fold: NDArray[np.intp]) -> dict[str, Floats]:
+    """Random skipping, question length and a query-text classifier; without texts, random alone."""
+    found = {"random": np.array([position(identifier, "random skipping") for identifier in outcomes.ids])}
+    if outcomes.questions:
+        found["question_length"] = -np.array([len(q.split()) for q in outcomes.questions], dtype=np.float64)
+        text = query_text(outcomes.questions, labels, fold)
+        if text is not None:
+            found["query_text"] = text
+    return found
+
+
+def query_text(questions: list[str], labels: Labels, fold: NDArray[np.intp]) -> Floats | None:
+    """P(right) from the words of the question alone, out-of-fold; None where the questions have no words."""
+    texts, score = np.array(questions, dtype=object), np.full(len(questions), np.nan)
+    for number in range(FOLDS):
+        seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        if len(seen) > _MOST_TEXTS:
+            seen = seen[np.linspace(0, len(seen) - 1, _MOST_TEXTS).astype(np.intp)]
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+        try:
+            known = words.fit_transform(texts[seen])
+        except ValueError:  # an empty vocabulary
+            return None
+        model = LogisticRegression(C=1.0, max_iter=1_000).fit(known, labels[seen])
+        score[held] = model.predict_proba(words.transform(texts[held]))[:, 1]
+    return score

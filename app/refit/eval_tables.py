@@ -1,15 +1,22 @@
-"""Plain tables of an evaluation: harm and rescue, audits by tag, larger k, costs, drafts."""
+"""The tables of an evaluation: methods, how many labels they need, harm, audits by tag, larger k, costs, drafts."""
 
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.decision.cost import Costs, Shares, break_even_skip, race, ratio, serial
+from app.errors import DataError
 from app.refit.eval_deploy import Deployed, Point, shares
 from app.refit.eval_study import Study
-from app.refit.fit import Floats
-from app.refit.metrics import divide, interval
+from app.refit.fit import FUSIONS, METHODS, Method, fit, out_of_fold, predict_many
+from app.refit.metrics import divide, ece, losses, quality
+from app.refit.table import Floats
+
+SIZES = (50, 100, 200, 400, 800, 1_600, 3_200)
+REPEATS = 20
+_HELD_OUT = 0.3
+_SIZED: tuple[Method, ...] = ("logistic", "isotonic")
 
 DRAFTS = (32, 64, 128)
 _MOST_BUCKETS = 12
@@ -17,19 +24,75 @@ _QUANTILES = 4
 _DOUBT = {"ms": "k{k}.ms", "tokens": "k{k}.prompt_tokens and k{k}.completion_tokens"}
 
 
+def methods(study: Study, main: str, present: tuple[str, ...]) -> dict[str, Any]:
+    """AUROC, ECE, Brier and NLL of every method, out-of-fold on the main signal, or on all of them for a fusion."""
+    found: dict[str, Any] = {"signal": main}
+    for method in METHODS:
+        names = present if method in FUSIONS else (main,)
+        if method in FUSIONS and len(present) < 2:
+            continue
+        try:
+            p = out_of_fold(method, names, study.outcomes.signals[0], study.labels, study.fold)
+        except DataError:
+            continue  # a fold without both kinds of answers
+        found[method] = quality(p, study.labels, study.draws)
+    return found
+
+
+def sizes(study: Study, main: str) -> dict[str, Any]:
+    """ECE and Brier score on 30 % of the groups, when so many of the others are fitted on.
+
+    Mean and standard deviation over twenty draws of both: what the luck of the draw does.
+    """
+    code, count = study.units.codes, study.units.count
+    rng = np.random.default_rng(0)
+    drawn = [rng.permutation(count)[code] for _ in range(REPEATS)]
+    pool = int(count * (1.0 - _HELD_OUT))
+    table = []
+    for size in (*(size for size in SIZES if size < pool), pool):
+        for method in _SIZED:
+            parted = ((np.flatnonzero(place < size), np.flatnonzero(place >= pool)) for place in drawn)
+            scores = [_scores(study, (method, main), rows, held) for rows, held in parted]
+            known = np.array([score for score in scores if score is not None])
+            if len(known):
+                ece_, brier = _spread(known[:, 0]), _spread(known[:, 1])
+                table.append({"groups": size, "method": method, "ece": ece_, "brier": brier})
+    return {"signal": main, "held_out_groups": count - pool, "repeats": REPEATS, "rows": table}
+
+
+def _scores(
+    study: Study, source: tuple[Method, str], rows: NDArray[np.intp], held: NDArray[np.intp]
+) -> tuple[float, float] | None:
+    method, main = source
+    column = study.outcomes.signals[0][main]
+    try:
+        fitted = fit(method, (main,), {main: column[rows]}, study.labels[rows])
+    except DataError:
+        return None  # this draw has answers of one kind only
+    p, labels = predict_many(fitted, {main: column[held]}, len(held)), study.labels[held]
+    weights = study.weights[held] * np.isfinite(p)
+    brier = np.where(np.isfinite(p), losses(p, labels)["brier"], 0.0)
+    return ece(p, labels, study.weights[held]), float(weights @ brier / weights.sum())
+
+
+def _spread(values: Floats) -> dict[str, float]:
+    return {"mean": float(values.mean()), "deviation": float(values.std())}
+
+
 def harm(study: Study, deployed: Deployed) -> dict[str, Any]:
-    """How often five passages spoil or mend what the closed-book answer was, and how much of it a gate avoids."""
+    """How often passages spoil or fix what the closed-book answer was, and how much of it a gate avoids."""
+    _, few, many = study.ks
     result: dict[str, Any] = {
         "definitions": {
             "harm_of_all": "P(y0=1 and yk=0), over all questions",
             "harm_given_right": "P(yk=0 | y0=1), over questions answered right closed-book",
             "rescue_of_all": "P(y0=0 and yk=1), over all questions",
             "rescue_given_wrong": "P(yk=1 | y0=0), over questions answered wrong closed-book",
-            "saved": "of the questions with y0=1 and y5=0, the share that the operating point answers closed-book",
+            "saved": f"of the questions with y0=1 and y{many}=0, the share answered closed-book at the operating point",
         }
     }
     y0 = study.right[0]
-    for k in (5, 1):
+    for k in (many, few):
         yk = study.right[k]
         result[f"k{k}"] = {
             "harm_of_all": study.draws.interval(y0 * (1.0 - yk)),
@@ -45,7 +108,7 @@ def harm(study: Study, deployed: Deployed) -> dict[str, Any]:
                 for b in (1, 0)
             },
         }
-    harmed = y0 * (1.0 - study.right[5])
+    harmed = y0 * (1.0 - study.right[many])
     result["saved"] = {
         point.name: study.draws.interval((point.route == 0).astype(np.float64), harmed)
         for point in deployed.points.values()
@@ -64,7 +127,7 @@ def by_tag(study: Study, point: Point) -> dict[str, list[dict[str, Any]]]:
             rows = [_bucket(study, point, name, code == number) for number, name in enumerate(names)]
             # Names have no order of their own: what the reader knows best comes first.
             numeric = any(isinstance(row.get(key), int | float) for row in tags)
-            found[key] = rows if numeric else sorted(rows, key=lambda row: -row["accuracy"]["k0"]["value"])
+            found[key] = rows if numeric else sorted(rows, key=lambda row: -(row["accuracy"]["k0"].value or 0.0))
     return found
 
 
@@ -86,7 +149,7 @@ def _buckets(values: list[Any]) -> tuple[list[str], np.ndarray[Any, np.dtype[np.
 def _bucket(study: Study, point: Point, name: str, among: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
     held = among.astype(np.float64)
     groups = len({group for group, here in zip(study.outcomes.groups, among, strict=True) if here})
-    accuracy = {f"k{k}": study.draws.interval(study.right[k], held) for k in (0, 1, 5)}
+    accuracy = {f"k{k}": study.draws.interval(study.right[k], held) for k in study.ks}
     return {
         "bucket": name,
         "n": int(among.sum()),
@@ -97,17 +160,18 @@ def _bucket(study: Study, point: Point, name: str, among: np.ndarray[Any, np.dty
 
 
 def beyond(study: Study) -> dict[str, Any]:
-    """Every k above five that was collected, against five on the same questions."""
-    y5 = study.right[5]
+    """Every k above the most that a policy reads, against that many on the same questions."""
+    most = study.ks[-1]
+    known = study.right[most]
     return {
         f"k{k}": {
-            "accuracy": study.draws.interval(yk),
-            "minus_k5": study.draws.interval(yk - y5),
-            "right_at_5_wrong_here": study.draws.interval(y5 * (1.0 - yk)),
-            "wrong_at_5_right_here": study.draws.interval((1.0 - y5) * yk),
+            "accuracy": study.draws.interval(right),
+            f"minus_k{most}": study.draws.interval(right - known),
+            f"right_at_{most}_wrong_here": study.draws.interval(known * (1.0 - right)),
+            f"wrong_at_{most}_right_here": study.draws.interval((1.0 - known) * right),
         }
-        for k, yk in sorted(study.right.items())
-        if k > 5
+        for k, right in sorted(study.right.items())
+        if k > most
     }
 
 
@@ -115,7 +179,7 @@ def cost(study: Study, deployed: Deployed) -> dict[str, Any]:
     """The regime that the table measured: what a probe costs beside reading, and from which skip rate gating pays."""
     result: dict[str, Any] = {"why_not": {}}
     for unit in ("ms", "tokens"):
-        columns = {k: _spent(study, unit, k) for k in (0, 1, 5)}
+        columns = {k: _spent(study, unit, k) for k in study.ks}
         lacking = [k for k, column in columns.items() if not np.isfinite(column).any()]
         result[unit] = None if lacking else _regime(study, deployed, columns)
         if lacking:
@@ -132,23 +196,19 @@ def _spent(study: Study, unit: str, k: int) -> Floats:
 def _regime(study: Study, deployed: Deployed, columns: dict[int, Floats]) -> dict[str, Any]:
     known = {k: np.isfinite(column).astype(np.float64) for k, column in columns.items()}
     drawn = {k: study.draws.mean(column, known[k]) for k, column in columns.items()}
-    # What is measured for k > 0 holds retrieval already, so that its own share is nil here.
-    costs = Costs(cb=float(drawn[0][0]), ret1=0.0, ob1=float(drawn[1][0]), ret5=0.0, ob5=float(drawn[5][0]))
+    none, few, many = study.ks
+    mean = {k: float(values[0]) for k, values in drawn.items()}
     gates = {}
     for point in deployed.points.values():
-        read = shares(point.route, study.weights)
-        share = Shares(read["k0"], read["k1"], read["k5"])
-        gates[point.name] = {
-            "skip": read["k0"],
-            "serial_over_always_k5": ratio(serial(costs, share), costs),
-            "race_over_always_k5": ratio(race(costs, share), costs),
-        }
+        read = shares(point.route, study.ks, study.weights)
+        spent = mean[none] + read[f"k{few}"] * mean[few] + read[f"k{many}"] * mean[many]
+        gates[point.name] = {"skip": read["k0"], f"gate_over_always_k{many}": spent / mean[many]}
+    # What is measured for k > 0 holds retrieval already.
     return {
-        "c_cb": interval(costs.cb, drawn[0]),
-        "c_ob1": interval(costs.ob1, drawn[1]),
-        "c_ob5": interval(costs.ob5, drawn[5]),
-        "retrieval": "inside c_ob1 and c_ob5",
-        "break_even_skip": interval(break_even_skip(costs), divide(drawn[0], drawn[5])),
+        "c_cb": study.draws.centred(mean[none], drawn[none]),
+        **{f"c_ob{k}": study.draws.centred(mean[k], drawn[k]) for k in (few, many)},
+        "retrieval": f"inside c_ob{few} and c_ob{many}",
+        "break_even_skip": study.draws.centred(mean[none] / mean[many], divide(drawn[none], drawn[many])),
         "gates": gates,
     }
 
@@ -160,12 +220,8 @@ def drafts(study: Study, point: Point) -> dict[str, Any] | None:
     and is thrown away where the probe's short answer is the answer.
     """
     table = study.outcomes
-    columns = [
-        table.prompt_tokens[0],
-        table.completion_tokens[0],
-        _spent(study, "tokens", 1),
-        _spent(study, "tokens", 5),
-    ]
+    _, few, many = study.ks
+    columns = [table.prompt_tokens[0], table.completion_tokens[0], *(_spent(study, "tokens", k) for k in (few, many))]
     if not all(np.isfinite(column).any() for column in columns):
         return None
     weights = study.weights
@@ -174,9 +230,9 @@ def drafts(study: Study, point: Point) -> dict[str, Any] | None:
         known = np.isfinite(values)
         return float(weights[known] @ values[known] / weights[known].sum())
 
-    prompt, probe, one, five = (mean(column) for column in columns)
-    read = shares(point.route, weights)
-    after = read["k1"] * one + read["k5"] * five
+    prompt, probe, *reading = (mean(column) for column in columns)
+    read = shares(point.route, study.ks, weights)
+    after = read[f"k{few}"] * reading[0] + read[f"k{many}"] * reading[1]
     return {
         "point": point.name,
         "retrieval_rate": read["call"],

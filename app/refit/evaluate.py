@@ -16,23 +16,20 @@ import numpy as np
 from app.decision.artifact import Artifact
 from app.decision.labels import Rule
 from app.decision.signals import NAMES
-from app.refit.eval_calibration import methods, sizes
 from app.refit.eval_deploy import Deployed, confidences, deploy
 from app.refit.eval_study import FUSED, Assessed, Study, assess_all, main_signal, relabelled, study_of
-from app.refit.eval_tables import beyond, by_tag, cost, drafts, harm
+from app.refit.eval_tables import beyond, by_tag, cost, drafts, harm, methods, sizes
 from app.refit.frontier import AXES, Curve, binary, envelope, graded, ladder
-from app.refit.metrics import interval, plain, reliability
-from app.refit.selective import compare
+from app.refit.metrics import RESAMPLES, compare_confidences, plain, reliability
 from app.refit.table import Outcomes
 
-RESAMPLES = 1_000
 _CURVE = np.linspace(0.0, 1.0, 101)
 _BARS = 20
 
 KEYS = """\
 | key | what it holds |
 |---|---|
-| `n`, `groups`, `labels` | rows, groups, and by which rule the answers were judged |
+| `n`, `ks`, `groups`, `labels` | rows, passages that a policy chooses among, groups, rule that judged the answers |
 | `protocol` | folds, weights, resamples: how every figure was made |
 | `accuracy.k0` … | accuracy of always reading k |
 | `accuracy_intervals.k0` … | the same as `{value, low, high}` |
@@ -47,7 +44,7 @@ KEYS = """\
 | `deltas` | paired: graded minus binary, also on test with the path from train; main and fused minus the rest |
 | `deploy` | held out: `splits`, `p0` chosen, `policies` with certificates, `test` |
 | … `matched`, `whole_table` | the published rule on test; each operating point on all rows, its own included |
-| `selective` | at `point`: AURC and accuracy at 80 and 90 % coverage, of confidences `made_of` p0 and conf_k |
+| `selective` | at `point`: AURC and accuracy at 80 and 90 % coverage, of confidences `made_of` each answer's signals |
 | … `proper`, `naive`, `random`, `oracle` | confidence of the answer given, always p0, none, the truth |
 | `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong` |
 | … `matrix`, `saved` | the four cells of y0 and yk; harmful retrievals avoided at each operating point |
@@ -83,12 +80,13 @@ def evaluate(
     deployed = deploy(study, main, resamples, artifact)
     say("weighing abstention, harm and cost")
     proper, made_of = confidences(study, deployed, deployed.point)
-    selective, risks = compare(deployed.point.right, proper, study.draws)
+    selective, risks = compare_confidences(deployed.point.right, proper, study.draws)
     tags = by_tag(study, deployed.point)
     present = tuple(name for name in NAMES if name in assessed)
     accuracy = {f"k{k}": study.draws.interval(right) for k, right in sorted(study.right.items())}
     result: dict[str, Any] = {
         "n": len(outcomes),
+        "ks": list(study.ks),
         "groups": study.units.count,
         "labels": rule or "as collected",
         "protocol": {
@@ -96,12 +94,12 @@ def evaluate(
             "intervals": f"95 %, bootstrap over groups, {resamples} draws",
             "weights": "a group weighs one",
         },
-        "accuracy": {k: known["value"] for k, known in accuracy.items()},
+        "accuracy": {k: known.value for k, known in accuracy.items()},
         "accuracy_intervals": accuracy,
         "main": main,
         "signals": {name: found.figures for name, found in assessed.items()},
         "left_out": left_out,
-        "deltas": _deltas(assessed, main, deployed),
+        "deltas": _deltas(study, assessed, main, deployed),
         "deploy": deployed.figures,
         "selective": {"point": deployed.point.name, "made_of": made_of} | selective,
         "harm": harm(study, deployed),
@@ -112,7 +110,7 @@ def evaluate(
         "sizes": sizes(study, main),
         "popularity": tags.pop("popularity", None),
         "tags": tags,
-        "beyond_k5": beyond(study),
+        f"beyond_k{study.ks[-1]}": beyond(study),
         "cost": cost(study, deployed),
         "drafts": drafts(study, deployed.point),
         "curves": _curves(study, assessed[main], main, deployed) | {"risk": risks},
@@ -120,9 +118,9 @@ def evaluate(
     return cast("dict[str, Any]", plain(result))
 
 
-def _deltas(assessed: dict[str, Assessed], main: str, deployed: Deployed) -> dict[str, Any]:
+def _deltas(study: Study, assessed: dict[str, Assessed], main: str, deployed: Deployed) -> dict[str, Any]:
     """Differences on the same draws. The envelope over pairs gains even on noise: hence the one on test beside it."""
-    ours = assessed[main]
+    ours, interval = assessed[main], study.draws.centred
     found: dict[str, Any] = {
         "graded_minus_binary": {
             axis: {
@@ -150,10 +148,11 @@ def _deltas(assessed: dict[str, Assessed], main: str, deployed: Deployed) -> dic
 
 
 def _curves(study: Study, ours: Assessed, main: str, deployed: Deployed) -> dict[str, Any]:
-    rungs = ladder(ours.p, {k: study.right[k] for k in (0, 1, 5)}, study.weights)
+    right = {k: study.right[k] for k in study.ks}
+    rungs = ladder(ours.p, right, study.weights)
     raw = study.outcomes.signals[0][main]
     scaled = (raw - np.nanmin(raw)) / max(float(np.nanmax(raw) - np.nanmin(raw)), 1e-12)
-    oracle = binary(ladder(study.right[0] - study.right[5], study.right, study.weights))
+    oracle = binary(ladder(right[0] - right[study.ks[-1]], right, study.weights))
     known = deployed.p[np.isfinite(deployed.p)]
     frontiers = {"binary": envelope(binary(rungs)), **{axis: graded(rungs, axis) for axis in AXES}, "oracle": oracle}
     return {

@@ -28,7 +28,7 @@ from app.errors import ArtifactError, DataError
 from app.refit.refit import LEAST_GROUPS, Aside
 from app.refit.single import CLIP, SingleActions, Worth
 from app.refit.split import TRAIN_SHARE, position
-from app.refit.table import Outcomes, TableBuilder, normalise_group, read_identity
+from app.refit.table import Outcomes, TableBuilder, normalise_group, not_a_number, read_identity
 
 # Decisions that were carried out as decided; any other reason read something else than its propensity speaks of.
 _CARRIED_OUT = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.EXPLORED})
@@ -170,7 +170,7 @@ class _Sorting:
             "full_questions": groups,
             "single_action_rows": single,
             "clip": self._single.clip,
-            "worth": {name: asdict(one) for name, one in worth.items()},
+            "worth": {f"k{k}": asdict(one) for k, one in worth.items()},
             "left_out": {why.name.lower(): count for why, count in self._left.most_common()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
         }
@@ -213,17 +213,11 @@ class _Sorting:
         group = normalise_group(question)
         if position(group) >= TRAIN_SHARE:
             return Left.HELD_OUT
-        wrong = self._single.add(
-            group,
-            lesson.k,
-            self._chance(lesson, lesson.propensities),
-            right=lesson.correct,
-            signals=lesson.signals,
-            read_signals=lesson.read_signals,
-            might_abstain=lesson.might_abstain,
-        )
-        if wrong is not None:
+        signals = lesson.read_signals if lesson.k else lesson.signals
+        if (wrong := not_a_number(signals)) is not None:
             raise DataError(f"{self._source}:{lesson.id}: the signal {wrong} is not a number: {_DAMAGED}")
+        chance = self._chance(lesson, lesson.propensities)
+        self._single.add(group, lesson.k, chance, right=lesson.correct, signals=signals)
         return None
 
     def _chance(self, lesson: Lesson, chances: Mapping[str, float]) -> float:
@@ -249,12 +243,12 @@ def _counted(left: Counter[Left], before: str) -> str:
     return before + "; ".join(f"{count} {why.value}" for why, count in left.most_common()) if left else ""
 
 
-def _worth_note(rows: int, worth: Mapping[str, Worth], clip: float) -> str:
+def _worth_note(rows: int, worth: Mapping[int, Worth], clip: float) -> str:
     if not rows:
         return "log: no single-action row joined the fits (FETCHWISE_EXPLORE_SHARE lets chance have a part)"
     each = ", ".join(
-        f"{name} {one.rows} worth {one.effective:.0f}" + (f" ({one.clipped:.0%} clipped)" if one.clipped else "")
-        for name, one in worth.items()
+        f"k={k} {one.rows} worth {one.effective:.0f}" + (f" ({one.clipped:.0%} clipped)" if one.clipped else "")
+        for k, one in worth.items()
     )
     return f"log: {rows} single-action rows joined the fits of train, weights clipped at {clip:g}: {each}"
 

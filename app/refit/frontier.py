@@ -1,9 +1,9 @@
 """What accuracy a signal buys at each retrieval budget, and the area under that curve.
 
-Questions are sorted by p; a policy is a cut (binary: above it k=0, below it k=5) or a pair of cuts (graded: k=1
+Questions are sorted by p; a policy is a cut (binary: above it no passage, below it many) or a pair of cuts (graded: few
 between them). Cuts fall only where p differs, for a threshold cannot split ties. A missing p sorts last: it retrieves
 at every threshold, and is skipped only at the cheap end, where nothing is read at all. The axes are the share of
-questions that read five (full), that retrieve (call), and the passages read over five times the questions (passage).
+questions that read many (full), that retrieve (call), and the passages read, of always reading many (passage).
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import ALWAYS_K, Thresholds
+from app.decision.artifact import FIXED, Thresholds
 from app.refit.ledger import Ledger
 from app.refit.metrics import Draws, cells_of
 from app.refit.paths import grid
 from app.refit.split import Train
+from app.refit.table import Floats
 
-Floats = NDArray[np.float64]
 AXES = ("full", "call", "passage")
 # Up to so many cuts the passage axis tries every pair; beyond, pairs of so many quantile cuts.
 MOST_CUTS = 4_000
@@ -34,11 +34,15 @@ _MOST_DENOMINATOR = 60
 class Ladder:
     """Weight and right answers of the questions above each cut, surest first; leading axes are draws.
 
-    `weight` rises from 0 to 1; `right[k]` is the accuracy that the questions above a cut contribute when they read k.
+    `weight` rises from 0 to 1; the others are the accuracy that the questions above a cut contribute when they read no
+    passage, `few` or `many` of them.
     """
 
     weight: Floats
-    right: Mapping[int, Floats]
+    none: Floats
+    few: Floats
+    many: Floats
+    passages: tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,11 +59,6 @@ class Curve:
         result: Floats = np.asarray(np.trapezoid(self.accuracy, self.x, axis=-1))
         return result
 
-    def at(self, x: Floats) -> Floats:
-        """The accuracy of the dearest point that costs at most x."""
-        result: Floats = self.accuracy[np.maximum(np.searchsorted(self.x, x + 1e-12, side="right") - 1, 0)]
-        return result
-
 
 def ladder(p: Floats, right: Mapping[int, Floats], weights: Floats) -> Ladder:
     """Sort, and sum up to each place where p falls."""
@@ -71,12 +70,17 @@ def ladder(p: Floats, right: Mapping[int, Floats], weights: Floats) -> Ladder:
     def sums(values: Floats) -> Floats:
         return np.append(0.0, np.cumsum((share * values)[order])[ends - 1])
 
-    return Ladder(sums(np.ones(len(p))), {k: sums(values) for k, values in right.items()})
+    return _rungs(sums(np.ones(len(p))), {k: sums(values) for k, values in right.items()})
+
+
+def _rungs(weight: Floats, right: Mapping[int, Floats]) -> Ladder:
+    none, few, many = sorted(right)
+    return Ladder(weight, right[none], right[few], right[many], (few, many))
 
 
 def binary(rungs: Ladder) -> Curve:
-    """Every cut: k=0 above it, k=5 below."""
-    accuracy = rungs.right[0] + rungs.right[5][..., -1:] - rungs.right[5]
+    """Every cut: no passage above it, many below."""
+    accuracy = rungs.none + rungs.many[..., -1:] - rungs.many
     return _ascending(rungs.weight, accuracy)
 
 
@@ -87,34 +91,35 @@ def envelope(curve: Curve) -> Curve:
 
 def graded(rungs: Ladder, axis: str) -> Curve:
     """Every pair of cuts, enveloped. On the full and the call axis one cut fixes the cost, so the other is free."""
-    skip, compact = rungs.right[0] - rungs.right[1], rungs.right[1] - rungs.right[5]
-    everything = rungs.right[5][..., -1:]
+    skip, compact = rungs.none - rungs.few, rungs.few - rungs.many
+    everything = rungs.many[..., -1:]
     if axis == "full":
         return envelope(_ascending(rungs.weight, np.maximum.accumulate(skip, axis=-1) + compact + everything))
     if axis == "call":
         best = np.maximum.accumulate(compact[..., ::-1], axis=-1)[..., ::-1]
         return envelope(_ascending(rungs.weight, skip + best + everything))
-    return _by_passages(rungs.weight, skip, compact, float(everything[-1]))
+    return _by_passages(rungs.weight, skip, compact, float(everything[-1]), rungs.passages)
 
 
 def _ascending(weight: Floats, accuracy: Floats) -> Curve:
     return Curve((weight[..., -1:] - weight)[..., ::-1], accuracy[..., ::-1])
 
 
-def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: float) -> Curve:
-    """All pairs at once, on a lattice of costs: reading one passage costs a fifth of reading five.
+def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: float, passages: tuple[int, int]) -> Curve:
+    """All pairs at once, on a lattice of costs counted in passages.
 
     With more than MOST_CUTS cuts, only cuts at most h apart in weight are kept. Rounding both cuts of a pair to the
-    next kept one on the cheap side moves at most h from k=5 to k=1 and h from k=1 to k=0: it costs no more and loses
-    at most 2h. Costs of neighbouring pairs are at most 0.8h apart, which is all that a trapezoid can differ from the
-    steps under it, as accuracy rises by no more than one. So the area is at most 2.8h too low, and 0.8h too high.
+    next kept one on the cheap side moves at most h from many to few and h from few to none: it costs no more and loses
+    at most 2h. Costs of neighbouring pairs are at most h apart, which is all that a trapezoid can differ from the
+    steps under it, as accuracy rises by no more than one. So the area is at most 3h too low, and h too high.
     """
+    few, many = passages
     bound = 0.0
     if len(weight) > MOST_CUTS + 1:
         near = np.searchsorted(weight, np.linspace(0.0, weight[-1], MOST_CUTS + 1))
         kept = np.unique(np.clip(np.append(near, [0, len(weight) - 1]), 0, len(weight) - 1))
         weight, skip, compact = weight[kept], skip[kept], compact[kept]
-        bound = 2.8 * float(np.diff(weight).max())
+        bound = 3.0 * float(np.diff(weight).max())
     parts, coarse = _parts(weight)
     if coarse:
         parts, kept = np.unique(parts, return_index=True)
@@ -122,13 +127,13 @@ def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: floa
         # Both cuts move by a part at most, and so does every cost.
         bound += 4.0 / _PARTS
     total = int(parts[-1])
-    best = np.full(5 * total + 1, -np.inf)
+    best = np.full(many * total + 1, -np.inf)
     for second, at in enumerate(parts.tolist()):
-        place = 5 * total - 4 * at - parts[: second + 1]
+        place = many * total - (many - few) * at - few * parts[: second + 1]
         # For one second cut the first cuts all cost differently, so that no place occurs twice.
         best[place] = np.maximum(best[place], skip[: second + 1] + compact[second])
     reached = np.flatnonzero(np.isfinite(best))
-    return envelope(Curve(reached / (5.0 * total), best[reached] + everything, bound))
+    return envelope(Curve(reached / float(many * total), best[reached] + everything, bound))
 
 
 def _parts(weight: Floats) -> tuple[NDArray[np.intp], bool]:
@@ -160,8 +165,9 @@ def areas(p: Floats, right: Mapping[int, Floats], weights: Floats) -> dict[str, 
 def yardsticks(right: Mapping[int, Floats], weights: Floats) -> dict[str, float]:
     """What random skipping and an oracle that knows where retrieval helps would reach on the binary frontier."""
     share = weights / weights.sum()
-    random = float(share @ (right[0] + right[5])) / 2.0
-    return {"random": random, "oracle": float(binary(ladder(right[0] - right[5], right, weights)).area)}
+    none, many = right[min(right)], right[max(right)]
+    random = float(share @ (none + many)) / 2.0
+    return {"random": random, "oracle": float(binary(ladder(none - many, right, weights)).area)}
 
 
 def drawn_areas(p: Floats, right: Mapping[int, Floats], draws: Draws) -> dict[str, Floats]:
@@ -171,7 +177,7 @@ def drawn_areas(p: Floats, right: Mapping[int, Floats], draws: Draws) -> dict[st
     sums = draws.sums([np.ones(len(p)), *(right[k] for k in ks)], cell, cells)
     sums = np.concatenate([np.zeros((len(sums), 1, sums.shape[2])), np.cumsum(sums, axis=1)], axis=1)
     sums /= sums[:, -1:, :1]
-    rungs = Ladder(sums[..., 0], {k: sums[..., number + 1] for number, k in enumerate(ks)})
+    rungs = _rungs(sums[..., 0], {k: sums[..., number + 1] for number, k in enumerate(ks)})
     plain = binary(rungs)
     return {
         "binary": plain.area,
@@ -185,9 +191,10 @@ def drawn_areas(p: Floats, right: Mapping[int, Floats], draws: Draws) -> dict[st
 def _drawn_passage(rungs: Ladder) -> Floats:
     """The passage axis of every draw: the best pair within each of so many budgets."""
     first, second = np.triu_indices(rungs.weight.shape[-1])
-    cost = 1.0 - rungs.weight[:, first] / 5.0 - rungs.weight[:, second] * 0.8
-    right = rungs.right
-    accuracy = (right[0] - right[1])[:, first] + (right[1] - right[5])[:, second] + right[5][:, -1:]
+    few, many = rungs.passages
+    cost = 1.0 - rungs.weight[:, first] * (few / many) - rungs.weight[:, second] * (1.0 - few / many)
+    skip, compact = rungs.none - rungs.few, rungs.few - rungs.many
+    accuracy = skip[:, first] + compact[:, second] + rungs.many[:, -1:]
     budget = np.clip(np.ceil(cost * _BUDGETS - 1e-9), 0, _BUDGETS).astype(np.intp)
     best = np.full((len(cost), _BUDGETS + 1), -np.inf)
     np.maximum.at(best.reshape(-1), (np.arange(len(cost))[:, None] * (_BUDGETS + 1) + budget).ravel(), accuracy.ravel())
@@ -195,13 +202,13 @@ def _drawn_passage(rungs: Ladder) -> Floats:
 
 
 def match(ledger: Ledger[Train], *, graded: bool, floor: float) -> Thresholds:
-    """The published rule: the thresholds that cost least without falling below an accuracy; else always read five.
+    """The published rule: the thresholds that cost least without falling below an accuracy; else always read the most.
 
     It chooses by the very accuracy that it promises, and so promises too much.
     """
-    (first, second), taus, accuracy, cost = grid(ledger, graded=graded)
-    good = np.flatnonzero(accuracy >= floor - 1e-12)
+    pairs = grid(ledger, graded=graded)
+    good = np.flatnonzero(pairs.accuracy >= floor - 1e-12)
     if not good.size:
-        return ALWAYS_K[5]
-    pick = good[np.lexsort((-accuracy[good], np.round(cost[good], 12)))[0]]
-    return Thresholds(float(taus[first[pick]]), float(taus[second[pick]]))
+        return FIXED[-1]
+    pick = good[np.lexsort((-pairs.accuracy[good], np.round(pairs.cost[good], 12)))[0]]
+    return pairs.thresholds(pick)

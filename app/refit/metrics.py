@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
+from app.decision.intervals import Interval, lacking, wilson
 from app.refit.split import Units
+from app.refit.table import Floats, Labels
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.bool_]
-Interval = dict[str, float]
+RESAMPLES = 1_000
 BINS = 10
 # Cells of a ranking on which a resampled AUROC or AURC is computed; the interval is then centred on the exact figure.
 CELLS = 200
+COVERAGES = (0.8, 0.9)
+_CURVE = 101
 _CLIP = 1e-9
 # Beyond this many groups they are bound into so many bundles, and bundles are drawn: a bundle of independent groups
 # is an independent unit too.
@@ -29,7 +31,7 @@ class Draws:
         bundles = min(units.count, _MOST_UNITS)
         rng = np.random.default_rng(seed)
         drawn = [np.bincount(rng.integers(0, bundles, bundles), minlength=bundles) for _ in range(resamples)]
-        self.weights = units.weights
+        self.weights, self.count = units.weights, units.count
         self._bundle = units.codes % bundles
         # The first row is the table itself.
         self._counts = np.vstack([np.ones(bundles), *drawn])
@@ -50,10 +52,29 @@ class Draws:
 
     def interval(self, values: Floats, among: Floats | None = None) -> Interval:
         """The mean of some rows, with the middle 95 % of its draws."""
-        drawn = self.mean(values, among)
+        return self.spread(self.mean(values, among))
+
+    def spread(self, drawn: Floats) -> Interval:
+        """A figure in every draw, the undrawn table first: its value, with the middle 95 % of its draws."""
         known = drawn[1:][np.isfinite(drawn[1:])]
-        low, high = np.percentile(known, [2.5, 97.5]).tolist() if known.size else (math.nan, math.nan)
-        return {"value": float(drawn[0]), "low": low, "high": high}
+        if not known.size or not math.isfinite(drawn[0]):
+            return lacking(self.count)
+        low, high = np.percentile(known, [2.5, 97.5]).tolist()
+        return Interval(float(drawn[0]), low, high, self.count)
+
+    def centred(self, value: float, drawn: Floats) -> Interval:
+        """A figure with the middle 95 % of its draws, moved so that their median lies on it.
+
+        Noise only adds to an ECE and to an enveloped area, so that their draws lie above them, and figures on cells lie
+        beside the exact ones: what the draws tell is the spread.
+        """
+        known = drawn[1:][np.isfinite(drawn[1:])]
+        if not math.isfinite(value):
+            return lacking(self.count)
+        if not known.size:
+            return Interval(value, None, None, self.count)
+        low, middle, high = np.percentile(known, [2.5, 50.0, 97.5]).tolist()
+        return Interval(value, value + low - middle, value + high - middle, self.count)
 
 
 def add_up(cell: NDArray[np.intp], values: Floats, cells: int) -> Floats:
@@ -65,29 +86,6 @@ def divide(above: Floats, below: Floats) -> Floats:
     """A ratio, NaN where there is nothing to divide by."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(below > 0.0, above / below, np.nan)
-
-
-def interval(value: float, drawn: Floats) -> Interval:
-    """A figure with the middle 95 % of its draws, moved so that their median lies on it.
-
-    Noise only adds to an ECE and to an enveloped area, so that their draws lie above them, and figures on cells lie
-    beside the exact ones: what the draws tell is the spread.
-    """
-    known = drawn[1:][np.isfinite(drawn[1:])]
-    if not known.size or not math.isfinite(value):
-        return {"value": value, "low": math.nan, "high": math.nan}
-    low, middle, high = np.percentile(known, [2.5, 50.0, 97.5]).tolist()
-    return {"value": value, "low": value + low - middle, "high": value + high - middle}
-
-
-def wilson(successes: float, trials: float) -> Interval:
-    """Wilson's 95 % interval of a share."""
-    if trials <= 0.0:
-        return {"value": math.nan, "low": math.nan, "high": math.nan}
-    z2, share = float(ndtri(0.975)) ** 2, successes / trials
-    middle = (share + z2 / (2.0 * trials)) / (1.0 + z2 / trials)
-    half = math.sqrt(z2 * (share * (1.0 - share) / trials + z2 / (4.0 * trials**2))) / (1.0 + z2 / trials)
-    return {"value": share, "low": max(0.0, middle - half), "high": min(1.0, middle + half)}
 
 
 def auroc(score: Floats, labels: Labels, weights: Floats) -> float:
@@ -126,18 +124,18 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
     """AUROC, ECE, Brier score and NLL of probabilities, with intervals; rows where p is missing do not count."""
     known = np.isfinite(p)
     if not known.any():
-        return {name: interval(math.nan, np.full(2, math.nan)) for name in ("auroc", "ece", "brier", "nll")}
+        return {name: lacking(draws.count) for name in ("auroc", "ece", "brier", "nll")}
     filled = np.where(known, p, 0.0)
     among = known.astype(np.float64)
     result = {name: draws.interval(values, among) for name, values in losses(filled, labels).items()}
     binned = draws.sums([among, (filled - labels) * known], bins_of(filled), BINS)
     gaps = divide(np.abs(binned[..., 1]).sum(axis=1), binned[..., 0].sum(axis=1))
-    result["ece"] = interval(float(gaps[0]), gaps)
-    result["ece"]["low"] = max(0.0, result["ece"]["low"])
+    found = draws.centred(float(gaps[0]), gaps)
+    result["ece"] = replace(found, low=max(0.0, found.low or 0.0))
     cell, cells = cells_of(np.where(known, p, -np.inf))
     ranked = draws.sums([among * labels, among * ~labels], cell, cells)
     exact = auroc(p[known], labels[known], draws.weights[known])
-    result["auroc"] = interval(exact, auroc_of(ranked[..., 0], ranked[..., 1]))
+    result["auroc"] = draws.centred(exact, auroc_of(ranked[..., 0], ranked[..., 1]))
     return result
 
 
@@ -163,14 +161,94 @@ def reliability(p: Floats, labels: Labels) -> list[dict[str, Any]]:
                     "high": (number + 1) / BINS,
                     "n": rows,
                     "p": float(p[known][held].mean()),
-                    "accuracy": wilson(float(labels[known][held].sum()), rows),
+                    "accuracy": wilson(int(labels[known][held].sum()), rows),
                 }
             )
     return found
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Risk:
+    """Coverage and the error among answered, surest answer first; the last point answers all.
+
+    Answers of equal confidence share their risk, so that the order of rows decides nothing; an answer without a
+    confidence is never withheld, and so counts as the surest.
+    """
+
+    coverage: Floats
+    risk: Floats
+
+    @property
+    def aurc(self) -> float:
+        """The trapezoid of risk over coverage, from one answer to all."""
+        return float(np.trapezoid(self.risk, self.coverage))
+
+    def accuracy_at(self, coverage: float) -> float:
+        """The share right among the surest answers that make up a coverage."""
+        return 1.0 - float(np.interp(coverage, self.coverage, self.risk))
+
+    def points(self) -> list[list[float]]:
+        """The curve at a hundred coverages, for drawing."""
+        at = np.linspace(self.coverage[0], 1.0, _CURVE)
+        return [[float(c), float(np.interp(c, self.coverage, self.risk))] for c in at]
+
+
+def risk_of(right: Floats, confidence: Floats, weights: Floats) -> Risk:
+    """Sort by confidence, and take the error of every prefix."""
+    score = _sure(confidence)
+    _, tie = np.unique(-score, return_inverse=True)
+    order = np.argsort(tie, kind="stable")
+    mean_error = add_up(tie, weights * (1.0 - right), int(tie.max()) + 1) / add_up(tie, weights, int(tie.max()) + 1)
+    covered = np.cumsum(weights[order])
+    return Risk(covered / covered[-1], np.cumsum((weights * mean_error[tie])[order]) / covered)
+
+
+def drawn_risk(right: Floats, confidence: Floats, draws: Draws) -> tuple[Floats, dict[float, Floats]]:
+    """AURC and the accuracy at each coverage in every draw, on cells of confidence; the undrawn table first."""
+    cell, cells = cells_of(-_sure(confidence))
+    sums = np.cumsum(draws.sums([np.ones(len(right)), 1.0 - right], cell, cells), axis=1)
+    coverage = sums[..., 0] / sums[:, -1:, 0]
+    risk = divide(sums[..., 1], sums[..., 0])
+    # A draw may hold none of the surest cell.
+    risk = np.where(np.isfinite(risk), risk, 0.0)
+    area = np.trapezoid(risk, coverage, axis=1) + coverage[:, 0] * risk[:, 0]
+    at = {
+        share: np.array([1.0 - np.interp(share, c, r) for c, r in zip(coverage, risk, strict=True)])
+        for share in COVERAGES
+    }
+    return area, at
+
+
+def compare_confidences(
+    right: Floats, confidences: Mapping[str, Floats], draws: Draws
+) -> tuple[dict[str, Any], dict[str, list[list[float]]]]:
+    """AURC and accuracy at 80 % and 90 % coverage of each confidence, beside random and oracle; and the curves."""
+    weights = draws.weights
+    table: dict[str, Any] = {"full_coverage": draws.interval(right)}
+    curves, gains = {}, {}
+    for name, confidence in {**confidences, "oracle": right}.items():
+        exact = risk_of(right, confidence, weights)
+        area, at = drawn_risk(right, confidence, draws)
+        curves[name], gains[name] = exact.points(), (exact.aurc, area)
+        table[name] = {"aurc": draws.centred(exact.aurc, area)} | {
+            f"accuracy_at_{share * 100:.0f}": draws.centred(exact.accuracy_at(share), values)
+            for share, values in at.items()
+        }
+    flat = risk_of(right, np.zeros(len(right)), weights)
+    table["random"] = {"aurc": flat.aurc} | {f"accuracy_at_{c * 100:.0f}": flat.accuracy_at(c) for c in COVERAGES}
+    naive, proper = gains["naive"], gains["proper"]
+    table["naive_minus_proper_aurc"] = draws.centred(naive[0] - proper[0], naive[1] - proper[1])
+    return table, curves
+
+
+def _sure(confidence: Floats) -> Floats:
+    return np.where(np.isfinite(confidence), confidence, np.inf)
+
+
 def plain(value: object) -> object:
     """The same as JSON can hold it: a NaN or an infinity is null, a numpy number a number."""
+    if isinstance(value, Interval):
+        return {"value": plain(value.value), "low": plain(value.low), "high": plain(value.high)}
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

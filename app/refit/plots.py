@@ -21,15 +21,15 @@ VARIABLES = {
     "#020202": "muted",
     "#030303": "grid",
     "#040404": "accent",
-    "#050505": "k0",
-    "#060606": "k1",
-    "#070707": "k5",
-    "#080808": "abstain",
-    "#090909": "card",
+    "#050505": "none",
+    "#060606": "few",
+    "#070707": "many",
+    "#080808": "card",
 }
 _COLOUR = {name: stand_in for stand_in, name in VARIABLES.items()}
 INK, MUTED, GRID, ACCENT, CARD = (_COLOUR[name] for name in ("ink", "muted", "grid", "accent", "card"))
-ACTIONS = {k: _COLOUR[k] for k in ("k0", "k1", "k5", "abstain")}
+# Of reading no passage, few, and many.
+ACTIONS = tuple(_COLOUR[name] for name in ("none", "few", "many"))
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "font.size": 10,
@@ -108,7 +108,11 @@ def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
 
 @mpl.rc_context(_STYLE)
 def frontier(
-    curves: Mapping[str, Any], axis: str, fixed: Mapping[str, float], point: tuple[float, float] | None
+    curves: Mapping[str, Any],
+    axis: str,
+    ks: Sequence[int],
+    fixed: Mapping[str, float],
+    point: tuple[float, float] | None,
 ) -> Figure:
     """Accuracy bought at each share of one budget: graded, binary, random, oracle, and the fixed actions."""
     figure, (plot,) = _axes(3.8, 3.4)
@@ -116,16 +120,17 @@ def frontier(
     plot.plot(x, curves["oracle"], color=MUTED, linewidth=0.8, label="oracle (binary)")
     plot.plot(x, curves[axis], color=ACCENT, linewidth=2, label="graded")
     plot.plot(x, curves["binary"], color=INK, linewidth=1.2, linestyle="--", label="binary")
-    plot.plot([0, 1], [fixed["k0"], fixed["k5"]], color=MUTED, linewidth=1, linestyle=":", label="random")
-    at = {"k0": 0.0, "k1": {"full": 0.0, "call": 1.0, "passage": 0.2}[axis], "k5": 1.0}
-    for k, place in at.items():
-        plot.plot(place, fixed[k], "o", color=ACTIONS[k], markersize=7, clip_on=False, zorder=5 - int(k[1:]) / 10)
+    few, many = ks[1:]
+    plot.plot([0, 1], [fixed["k0"], fixed[f"k{many}"]], color=MUTED, linewidth=1, linestyle=":", label="random")
+    places = (0.0, {"full": 0.0, "call": 1.0, "passage": few / many}[axis], 1.0)
+    for number, (k, place, colour) in enumerate(zip(ks, places, ACTIONS, strict=True)):
+        plot.plot(place, fixed[f"k{k}"], "o", color=colour, markersize=7, clip_on=False, zorder=5 - number / 10)
     if point is not None:
         plot.plot(*point, "D", color=INK, markersize=6, zorder=6, label="operating point")
     label = {
-        "full": "questions that read five",
+        "full": f"questions that read {many}",
         "call": "questions that retrieve",
-        "passage": "passages read, of five a question",
+        "passage": f"passages read, of {many} a question",
     }
     plot.set(xlim=(0, 1), xlabel=label[axis], ylabel="accuracy", title=f"{axis} axis")
     _percent(plot.xaxis)
@@ -152,7 +157,7 @@ def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figur
 
 
 @mpl.rc_context(_STYLE)
-def histogram(right: Sequence[int], wrong: Sequence[int], tau0: float, tau1: float) -> Figure:
+def histogram(right: Sequence[int], wrong: Sequence[int], ks: Sequence[int], tau0: float, tau1: float) -> Figure:
     """How p0 is spread, and which part of it reads how much."""
     figure, (plot,) = _axes(5.2, 3.2)
     bars = len(right)
@@ -161,13 +166,13 @@ def histogram(right: Sequence[int], wrong: Sequence[int], tau0: float, tau1: flo
     plot.bar(edges, wrong, bottom=right, width=0.9 / bars, color=MUTED, label="closed-book wrong")
     top = max(np.add(right, wrong).max(), 1) * 1.25
     low, high = min(tau1, 1.0), min(tau0, 1.0)
-    for k, start, end in (("k5", 0.0, low), ("k1", low, high), ("k0", high, 1.0)):
+    spans = ((high, 1.0), (low, high), (0.0, low))
+    for k, (start, end), colour in zip(ks, spans, ACTIONS, strict=True):
         if end > start:
-            plot.axvspan(start, end, color=ACTIONS[k], alpha=0.13, linewidth=0)
+            plot.axvspan(start, end, color=colour, alpha=0.13, linewidth=0)
             if end - start > 0.03:
-                plot.annotate(
-                    k, ((start + end) / 2, top * 0.94), ha="center", va="center", color=ACTIONS[k], weight="bold"
-                )
+                place = ((start + end) / 2, top * 0.94)
+                plot.annotate(f"k{k}", place, ha="center", va="center", color=colour, weight="bold")
     for tau in {low, high} - {0.0, 1.0}:
         plot.axvline(tau, color=INK, linewidth=1)
     plot.set(
@@ -189,14 +194,14 @@ def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float,
 
 
 @mpl.rc_context(_STYLE)
-def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
+def buckets(rows: Sequence[Mapping[str, Any]], key: str, ks: Sequence[int]) -> Figure:
     """Accuracy of each fixed action and of the gate, and how often it skips, bucket by bucket."""
     figure, (top, low) = _axes(5.6, 1.9 + 0.62 * len(rows), (1.6 * len(rows) + 1.0, len(rows) + 1.0))
-    series = [("k0", ACTIONS["k0"], "o"), ("k1", ACTIONS["k1"], "o"), ("k5", ACTIONS["k5"], "o"), ("gate", INK, "D")]
+    series = [*((f"k{k}", colour, "o") for k, colour in zip(ks, ACTIONS, strict=True)), ("gate", INK, "D")]
     for number, (name, colour, marker) in enumerate(series):
         found = [row["accuracy"][name] for row in rows]
         _interval_rows(top, found, (number - 1.5) * 0.17, {"color": colour, "marker": marker, "label": name})
-    _interval_rows(low, [row["skip"] for row in rows], 0.0, {"color": ACTIONS["k0"], "marker": "s"})
+    _interval_rows(low, [row["skip"] for row in rows], 0.0, {"color": ACTIONS[0], "marker": "s"})
     labels = [f"{row['bucket']} ({row['groups']})" for row in rows]
     for plot, title in ((top, f"accuracy by {key} (groups)"), (low, "share answered closed-book by the gate")):
         plot.set_yticks(range(len(rows)), labels)
@@ -209,8 +214,8 @@ def buckets(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
 
 
 @mpl.rc_context(_STYLE)
-def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
-    """From which skip rate a serial gate pays, as retrieval grows dearer beside reading."""
+def break_even(regime: Mapping[str, Any] | None, reading: str, skip: float) -> Figure:
+    """From which skip rate a gate pays, as retrieval grows dearer beside reading."""
     figure, (plot,) = _axes(5.2, 3.4)
     x = np.linspace(0.0, 2.0, 101)
     for probe in (0.25, 0.5, 0.75, 1.0):
@@ -218,14 +223,14 @@ def break_even(regime: Mapping[str, Any] | None, skip: float) -> Figure:
         plot.plot(x, y, color=MUTED, linewidth=0.8)
         plot.annotate(f"c_cb = {probe:g} c_ob", (2.0, y[-1]), (4, -3), textcoords="offset points", size=8, color=MUTED)
     if regime is not None:
-        probe = regime["c_cb"]["value"] / regime["c_ob5"]["value"]
+        probe = regime["c_cb"]["value"] / regime[reading]["value"]
         plot.plot(x, probe / (1.0 + x), color=ACCENT, linewidth=2, label="this table's probe")
         plot.plot(
             0.0, probe, "D", color=ACCENT, markersize=7, clip_on=False, label="as measured, retrieval inside c_ob"
         )
-    plot.axhline(skip, color=ACTIONS["k0"], linewidth=1.4, label=f"skipped at the operating point: {skip:.0%}")
+    plot.axhline(skip, color=ACTIONS[0], linewidth=1.4, label=f"skipped at the operating point: {skip:.0%}")
     plot.set(xlim=(0, 2), xlabel="cost of retrieving over cost of reading, c_ret / c_ob", ylabel="break-even skip rate")
-    plot.set_ylim(0.0, 1.15 if regime is None else max(1.15, 1.1 * regime["c_cb"]["value"] / regime["c_ob5"]["value"]))
+    plot.set_ylim(0.0, 1.15 if regime is None else max(1.15, 1.1 * regime["c_cb"]["value"] / regime[reading]["value"]))
     _percent(plot.yaxis)
     _legend(figure, 1)
     return figure

@@ -10,8 +10,9 @@ from pathlib import Path
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact, mismatches
 from app.errors import ArtifactError, DataError
-from app.refit.holdout import served_accuracy
-from app.refit.split import Test
+from app.refit.fit import predict_many
+from app.refit.ledger import Ledger
+from app.refit.split import Test, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,18 @@ def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
 def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | None:
     if _certified(old) and not _certified(new):
         return f"{old.version} is certified and this one is not"
-    before, after = served_accuracy(old, test), served_accuracy(new, test)
+    before, after = _served_accuracy(old, test), _served_accuracy(new, test)
     if after < before - epsilon:
         return f"on the test split {old.version} is right {before:.3f} of the time and this one {after:.3f}"
     return None
+
+
+def _served_accuracy(artifact: Artifact, test: Test) -> float:
+    """Accuracy on test of what the gateway would serve: the certified graded policy, or else the fallback action."""
+    thresholds = artifact.policies["graded"].thresholds if _certified(artifact) else None
+    p = predict_many(artifact.calibrators.p0, test.outcomes.signals[0], len(test.outcomes))
+    ledger = Ledger(test, p, units(test.outcomes), {})
+    return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_action)))
 
 
 def _certified(artifact: Artifact) -> bool:

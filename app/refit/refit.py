@@ -1,93 +1,110 @@
 """The offline job from an outcome table to an artifact; the same table and options give the same bytes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 
 from app.decision.artifact import (
+    FIXED,
     Abstention,
     Artifact,
     Calibrators,
     PolicyFit,
     Thresholds,
-    Variant,
     Window,
     content_version,
 )
-from app.decision.signals import all_names
+from app.decision.cost import Objective, Tariff
+from app.decision.signals import FIRST_TOKEN_NAMES, NAMES
 from app.errors import DataError
-from app.refit.choose import Chosen, choose_calibrator
-from app.refit.early_report import early_report, in_words
-from app.refit.fit import Floats, Labels, Weighted, predict_many
-from app.refit.foretell import Foretellers, learn
+from app.refit.abstention import Given, certify_abstention, lay_abstention
+from app.refit.certify import certify_policy
+from app.refit.choose import ChosenCalibrator, choose_calibrator
+from app.refit.fit import Weighted, predict_many
 from app.refit.holdout import confidence_at, confidences, evaluate_policy, graded_against_binary
-from app.refit.ledger import ACTIONS, Foretold, Ledger, S, advances, gate_costs
-from app.refit.notes import policy_notes
-from app.refit.options import Options
-from app.refit.paths import Step, best_fixed, lay_path
+from app.refit.ledger import Ledger, S, fixed_k, gate_costs, pick
+from app.refit.metrics import plain
+from app.refit.paths import Step, best_fixed, foreseen, lay_path
 from app.refit.split import Test, Train, Validation, split, units
-from app.refit.table import Outcomes
-from app.refit.variants import (
-    Confidences,
-    Laid,
-    lay,
-    lay_fewer,
-    served,
-    walk_abstention,
-    walk_policy,
-    worth_having,
-)
+from app.refit.table import Floats, Outcomes
 
 LEAST_GROUPS = 50
+EVERY = "every"
 _DECILES = tuple(np.arange(1, 10) / 10)
 
 
-# Each calibrator, the k whose signals it reads, and the k whose answer it judges.
-CALIBRATORS = {"p0": (0, 0), "p1": (0, 1), "p5": (0, 5), "conf1": (1, 1), "conf5": (5, 5)}
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the operator chooses. `created` is passed in, so that a refit can be repeated to the byte."""
+
+    name: str
+    created: str
+    source: str = ""
+    objective: Objective = Objective.TOKENS
+    # What accuracy is held against: every fixed number of passages, or one of them, e.g. "k1".
+    reference: str = EVERY
+    epsilon: float = 0.02
+    delta: float = 0.1
+    risk_target: float = 0.2
+    risk_delta: float = 0.1
+    signals: tuple[str, ...] | None = None
+    tariff: Tariff = field(default_factory=Tariff)
+
+    def __post_init__(self) -> None:
+        """Refuse levels that are no probabilities."""
+        for name in ("epsilon", "delta", "risk_target", "risk_delta"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise DataError(f"{name} is {getattr(self, name)}: choose a number between 0 and 1")
+
+    def references(self, ks: tuple[int, ...]) -> tuple[int, ...]:
+        """The fixed actions that a certified policy must not fall short of."""
+        if self.reference == EVERY:
+            return ks
+        named = {f"k{k}": k for k in ks}
+        if self.reference not in named:
+            raise DataError(f"reference is {self.reference!r}: choose among {EVERY}, {', '.join(named)}")
+        return (named[self.reference],)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Aside:
-    """What joins a table from elsewhere: rows of other train groups, by calibrator, for fitting and nothing else."""
+    """What joins a table from elsewhere: rows of other train groups, by k, for fitting and nothing else."""
 
-    weighted: Mapping[str, Weighted] = field(default_factory=dict)
+    weighted: Mapping[int, Weighted] = field(default_factory=dict)
     # What the artifact's report and a person should know about them, and about where the table came from.
     report: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
-    """All that train decides: calibrators, and the paths that validation may walk."""
+class Trained:
+    """All that train decides: a calibrator of the answers at each k, and the paths that validation may walk."""
 
     ledger: Ledger[Train]
-    chosen: Mapping[str, Chosen]
+    chosen: Mapping[int, ChosenCalibrator]
     calibrators: Calibrators
-    foretellers: Foretellers
-    # How each foreteller was chosen.
-    foretelling: Mapping[str, Any]
-    graded: Laid
-    # The same by fewer means, and the binary policy's path.
-    fewer: Sequence[Laid]
+    graded: tuple[Step, ...]
     binary: tuple[Step, ...]
+    # What the gateway may come to serve: the fallback (None), or a step of the graded path that train foresees.
+    possible: tuple[Thresholds | None, ...]
     fallback: int
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Verdict:
+class Certified:
     """All that validation decides: how far each path holds."""
 
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
-    variants: Mapping[str, Variant]
 
     @property
     def served(self) -> Thresholds | None:
         """The thresholds that may be served; None where the fallback action is."""
-        return served(self.policies["graded"])
+        graded = self.policies["graded"]
+        return graded.thresholds if graded.certificate is not None else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,154 +129,186 @@ def refit(
     _require_enough(outcomes)
     train, validation, test = split(outcomes)
     say("choosing on train")
-    chosen = plan(train, names, options, aside.weighted)
+    trained = choose(train, names, options, aside.weighted)
     say("certifying on validation")
-    verdict = certify(validation, chosen, options)
+    certified = certify(validation, trained, options)
     say("evaluating on test")
-    artifact = _artifact(outcomes, chosen, verdict, options)
-    report = _report(chosen, verdict, validation, test, options)
-    notes = (*aside.notes, *chosen.notes, *policy_notes(verdict.policies, chosen.foretellers))
-    if verdict.variants:
-        notes = (*notes, f"graded: certified by each of {', '.join(verdict.variants)}, for auto to choose among")
-    if "early" in report["test"]:
-        notes = (*notes, f"graded: {in_words(report['test']['early'])}")
-    report |= {**aside.report, "notes": list(notes)}
-    artifact = replace(artifact, report=report)
+    notes = (*aside.notes, *trained.notes, *policy_notes(certified.policies, outcomes.ks))
+    report = _report(trained, certified, validation, test, options) | {**aside.report, "notes": list(notes)}
+    artifact = _artifact(outcomes, trained, certified, options)
+    artifact = replace(artifact, report=cast("dict[str, Any]", plain(report)))
     return replace(artifact, version=content_version(artifact)), Summary(notes, test)
 
 
-def plan(train: Train, names: tuple[str, ...], options: Options, aside: Mapping[str, Weighted] | None = None) -> Plan:
-    """Fit and choose calibrators, and lay the paths; `aside` joins the fits, by calibrator."""
-    notes: list[str] = []
-    aside = aside or {}
-    grouping = units(train.outcomes, salt="order")
-    # P0 must be had; where another calibrator cannot be, a note says why and the gateway does without.
+def choose(
+    train: Train, names: tuple[str, ...], options: Options, aside: Mapping[int, Weighted] | None = None
+) -> Trained:
+    """Fit and choose the calibrators, and lay the paths; `aside` joins the fits, by k."""
+    outcomes, notes = train.outcomes, list[str]()
+    ks, references = outcomes.ks, options.references(outcomes.ks)
+    grouping = units(outcomes, salt="order")
+    # The closed-book one must be had; where another cannot be, a note says why and the gateway does without.
     chosen = {}
-    for name, (source, k) in CALIBRATORS.items():
-        signals: Mapping[str, Floats] = train.outcomes.signals[source]
-        labels: Labels = train.outcomes.correct[k]
-        if source and not any(signal in signals for signal in names):
-            notes.append(f"{name}: the table has no signal for k={k}, so answers read from it never abstain")
+    for k in ks:
+        if k and not any(signal in outcomes.signals[k] for signal in names):
+            notes.append(f"k={k}: the table has no signal for it, so answers read from it never abstain")
             continue
         try:
-            chosen[name] = choose_calibrator(signals, labels, grouping, names, options.methods, extra=aside.get(name))
+            chosen[k] = choose_calibrator(
+                outcomes.signals[k], outcomes.correct[k], grouping, names, extra=(aside or {}).get(k)
+            )
         except DataError as error:
-            if name == "p0":
+            if k == 0:
                 raise
-            notes.append(f"{name}: left out, {error}")
-    foretellers, foretold, foretelling = learn(train, names, options, notes.append)
-    ledger = Ledger(
-        train,
-        chosen["p0"].out_of_fold,
-        grouping,
-        gate_costs(train.outcomes, options.objective, options.tariff),
-        foretold,
-        advances(train.outcomes, options.objective, options.tariff, foretold.prefixes),
-    )
-    return Plan(
+            notes.append(f"k={k}: no calibrator, {error}")
+    ledger = Ledger(train, chosen[0].out_of_fold, grouping, gate_costs(outcomes, options.objective, options.tariff))
+    graded = lay_path(ledger, graded=True, references=references, epsilon=options.epsilon)
+    ahead = foreseen(ledger, graded, references, options.epsilon)
+    _, few, many = (chosen[k].calibrator if k in chosen else None for k in ks)
+    return Trained(
         ledger,
         chosen,
-        Calibrators(**{name: fitted.calibrator for name, fitted in chosen.items()}),
-        foretellers,
-        foretelling,
-        graded=lay(ledger, options),
-        fewer=lay_fewer(ledger, options),
-        binary=lay_path(ledger, graded=False, references=options.references, epsilon=options.epsilon),
-        fallback=best_fixed(ledger, (1, 5)),
+        Calibrators(p0=chosen[0].calibrator, conf1=few, conf5=many),
+        graded=graded,
+        binary=lay_path(ledger, graded=False, references=references, epsilon=options.epsilon),
+        possible=(None, *(step.thresholds for step in graded[:ahead])),
+        fallback=best_fixed(ledger, ks[1:]),
         notes=tuple(notes),
     )
 
 
-def certify(validation: Validation, planned: Plan, options: Options) -> Verdict:
-    """Walk the paths, each with the path of abstention under the policy that will really be served."""
-    ledger = ledger_of(validation, planned.calibrators, options, planned.foretellers)
-    confidences = Confidences(
-        _out_of_fold_confidence(planned.chosen, len(planned.ledger.p)),
-        confidence_at(planned.calibrators, validation.outcomes),
-    )
-    every = (planned.graded, *planned.fewer)
-    shared = replace(options, delta=options.delta / len(every), risk_delta=options.risk_delta / len(every))
-    walked = []
-    for laid in every:
-        fit = walk_policy(ledger, laid.path, shared)
-        abstention = walk_abstention(
-            planned.ledger, ledger, fit, laid.possible, confidences, fallback=planned.fallback, options=shared
+def certify(validation: Validation, trained: Trained, options: Options) -> Certified:
+    """Walk the paths, and that of abstention under the policy that will really be served."""
+    ledger = ledger_of(validation, trained.calibrators, options)
+    policies = {
+        name: certify_policy(
+            ledger,
+            path,
+            references=options.references(ledger.ks),
+            epsilon=options.epsilon,
+            delta=options.delta,
+            objective=options.objective,
         )
-        walked.append((fit, abstention))
-    graded, abstention = walked[0]
-    policies = {"binary": walk_policy(ledger, planned.binary, options), "graded": graded}
-    return Verdict(policies, abstention, worth_having(walked, ledger))
+        for name, path in (("binary", trained.binary), ("graded", trained.graded))
+    }
+    certified = Certified(policies, Abstention(0.0, options.risk_target))
+    return replace(certified, abstention=_certify_abstention(ledger, trained, certified.served, options))
 
 
-def _report(planned: Plan, verdict: Verdict, validation: Validation, test: Test, options: Options) -> dict[str, Any]:
-    ledger = ledger_of(test, planned.calibrators, options, planned.foretellers)
-    route = ledger.serve(verdict.served, planned.fallback)
+def _certify_abstention(
+    ledger: Ledger[Validation], trained: Trained, served: Thresholds | None, options: Options
+) -> Abstention:
+    unknown = np.full(len(trained.ledger.p), np.nan)
+    on_train = {k: trained.chosen[k].out_of_fold if k in trained.chosen else unknown for k in ledger.ks}
+    on_validation = confidence_at(trained.calibrators, ledger.split.outcomes)
+
+    def given(part: Ledger[S], end: Thresholds | None, confidence: Mapping[int, Floats]) -> Given:
+        route = part.serve(end, trained.fallback)
+        return Given(part.right(route), pick(confidence, route))
+
+    path = lay_abstention(
+        [given(trained.ledger, end, on_train) for end in trained.possible],
+        trained.ledger.units,
+        target=options.risk_target,
+    )
+    ends = {end: given(ledger, end, on_validation) for end in {served, *trained.possible}}
+    return certify_abstention(
+        ends[served],
+        [ends[end] for end in trained.possible],
+        ledger.units,
+        path,
+        target=options.risk_target,
+        delta=options.risk_delta,
+    )
+
+
+def ledger_of(part: S, calibrators: Calibrators, options: Options) -> Ledger[S]:
+    """A split under fitted calibrators."""
+    outcomes = part.outcomes
+    p = predict_many(calibrators.p0, outcomes.signals[0], len(outcomes))
+    costs = gate_costs(outcomes, options.objective, options.tariff)
+    return Ledger(part, p, units(outcomes, salt="order"), costs)
+
+
+def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
+    """What each policy drops, or could not certify."""
+    notes = []
+    _, few, many = ks
+    graded = fits["graded"].thresholds
+    # A fixed action drops the others for want of a certificate, not of worth: that is said below.
+    if graded not in FIXED:
+        if graded.tau0 == graded.tau1:
+            notes.append(f"graded: k={few} is not worth choosing at these thresholds, so the policy drops it")
+        if graded.tau1 == 0.0:
+            notes.append(
+                f"graded: k={many} is not worth choosing at these thresholds, so only a missing signal reads {many}"
+            )
+        if graded.tau0 > 1.0:
+            notes.append("graded: k=0 is not worth choosing at these thresholds, so the policy drops it")
+    for policy, fit in fits.items():
+        fixed = fixed_k(fit.thresholds, ks)
+        if fit.certificate is not None and fixed is not None:
+            more = f"; about {fit.labels_needed} labelled groups might do more" if fit.labels_needed else ""
+            notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
+    return notes + [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if not fit.certificate]
+
+
+def _report(
+    trained: Trained, certified: Certified, validation: Validation, test: Test, options: Options
+) -> dict[str, Any]:
+    ledger = ledger_of(test, trained.calibrators, options)
+    route = ledger.serve(certified.served, trained.fallback)
     held_out = evaluate_policy(
         ledger,
-        verdict.policies,
+        certified.policies,
         served=route,
-        confidence=confidences(planned.calibrators, test.outcomes, route),
-        tau=verdict.abstention.tau,
+        confidence=confidences(trained.calibrators, test.outcomes, route),
+        tau=certified.abstention.tau,
         tariff=options.tariff,
     )
-    thresholds, early = verdict.policies["graded"].thresholds, {}
-    if thresholds.early is not None:
-        gating = _gating_by_probes(planned, validation, options)
-        early = {"early": early_report(ledger, thresholds, gating, options.tariff)}
-    train = planned.ledger
+    train = trained.ledger
     return {
         "splits": {
             name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
             for name, part in (("train", train.split), ("validation", validation), ("test", test))
         },
-        "chosen": {name: _describe(fitted) for name, fitted in planned.chosen.items()} | dict(planned.foretelling),
+        "chosen": {f"k{k}": _describe(fitted) for k, fitted in trained.chosen.items()},
         "path": {
-            policy: [_lay_open(step) for step in path]
-            for policy, path in (("binary", planned.binary), ("graded", planned.graded.path))
+            policy: [
+                {"tau0": s.thresholds.tau0, "tau1": s.thresholds.tau1, "accuracy": s.accuracy, "cost": s.cost}
+                for s in path
+            ]
+            for policy, path in (("binary", trained.binary), ("graded", trained.graded))
         },
-        "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in ACTIONS},
-        "abstention_policy": "graded" if verdict.served else f"always-k{planned.fallback}",
-        "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)} | early,
+        "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in train.ks},
+        "abstention_policy": "graded" if certified.served else f"always-k{trained.fallback}",
+        "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)},
     }
 
 
-def _gating_by_probes(planned: Plan, validation: Validation, options: Options) -> Thresholds:
-    """What a policy that decides early is held against: the gate that probes every question, for the fewest passages.
-
-    Chosen and walked like any other, and never served.
-    """
-    by_passages = replace(options, objective="passage")
-    bare = replace(planned.ledger, costs=gate_costs(planned.ledger.split.outcomes, "passage", options.tariff))
-    path = lay(replace(bare, foretold=Foretold()), by_passages).path
-    return walk_policy(ledger_of(validation, planned.calibrators, by_passages), path, by_passages).thresholds
-
-
-def _artifact(outcomes: Outcomes, planned: Plan, verdict: Verdict, options: Options) -> Artifact:
-    train = planned.ledger.split.outcomes
-    fits = (*verdict.policies.values(), *(variant.fit for variant in verdict.variants.values()))
-    foretellers = planned.foretellers.used_by(fits)
+def _artifact(outcomes: Outcomes, trained: Trained, certified: Certified, options: Options) -> Artifact:
     return Artifact(
         name=options.name,
         version="",
         created=options.created,
         identity=outcomes.identity,
-        calibrators=planned.calibrators,
-        policies=verdict.policies,
-        abstention=verdict.abstention,
-        fallback_action=planned.fallback,
+        calibrators=trained.calibrators,
+        policies=certified.policies,
+        abstention=certified.abstention,
+        fallback_action=trained.fallback,
         window=Window(len(outcomes), len(set(outcomes.groups)), options.source, outcomes.first, outcomes.last),
-        cost_ms=_cost_ms(train),
-        quantiles=_quantiles(_probed_whole(planned, verdict.policies["graded"].thresholds)),
-        foresight=foretellers.foresight,
-        exits=foretellers.exits,
-        variants=verdict.variants,
+        quantiles={
+            name: tuple(np.nanquantile(values, _DECILES).tolist())
+            for name, values in trained.ledger.split.outcomes.signals[0].items()
+            if np.isfinite(values).any()
+        },
     )
 
 
 def _candidate_signals(outcomes: Outcomes, options: Options) -> tuple[str, ...]:
     """The signals that may be fitted on; of a table that will be served, those that the gateway can compute."""
     collected = {name for named in outcomes.signals.values() for name in named}
-    servable = collected if outcomes.identity is None else collected & set(all_names())
+    servable = collected if outcomes.identity is None else collected & {*NAMES, *FIRST_TOKEN_NAMES}
     if options.signals is None:
         return tuple(sorted(servable))
     for name in options.signals:
@@ -278,61 +327,10 @@ def _require_enough(outcomes: Outcomes) -> None:
         )
 
 
-def _describe(chosen: Chosen) -> dict[str, Any]:
+def _describe(chosen: ChosenCalibrator) -> dict[str, Any]:
     return {
         "signals": list(chosen.names),
         "method": chosen.method,
         "brier_out_of_fold": chosen.brier,
         "candidates": chosen.compared,
-    }
-
-
-def _lay_open(step: Step) -> dict[str, Any]:
-    thresholds = step.thresholds
-    early = {} if thresholds.early is None else {"early": asdict(thresholds.early)}
-    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1, **early, "accuracy": step.accuracy, "cost": step.cost}
-
-
-def ledger_of(
-    part: S,
-    calibrators: Calibrators,
-    options: Options,
-    foretellers: Foretellers = Foretellers(),  # noqa: B008
-) -> Ledger[S]:
-    """A split under fitted calibrators, and under what can be known before a probe is whole."""
-    p = predict_many(calibrators.p0, part.outcomes.signals[0], len(part.outcomes))
-    return Ledger(
-        part,
-        p,
-        units(part.outcomes, salt="order"),
-        gate_costs(part.outcomes, options.objective, options.tariff),
-        foretellers.apply(part.outcomes),
-        advances(part.outcomes, options.objective, options.tariff, foretellers.exits),
-    )
-
-
-def _out_of_fold_confidence(chosen: Mapping[str, Chosen], rows: int) -> dict[int, Floats]:
-    unknown = np.full(rows, np.nan)
-    named = {0: "p0", 1: "conf1", 5: "conf5"}
-    return {k: chosen[name].out_of_fold if name in chosen else unknown for k, name in named.items()}
-
-
-def _cost_ms(outcomes: Outcomes) -> dict[int, float]:
-    return {k: float(np.nanmean(outcomes.ms[k])) for k in (1, 5) if np.isfinite(outcomes.ms[k]).any()}
-
-
-def _probed_whole(planned: Plan, thresholds: Thresholds) -> Mapping[str, Floats]:
-    """The closed-book signals that the gateway will see on questions like these: those of whole probes."""
-    signals, early = planned.ledger.split.outcomes.signals[0], thresholds.early
-    if early is None:
-        return signals
-    whole = planned.ledger.settled(early) < 0
-    return {name: values[whole] for name, values in signals.items()}
-
-
-def _quantiles(signals: Mapping[str, Floats]) -> dict[str, tuple[float, ...]]:
-    return {
-        name: tuple(np.nanquantile(values, _DECILES).tolist())
-        for name, values in signals.items()
-        if np.isfinite(values).any()
     }

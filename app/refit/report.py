@@ -3,7 +3,7 @@
 `evaluate` computes, `plots` draws, and this module says in plain words what to look at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from app.decision.artifact import Artifact
 from app.refit import plots
-from app.refit.eval_early import early_section
 from app.refit.eval_pages import CSS, Cell, cards, certificate, decimal, figure, matrix, percent, table, with_interval
 from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many
@@ -29,7 +28,6 @@ def report(outcomes: Outcomes, *, artifact: Artifact | None = None, evaluation: 
         _summary(found, artifact),
         _calibration(found),
         _gate(found, outcomes, artifact),
-        *early_section(artifact),
         _frontiers(found),
         _selective(found),
         _harm(found),
@@ -54,17 +52,18 @@ def _point(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _summary(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     point, main = _point(found), found["signals"][found["main"]]
-    harm, selective = found["harm"]["k5"], found["selective"]
+    _, few, many = found["ks"]
+    harm, selective = found["harm"][f"k{many}"], found["selective"]
     ms = found["cost"]["ms"]
     numbers = [
-        ("k0", "closed-book", with_interval(found["accuracy_intervals"]["k0"])),
-        ("k1", "always one passage", with_interval(found["accuracy_intervals"]["k1"])),
-        ("k5", "always five", with_interval(found["accuracy_intervals"]["k5"])),
+        ("none", "closed-book", with_interval(found["accuracy_intervals"]["k0"])),
+        ("few", f"always k={few}", with_interval(found["accuracy_intervals"][f"k{few}"])),
+        ("many", f"always k={many}", with_interval(found["accuracy_intervals"][f"k{many}"])),
         ("", f"gate ({point['name']})", with_interval(point["accuracy"])),
-        ("", "passages read, of always-five", (percent(point["shares"]["passage"]), "")),
+        ("", f"passages read, of always k={many}", (percent(point["shares"]["passage"]), "")),
         ("", "retrieval calls", (percent(point["shares"]["call"]), "")),
         ("", f"ECE of {found['main']}", (decimal(main["ece"]), f"raw {decimal(main['ece_raw'])}")),
-        ("", "right closed-book, spoilt by five", with_interval(harm["harm_given_right"])),
+        ("", f"right closed-book, wrong at k={many}", with_interval(harm["harm_given_right"])),
         ("abstain", "accuracy at 80 % coverage", with_interval(selective["proper"]["accuracy_at_80"])),
         ("", "break-even skip rate", with_interval(ms["break_even_skip"]) if ms else ("not measured", "no timings")),
     ]
@@ -119,14 +118,17 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
         missing, made = int((~known).sum()), "the artifact's own p0"
     picture = figure(
         plots.to_svg(
-            plots.histogram(right, wrong, thresholds["tau0"], thresholds["tau1"]), "histogram", "Histogram of p0"
+            plots.histogram(right, wrong, found["ks"], thresholds["tau0"], thresholds["tau1"]),
+            "histogram",
+            "Histogram of p0",
         ),
         f"Where the thresholds fall ({point['name']}, chosen on {point['chosen_on']}; {made}): right answers should "
-        f"pile up on the k0 side. n = {found['n']}, {missing} without a signal, which read five.",
+        f"pile up on the k0 side. n = {found['n']}, {missing} without a signal, which read {found['ks'][-1]}.",
     )
-    head = ["accuracy", "minus always-k5", "k0", "k1", "k5"]
+    ks = found["ks"]
+    head = ["accuracy", f"minus always-k{ks[-1]}", *(f"k{k}" for k in ks)]
     rows = [
-        [name.replace("_", " "), entry["chosen_on"], *_operating(entry)]
+        [name.replace("_", " "), entry["chosen_on"], *_operating(entry, ks)]
         for name, entry in found["deploy"]["whole_table"].items()
     ]
     seen = "<h3>On the whole table, the rows it was chosen on included</h3>"
@@ -136,9 +138,9 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
     )
 
 
-def _operating(entry: Mapping[str, Any]) -> list[Cell]:
-    shares = [percent(entry["shares"][k]) for k in ("k0", "k1", "k5")]
-    return [with_interval(entry["accuracy"]), with_interval(entry["minus_k5"]), *shares]
+def _operating(entry: Mapping[str, Any], ks: Sequence[int]) -> list[Cell]:
+    shares = [percent(entry["shares"][f"k{k}"]) for k in ks]
+    return [with_interval(entry["accuracy"]), with_interval(entry[f"minus_k{ks[-1]}"]), *shares]
 
 
 def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
@@ -146,30 +148,33 @@ def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
     deploy = found["deploy"]
     if "test" not in deploy:
         return f"{title}<p>{escape(deploy.get('why_not', 'not evaluated'))}</p>"
-    test = deploy["test"]
-    rows: list[list[Cell]] = [[f"always k{k}", with_interval(test["accuracy"][f"k{k}"])] for k in (0, 1, 5)]
+    test, ks = deploy["test"], found["ks"]
+    rows: list[list[Cell]] = [[f"always k{k}", with_interval(test["accuracy"][f"k{k}"])] for k in ks]
     refitted = {
         "accuracy": test["accuracy"]["graded"],
-        "minus_k5": test["graded_minus_fixed"]["k5"],
+        f"minus_k{ks[-1]}": test["graded_minus_fixed"][f"k{ks[-1]}"],
         "shares": test["shares"]["graded"],
     }
-    rows.append(["graded, by refit", *_operating(refitted)])
-    rows += [[f"{name}, published rule", *_operating(entry)] for name, entry in deploy["matched"].items()]
+    rows.append(["graded, by refit", *_operating(refitted, ks)])
+    rows += [[f"{name}, published rule", *_operating(entry, ks)] for name, entry in deploy["matched"].items()]
     columns = [f"policy, on test, n = {test['n']}", *head]
     return f"{title}{table(columns, rows)}"
 
 
 def _frontiers(found: Mapping[str, Any]) -> str:
     point, curves = _point(found), found["curves"]["frontier"]
+    _, few, many = found["ks"]
     looks = {
-        "full": "Each question that does not read five is saved, even if it reads one.",
-        "call": "One passage is a retrieval call too: grading can hardly help here.",
-        "passage": "The fair budget: one passage costs a fifth of five.",
+        "full": f"Each question that does not read {many} passages is saved, even if it reads {few}.",
+        "call": "Few passages are a retrieval call too: grading can hardly help here.",
+        "passage": f"The fair budget: k={few} costs {few}/{many} of k={many}.",
     }
     pictures = "".join(
         figure(
             plots.to_svg(
-                plots.frontier(curves, axis, found["accuracy"], (point["shares"][axis], point["accuracy"]["value"])),
+                plots.frontier(
+                    curves, axis, found["ks"], found["accuracy"], (point["shares"][axis], point["accuracy"]["value"])
+                ),
                 f"frontier-{axis}",
                 f"Accuracy against the {axis} budget",
             ),
@@ -180,8 +185,8 @@ def _frontiers(found: Mapping[str, Any]) -> str:
     legend = (
         '<p class="legend"><span class="accent">━ graded</span> <span>╍ binary</span> '
         '<span class="dim">┈ random</span> <span class="dim">─ oracle (binary)</span> '
-        '<span>◆ operating point</span> <span class="k0">● always k0</span> <span class="k1">● always k1</span> '
-        '<span class="k5">● always k5</span></p>'
+        '<span>◆ operating point</span> <span class="none">● always k0</span> '
+        f'<span class="few">● always k{few}</span> <span class="many">● always k{many}</span></p>'
     )
     delta = found["deltas"]["graded_minus_binary"]["passage"]
     held = found["deltas"]["graded_minus_binary_on_test"]
@@ -218,7 +223,8 @@ def _selective(found: Mapping[str, Any]) -> str:
 
 
 def _harm(found: Mapping[str, Any]) -> str:
-    harm = found["harm"]["k5"]
+    most = found["ks"][-1]
+    harm = found["harm"][f"k{most}"]
     rows: list[list[Cell]] = [
         [escape(text), with_interval(harm[name])] for name, text in found["harm"]["definitions"].items() if name in harm
     ]
@@ -227,8 +233,8 @@ def _harm(found: Mapping[str, Any]) -> str:
         for name, entry in found["harm"]["saved"].items()
     ]
     return (
-        f'<section><h2>Harm and rescue</h2><div class="row"><div>{matrix(harm["matrix"])}</div>'
-        f"<div>{table(['k = 5', 'share'], rows)}<p>n = {found['n']}, the whole table.</p></div></div></section>"
+        f'<section><h2>Harm and rescue</h2><div class="row"><div>{matrix(harm["matrix"], most)}</div>'
+        f"<div>{table([f'k = {most}', 'share'], rows)}<p>n = {found['n']}, the whole table.</p></div></div></section>"
     )
 
 
@@ -238,7 +244,9 @@ def _audits(found: Mapping[str, Any]) -> list[str]:
         return []
     pictures = "".join(
         figure(
-            plots.to_svg(plots.buckets(rows, key), f"tag-{number}", f"Accuracy and skip rate by {escape(key)}"),
+            plots.to_svg(
+                plots.buckets(rows, key, found["ks"]), f"tag-{number}", f"Accuracy and skip rate by {escape(key)}"
+            ),
             f"Does the gate serve every kind of {escape(key)} alike? Skipping should follow closed-book accuracy. "
             f"n = {sum(row['n'] for row in rows)}.",
         )
@@ -249,9 +257,12 @@ def _audits(found: Mapping[str, Any]) -> list[str]:
 
 def _cost(found: Mapping[str, Any]) -> str:
     point, cost = _point(found), found["cost"]
+    _, few, many = found["ks"]
     picture = figure(
-        plots.to_svg(plots.break_even(cost["ms"], point["shares"]["k0"]), "break-even", "Break-even skip rate"),
-        "A serial gate pays where the blue line lies above the curve of your probe.",
+        plots.to_svg(
+            plots.break_even(cost["ms"], f"c_ob{many}", point["shares"]["k0"]), "break-even", "Break-even skip rate"
+        ),
+        "A gate pays where the blue line lies above the curve of your probe.",
     )
     parts = []
     for unit in ("ms", "tokens"):
@@ -259,10 +270,12 @@ def _cost(found: Mapping[str, Any]) -> str:
         if regime is None:
             parts.append(f"<p>{unit}: not measured, {escape(cost['why_not'][unit])}.</p>")
             continue
-        rows = [[name, with_interval(regime[name], 1)] for name in ("c_cb", "c_ob1", "c_ob5")]
+        rows: list[list[Cell]] = [
+            [name, with_interval(regime[name], 1)] for name in ("c_cb", f"c_ob{few}", f"c_ob{many}")
+        ]
         rows.append(["break-even skip rate", with_interval(regime["break_even_skip"])])
         rows += [
-            [f"gate over always-k5, {name.replace('_', ' ')}", decimal(entry["serial_over_always_k5"])]
+            [f"gate over always-k{many}, {name.replace('_', ' ')}", decimal(entry[f"gate_over_always_k{many}"])]
             for name, entry in regime["gates"].items()
         ]
         parts.append(f"<h3>{unit}, mean a question</h3>{table(['', unit], rows)}")
@@ -296,8 +309,9 @@ def _signals(found: Mapping[str, Any]) -> str:
 
 def _small_print(found: Mapping[str, Any]) -> str:
     notes = [*found["deploy"].get("notes", []), *(f"{name}: {why}" for name, why in found["left_out"].items())]
-    for name, entry in found["beyond_k5"].items():
-        accuracy, against = (" ".join(with_interval(entry[key])) for key in ("accuracy", "minus_k5"))
-        notes.append(f"{name}: accuracy {accuracy}, minus k5 {against}, on the whole table")
+    most = found["ks"][-1]
+    for name, entry in found[f"beyond_k{most}"].items():
+        accuracy, against = (" ".join(with_interval(entry[key])) for key in ("accuracy", f"minus_k{most}"))
+        notes.append(f"{name}: accuracy {accuracy}, minus k{most} {against}, on the whole table")
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f"<section><h2>Notes</h2><ul>{items or '<li>none</li>'}</ul></section>"

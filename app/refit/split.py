@@ -13,6 +13,8 @@ from app.refit.table import Outcomes, codes
 
 TRAIN_SHARE = 0.4
 VALIDATION_SHARE = 0.4
+# Candidates are compared on at most about this many rows: beyond, they differ by less than anyone could use.
+COMPARED_ROWS = 5_000
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,6 +96,11 @@ class Units:
             ordered[self.codes] = values
             return ordered
         return np.bincount(self.codes, weights=values, minlength=self.count) / self.sizes
+
+    def first_groups(self) -> NDArray[np.intp]:
+        """The rows of as many of the first groups as hold about COMPARED_ROWS rows."""
+        groups = int(np.searchsorted(np.cumsum(self.sizes), COMPARED_ROWS, side="right")) + 1
+        return np.flatnonzero(self.codes < groups)
 
     def take(self, rows: NDArray[np.intp]) -> "Units":
         """The same for some of the rows, which must be all rows of the first groups."""

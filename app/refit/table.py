@@ -1,15 +1,14 @@
-"""The outcome table in memory: one row a question, one column a number, a million rows without trouble.
+"""The outcome table in memory: one row a question, one numpy column a number.
 
 Every way in which a file can be wrong ends here, in a `DataError` that names the line and the remedy.
 """
 
 import gzip
 import re
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import orjson
@@ -20,24 +19,13 @@ from app.decision.labels import normalise
 from app.errors import DataError
 
 Floats = NDArray[np.float64]
-REQUIRED_KS = (0, 1, 5)
+Labels = NDArray[np.bool_]
+# What a table without an identity is evaluated at: no passage, one, five.
+KS = (0, 1, 5)
 _FACTS = ("prompt_tokens", "completion_tokens", "ms")
 _IS_K = re.compile(r"k\d+")
-# Rows between two progress reports, and between two conversions of Python floats to packed columns.
-_BLOCK = 50_000
-_MISSING = float("nan")
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Asked:
-    """What each question says by itself: its embedding, then the named features of its text, a row a question."""
-
-    embedder: str
-    dimension: int
-    texts: tuple[str, ...]
-    features: Floats
-    # Milliseconds that embedding one question takes, for where it would not be done otherwise.
-    embed_ms: float = 0.0
+# Rows between two progress reports.
+_PROGRESS_EVERY = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +39,10 @@ class Outcomes:
     questions: list[str]
     gold: list[list[str]]
     tags: list[dict[str, Any]]
-    ks: tuple[int, ...]
+    # The numbers of passages that a policy chooses among: none, few, many. The columns may hold further ones.
+    ks: tuple[int, int, int]
     answers: dict[int, list[str]]
-    correct: dict[int, NDArray[np.bool_]]
+    correct: dict[int, Labels]
     signals: dict[int, dict[str, Floats]]
     prompt_tokens: dict[int, Floats]
     completion_tokens: dict[int, Floats]
@@ -61,8 +50,6 @@ class Outcomes:
     # When the first and the last question was asked, as ISO 8601 in UTC; None where no row says.
     first: str | None = None
     last: str | None = None
-    # None: the questions were not embedded.
-    asked: Asked | None = None
 
     def __len__(self) -> int:
         """How many questions."""
@@ -78,23 +65,19 @@ class Outcomes:
         def pick_each(columns: dict[int, Any]) -> dict[int, Any]:
             return {k: column[index] for k, column in columns.items()}
 
-        return Outcomes(
-            identity=self.identity,
+        return replace(
+            self,
             ids=pick(self.ids),
             groups=pick(self.groups),
             questions=pick(self.questions),
             gold=pick(self.gold),
             tags=pick(self.tags),
-            ks=self.ks,
             answers={k: pick(texts) for k, texts in self.answers.items()},
             correct=pick_each(self.correct),
             signals={k: {name: values[index] for name, values in named.items()} for k, named in self.signals.items()},
             prompt_tokens=pick_each(self.prompt_tokens),
             completion_tokens=pick_each(self.completion_tokens),
             ms=pick_each(self.ms),
-            first=self.first,
-            last=self.last,
-            asked=replace(self.asked, features=self.asked.features[index]) if self.asked else None,
         )
 
 
@@ -117,25 +100,19 @@ def read_identity(given: object) -> Identity:
     return Identity(**(given | {"stop": tuple(given["stop"]), "ks": tuple(given["ks"])}))
 
 
-def load(
-    path: Path,
-    *,
-    columns: Literal["all", "fit", "asked"] = "all",
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Outcomes:
+def load(path: Path, *, texts: bool = True, on_progress: Callable[[int, int], None] | None = None) -> Outcomes:
     """Read a `.jsonl` or `.jsonl.gz` outcome table whole, or refuse it, naming the line and the remedy.
 
-    `columns="fit"` leaves questions, gold answers, answers and tags out, `"asked"` all of these but the questions.
-    `on_progress` is told how many bytes of
-    the file have been read, and of how many.
+    Without `texts` questions, gold answers, answers and tags are left out, which fitting does not need.
+    `on_progress` receives how many bytes of the file have been read, and of how many.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as raw:
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            reader = TableBuilder(path, texts=columns == "all", questions=columns != "fit")
+            reader = TableBuilder(path, texts=texts)
             for number in reader.consume(stream):
-                if on_progress is not None and number % _BLOCK == 0:
+                if on_progress is not None and number % _PROGRESS_EVERY == 0:
                     on_progress(raw.tell(), size)
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read ({error}): name a whole .jsonl or .jsonl.gz file") from error
@@ -144,64 +121,56 @@ def load(
     return reader.finish()
 
 
-class SignalColumns:
-    """Signals of one k. The rows of a block share one order of names; a new name starts a new block."""
+def apply_corrections(outcomes: Outcomes, path: Path) -> Outcomes:
+    """Overrule labels by hand: one JSON line `{id, k, correct}` each; a later line overrules an earlier one."""
+    rows = {identifier: row for row, identifier in enumerate(outcomes.ids)}
+    correct = {k: labels.copy() for k, labels in outcomes.correct.items()}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}): name the file of corrections") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"{where}: not a whole JSON object ({error}): mend or delete the line") from error
+        if not isinstance(entry, dict) or not {"id", "k", "correct"} <= entry.keys():
+            raise DataError(f'{where}: a correction is {{"id": ..., "k": 0, "correct": true}}: name all three')
+        row, k, label = rows.get(entry["id"]), entry["k"], entry["correct"]
+        if row is None:
+            raise DataError(f"{where}: no row of the table has the id {entry['id']!r}: mend the id or delete the line")
+        if k not in correct:
+            known = ", ".join(map(str, correct))
+            raise DataError(f"{where}: k = {k!r} was not collected: choose among {known}")
+        if label not in (True, False):
+            raise DataError(f"{where}: correct is {label!r}: write true or false")
+        correct[k][row] = bool(label)
+    return replace(outcomes, correct=correct)
 
-    def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
-        self.rows = 0
-        self.packed = array("d")
-        self.blocks: list[tuple[tuple[str, ...], Floats]] = []
 
-    def add(self, signals: dict[str, Any]) -> str | None:
-        """Append one row; return the name of a signal that is not a number, if there is one."""
-        if tuple(signals) == self.names:
-            whole = len(self.packed)
-            try:
-                self.packed.extend(signals.values())
-            except TypeError:  # a null among them, or something worse
-                del self.packed[whole:]
-            else:
-                self.rows += 1
-                return None
-        for name, value in signals.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                return name
-        if not signals.keys() <= set(self.names):
-            self.flush()
-            self.names += tuple(name for name in signals if name not in self.names)
-        self.packed.extend(_MISSING if (value := signals.get(name)) is None else value for name in self.names)
-        self.rows += 1
-        return None
+def not_a_number(signals: Mapping[str, Any]) -> str | None:
+    """The name of a signal that is neither a number nor missing, if there is one."""
+    return next((name for name, value in signals.items() if value is not None and not _is_number(value)), None)
 
-    def flush(self) -> None:
-        """Turn the rows gathered so far into columns."""
-        if self.rows:
-            block = np.array(self.packed, dtype=np.float64).reshape(self.rows, len(self.names))
-            self.blocks.append((self.names, block.T.copy()))
-        self.packed, self.rows = array("d"), 0
 
-    def finish(self) -> dict[str, Floats]:
-        """Every signal that any row has, a NaN where a row has it not."""
-        self.flush()
-        result = {}
-        for name in sorted(self.names):
-            parts = [
-                block[names.index(name)] if name in names else np.full(block.shape[1], _MISSING)
-                for names, block in self.blocks
-            ]
-            result[name] = np.concatenate(parts)
-        return result
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
+    """Every signal that any row has, a NaN where a row does not have it."""
+    names = sorted({name for row in rows for name in row})
+    return {name: np.array([row.get(name) for row in rows], dtype=np.float64) for name in names}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class TableBuilder:
     """Takes rows one at a time, from the lines of a file or from elsewhere; the first wrong one ends it."""
 
-    def __init__(
-        self, source: str | Path, *, texts: bool, identity: Identity | None = None, questions: bool | None = None
-    ) -> None:
+    def __init__(self, source: str | Path, *, texts: bool, identity: Identity | None = None) -> None:
         self.source, self.texts = source, texts
-        self.keeps_questions = texts if questions is None else questions
         # Where the row at hand stands in the source: its line, or what else names it.
         self.number: int | str = 0
         self.identity = identity
@@ -211,10 +180,11 @@ class TableBuilder:
         self.gold: list[list[str]] = []
         self.tags: list[dict[str, Any]] = []
         self.keys: tuple[str, ...] = ()
+        # By k: one entry a row.
         self.answers: dict[str, list[str]] = {}
-        self.correct: dict[str, array[int]] = {}
-        self.signals: dict[str, SignalColumns] = {}
-        self.facts: dict[str, dict[str, array[float]]] = {}
+        self.correct: dict[str, list[bool]] = {}
+        self.signals: dict[str, list[dict[str, float | None]]] = {}
+        self.facts: dict[str, dict[str, list[float | None]]] = {}
         self.first: str | None = None
         self.last: str | None = None
 
@@ -236,6 +206,10 @@ class TableBuilder:
         if not self.ids:
             raise DataError(f"{self.source}: no rows: collect outcomes into it first")
         by_k = {int(key[1:]): key for key in self.keys}
+        facts = {
+            fact: {k: np.array(self.facts[key][fact], dtype=np.float64) for k, key in by_k.items()} for fact in _FACTS
+        }
+        ks = self._ks
         return Outcomes(
             identity=self.identity,
             ids=list(self.ids),
@@ -243,16 +217,19 @@ class TableBuilder:
             questions=self.questions,
             gold=self.gold,
             tags=self.tags,
-            ks=tuple(by_k),
+            ks=(ks[0], ks[1], ks[-1]),
             answers={k: self.answers[key] for k, key in by_k.items()},
             correct={k: np.array(self.correct[key], dtype=np.bool_) for k, key in by_k.items()},
-            signals={k: self.signals[key].finish() for k, key in by_k.items()},
-            prompt_tokens={k: np.array(self.facts[key]["prompt_tokens"]) for k, key in by_k.items()},
-            completion_tokens={k: np.array(self.facts[key]["completion_tokens"]) for k, key in by_k.items()},
-            ms={k: np.array(self.facts[key]["ms"]) for k, key in by_k.items()},
+            signals={k: columns(self.signals[key]) for k, key in by_k.items()},
             first=self.first,
             last=self.last,
+            **facts,
         )
+
+    @property
+    def _ks(self) -> tuple[int, ...]:
+        """The numbers of passages that every row must have."""
+        return KS if self.identity is None else self.identity.ks
 
     def _wrong(self, message: str) -> DataError:
         return DataError(f"{self.source}:{self.number}: {message}")
@@ -284,6 +261,8 @@ class TableBuilder:
             self.identity = read_identity(given)
         except ValueError as error:
             raise self._wrong(f"{error}: collect the table again") from error
+        if len(self.identity.ks) < len(KS) or self.identity.ks[0] != 0:
+            raise self._wrong(f"ks is {list(self.identity.ks)}: a policy needs 0 and two numbers of passages above it")
 
     def add(self, row: dict[str, Any]) -> None:
         """Append one question, as a line of a table has it."""
@@ -304,21 +283,17 @@ class TableBuilder:
             self.first, self.last = min(self.first or at, at), max(self.last or at, at)
         self.ids[identifier] = self.number
         self.groups.append(str(row.get("group") or normalise_group(question)))
-        if len(self.ids) % _BLOCK == 0:
-            for columns in self.signals.values():
-                columns.flush()
-        if self.keeps_questions:
-            self.questions.append(question)
         if self.texts:
+            self.questions.append(question)
             self.gold.append(row.get("gold") or [])
             self.tags.append(row.get("tags") or {})
 
     def _begin(self, row: dict[str, Any]) -> None:
-        found = {key for key in row if _IS_K.fullmatch(key)} | {f"k{k}" for k in REQUIRED_KS}
+        found = {key for key in row if _IS_K.fullmatch(key)} | {f"k{k}" for k in self._ks}
         self.keys = tuple(sorted(found, key=lambda key: int(key[1:])))
         for key in self.keys:
-            self.answers[key], self.correct[key], self.signals[key] = [], array("b"), SignalColumns()
-            self.facts[key] = {fact: array("d") for fact in _FACTS}
+            self.answers[key], self.correct[key], self.signals[key] = [], [], []
+            self.facts[key] = {fact: [] for fact in _FACTS}
 
     def _cell(self, key: str, cell: object) -> None:
         if not isinstance(cell, dict):
@@ -326,17 +301,17 @@ class TableBuilder:
         label = cell.get("correct")
         if label is not True and label is not False and (label not in (0, 1) or isinstance(label, float)):
             raise self._wrong(f"{key}.correct is {label!r}: write true or false")
-        self.correct[key].append(label)
-        wrong = self.signals[key].add(cell.get("signals") or {})
-        if wrong is not None:
+        self.correct[key].append(bool(label))
+        signals = cell.get("signals") or {}
+        if (wrong := not_a_number(signals)) is not None:
             raise self._wrong(
-                f"{key}.signals.{wrong} is {cell['signals'][wrong]!r}, not a number: write null for a missing signal"
+                f"{key}.signals.{wrong} is {signals[wrong]!r}, not a number: write null for a missing signal"
             )
+        self.signals[key].append(signals)
         for fact, column in self.facts[key].items():
             value = cell.get(fact)
-            try:
-                column.append(_MISSING if value is None else value)
-            except TypeError as error:
-                raise self._wrong(f"{key}.{fact} is {value!r}: write a number, or leave it out") from error
+            if value is not None and not _is_number(value):
+                raise self._wrong(f"{key}.{fact} is {value!r}: write a number, or leave it out")
+            column.append(value)
         if self.texts:
             self.answers[key].append(cell.get("answer") or "")

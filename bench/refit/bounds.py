@@ -14,7 +14,7 @@ from scipy.stats import beta, binom
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.refit.bounds import Betting
+from app.decision.betting import p_value
 
 EPSILON, DELTA, DRAWS = 0.02, 0.1, 400
 Floats = NDArray[np.float64]
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 def betting(d: Floats) -> bool:
     """The test in use."""
-    return Betting(-1.0, 1.0).p_value(d, -EPSILON, DELTA) <= DELTA
+    return p_value(d.tolist(), -EPSILON, low=-1.0, high=1.0, delta=DELTA) <= DELTA
 
 
 def exact_discordant(d: Floats) -> bool:

@@ -1,7 +1,8 @@
 """What a refit learns from a decision log, against the truth of simulated worlds: `python bench/refit/from_log.py`.
 
-In the first world the gate's own choices hide that p0 and p1 fall off a cliff just below its thresholds. In the second
-one passage has become enough, which nobody can know who always reads five. Last, seconds and memory for a large log.
+In the first world the gate's own choices hide that P(right) at k=0 and k=1 falls off a cliff just below its thresholds.
+In the second one passage has become enough, which nobody can know who always reads five. Last, seconds and memory for a
+large log.
 """
 
 import argparse
@@ -20,9 +21,8 @@ from app.adapters.decision_reading import Lesson, Lessons  # noqa: E402
 from app.adapters.decision_store import SqlDecisionStore  # noqa: E402
 from app.decision.artifact import Calibrators  # noqa: E402
 from app.decision.calibrator import Calibrator  # noqa: E402
-from app.refit.choose import DEFAULT_METHODS, choose_calibrator  # noqa: E402
-from app.refit.options import Options  # noqa: E402
-from app.refit.refit import refit  # noqa: E402
+from app.refit.choose import choose_calibrator  # noqa: E402
+from app.refit.refit import Options, refit  # noqa: E402
 from app.refit.split import Units  # noqa: E402
 from tests.refit.logs import SERVED, Hidden, read, step, write_log  # noqa: E402
 
@@ -36,7 +36,7 @@ def naive(path: Path) -> Calibrators:
     store = SqlDecisionStore.open(str(path))
     lessons = list(Lessons(store.engine, collection="demo", since=0.0).read())
     store.close()
-    return Calibrators(p0=_fit(lessons, 0), p1=_fit(lessons, 1))
+    return Calibrators(p0=_fit(lessons, 0), conf1=_fit(lessons, 1))
 
 
 def _fit(lessons: list[Lesson], k: int) -> Calibrator:
@@ -44,11 +44,11 @@ def _fit(lessons: list[Lesson], k: int) -> Calibrator:
     signals = {"seq_logprob": np.array([row.signals["seq_logprob"] for row in rows])}
     labels = np.array([bool(row.correct) for row in rows])
     each = Units(np.arange(len(rows)), np.ones(len(rows)))
-    return choose_calibrator(signals, labels, each, tuple(signals), DEFAULT_METHODS).calibrator
+    return choose_calibrator(signals, labels, each, tuple(signals)).calibrator
 
 
 def hidden(folder: Path, questions: int, seeds: int, explore: float, shadow: float) -> None:
-    """Mean absolute error of p0 and p1, by what they were fitted on."""
+    """Mean absolute error of P(right) at k=0 and k=1, by what they were fitted on."""
     found: dict[str, list[tuple[float, float]]] = {"the gate's choices": [], "shadow runs": [], "and exploration": []}
     for seed in range(seeds):
         gate, explored = folder / f"gate{seed}.sqlite3", folder / f"explored{seed}.sqlite3"
@@ -62,7 +62,9 @@ def hidden(folder: Path, questions: int, seeds: int, explore: float, shadow: flo
         }
         for name, calibrators in fitted.items():
             found[name].append((CLIFF.error(calibrators, 0), CLIFF.error(calibrators, 1)))
-    print(f"{questions} questions, explored {explore:g}, shadowed {shadow:g}; error of p0 and p1, mean of {seeds} logs")
+    print(
+        f"{questions} questions, explored {explore:g}, shadowed {shadow:g}; error at k=0 and k=1, mean of {seeds} logs"
+    )
     for name, errors in found.items():
         p0, p1 = np.mean(errors, axis=0)
         print(f"  {name:20} {p0:.3f} {p1:.3f}")

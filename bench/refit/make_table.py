@@ -1,4 +1,4 @@
-"""Write a synthetic outcome table of any size, row by row: `python bench/refit/make_table.py 1000000 OUT.jsonl`.
+"""Write a synthetic outcome table of any size, row by row: `python bench/refit/make_table.py 100000 OUT.jsonl`.
 
 Right and wrong, signals, tokens and milliseconds are drawn so that they look like a small reader's: knowing shows in
 the closed-book signals, passages help where it does not, and one fact in five is asked in two phrasings.
@@ -26,7 +26,7 @@ IDENTITY = {
 }
 # Skill of the answer at each k: level, and how much the knowledge behind the question counts.
 SKILL = {0: (-0.4, 2.2), 1: (0.4, 1.0), 5: (0.9, 0.6)}
-PREFIXES = ("", "@1", "@2", "@4", "@8")
+SUFFIXES = ("", "@1")
 
 
 def rows(n: int, seed: int):  # noqa: ANN201
@@ -60,7 +60,7 @@ def rows(n: int, seed: int):  # noqa: ANN201
 
 def _signals(score: float, rng: random.Random) -> dict[str, float]:
     values = {}
-    for length, suffix in enumerate(reversed(PREFIXES)):
+    for length, suffix in enumerate(reversed(SUFFIXES)):
         seen = score + 0.4 * length * rng.gauss(0.0, 1.0)
         values["seq_logprob" + suffix] = round(-math.log1p(math.exp(-seen)), 7)
         values["neg_entropy" + suffix] = round(-1.5 * math.log1p(math.exp(0.3 - 0.8 * seen)), 7)

@@ -38,8 +38,8 @@ class Hidden:
     chance: Mapping[int, Callable[[Floats], Floats]]
 
     def error(self, calibrators: Calibrators, k: int, among: Floats = GRID) -> float:
-        """How far p_k is from the truth, on average over questions."""
-        fitted = {0: calibrators.p0, 1: calibrators.p1, 5: calibrators.p5}[k]
+        """How far the probability of an answer at k is from the truth, on average over questions."""
+        fitted = {0: calibrators.p0, 1: calibrators.conf1, 5: calibrators.conf5}[k]
         assert fitted is not None
         p = predict_many(fitted, {"seq_logprob": among - 1.0}, len(among))
         return float(np.abs(p - self.chance[k](among)).mean())

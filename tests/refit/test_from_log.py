@@ -16,16 +16,17 @@ from app.decision.feedback import Feedback
 from app.decision.policy import Action, Reason, Retrieval
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import DataError
-from app.refit.choose import DEFAULT_METHODS, choose_calibrator
+from app.refit.choose import choose_calibrator
+from app.refit.fit import fit_beside
 from app.refit.from_log import Left, identities
-from app.refit.options import Options
 from app.refit.refit import refit
-from app.refit.split import TRAIN_SHARE, Units, position
+from app.refit.split import TRAIN_SHARE, Units, position, split
 from app.refit.table import normalise_group
 from tests.fakes.artifacts import an_identity
 from tests.refit.logs import GRID, KS, SERVED, Hidden, a_run, decision, read, step, write_log
+from tests.refit.world import OPTIONS as BY_PASSAGES
 
-OPTIONS = Options("world", "2026-01-01T00:00:00Z", source="decision log")
+OPTIONS = replace(BY_PASSAGES, source="decision log")
 # The gate reads nothing from s = 0.75 on and one passage from 0.5 on. Just below, either becomes a bad idea.
 CLIFF = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
 # One passage has become as good as any: where the gate always reads five, nobody could know.
@@ -55,9 +56,9 @@ def naive(lessons: list[Lesson]) -> Calibrators:
         signals = {"seq_logprob": np.array([row.signals["seq_logprob"] for row in rows])}
         each = Units(np.arange(len(rows)), np.ones(len(rows)))
         labels = np.array([bool(row.correct) for row in rows])
-        return choose_calibrator(signals, labels, each, tuple(signals), DEFAULT_METHODS).calibrator
+        return choose_calibrator(signals, labels, each, tuple(signals)).calibrator
 
-    return Calibrators(p0=one(0), p1=one(1), p5=one(5))
+    return Calibrators(p0=one(0), conf1=one(1), conf5=one(5))
 
 
 def test_a_naive_refit_misses_what_the_gate_hides_and_chance_shows_it(tmp_path: Path, explored: Path) -> None:
@@ -86,9 +87,9 @@ def test_weights_undo_the_gates_choice_where_the_model_is_wrong(explored: Path) 
     mean = {}
     for clip in (1.0, 1e9):
         logged = read(explored, clip=clip)
-        artifact, _ = refit(logged.outcomes, replace(OPTIONS, methods=("logistic",)), aside=logged.aside)
-        assert artifact.calibrators.p1 is not None
-        mean[clip] = float(np.mean([artifact.calibrators.p1.predict({"seq_logprob": s - 1.0}) for s in GRID]))
+        train = split(logged.outcomes)[0].outcomes
+        line = fit_beside("logistic", ("seq_logprob",), train.signals[1], train.correct[1], logged.aside.weighted[1])
+        mean[clip] = float(np.mean([line.predict({"seq_logprob": s - 1.0}) for s in GRID]))
     assert abs(mean[1e9] - truth) < 0.04, (mean, truth)
     assert abs(mean[1.0] - truth) > abs(mean[1e9] - truth) + 0.04, (mean, truth)
 
@@ -134,8 +135,8 @@ def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
         if one.id not in full and position(normalise_group(one.question or "")) < TRAIN_SHARE
     ]
     assert account["single_action_rows"] == len(train)
-    assert {name: one["rows"] for name, one in account["worth"].items() if name[0] == "p"} == {
-        f"p{k}": sum(one.k == k for one in train) for k in KS
+    assert {name: one["rows"] for name, one in account["worth"].items()} == {
+        f"k{k}": sum(one.k == k for one in train) for k in KS
     }
 
 
@@ -151,14 +152,14 @@ def test_the_worth_of_the_rows_is_reported(explored: Path) -> None:
     logged = read(explored, clip=5.0)
     account = logged.aside.report["log"]
     assert account["clip"] == 5.0
-    worth = account["worth"]["p1"]
+    worth = account["worth"]["k1"]
     assert worth["rows"] == len(train)
     assert worth["effective"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
     assert worth["clipped"] == pytest.approx(np.mean(weights == 5.0))
     assert worth["effective"] < worth["rows"]
     (note,) = [note for note in logged.aside.notes if "single-action rows joined" in note]
     assert "clipped at 5" in note
-    assert f"p1 {worth['rows']} worth {worth['effective']:.0f}" in note
+    assert f"k=1 {worth['rows']} worth {worth['effective']:.0f}" in note
 
 
 Batch = tuple[list[tuple[float, DecisionRecord | Shadow]], list[tuple[float, Feedback]]]
@@ -287,7 +288,7 @@ def test_impossible_chances_are_refused_by_name(
 
 def test_a_signal_that_is_no_number_is_refused_by_name(store: SqlDecisionStore, tmp_path: Path) -> None:
     """In a single-action row as in a full one."""
-    add_single(store, "odd", next(questions(train=True)), signals={"margin": "high"})
+    add_single(store, "odd", next(questions(train=True)), read_signals={"margin": "high"})
     with pytest.raises(DataError, match="decision log:odd: the signal margin is not a number"):
         read(tmp_path / "decisions.sqlite3")
 

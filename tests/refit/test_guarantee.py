@@ -5,7 +5,7 @@ and each may break its promise with probability delta at most, so the count of b
 binomial one: `allowed` is that binomial's 99.9 % quantile.
 """
 
-from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,13 +13,11 @@ from scipy.stats import binom
 
 from app.decision.artifact import Thresholds
 from app.refit.certify import walk
-from app.refit.options import Options
-from app.refit.refit import certify, ledger_of, plan
+from app.refit.refit import certify, choose, ledger_of
 from app.refit.split import Train, Validation
-from tests.refit.world import Truth, World
+from tests.refit.world import OPTIONS, Truth, World
 
 DELTA = 0.1
-PLANS, DRAWS = 10, 40
 
 WORLDS = {
     # Knowing is visible, and reading helps: there is much to save.
@@ -36,47 +34,56 @@ WORLDS = {
     "gaps": (World(level=(-0.8, 0.5, 0.4), slope=(2.0, 1.0, 1.0), shared=0.9, missing=0.2), 400),
     "small": (World(level=(0.2, 0.3, 0.4), shared=0.5), 60),
 }
-# The question alone, and the first token of its answer, tell much: most probes can be spared or cut short.
-EARLY = World(slope=(3.0, 1.0, 0.5), shared=0.9, question_noise=0.7, first_token_noise=0.5), 500
 
 
 def allowed(draws: int) -> int:
     return int(binom.ppf(0.999, draws, DELTA))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
     """Over hundreds of draws, accuracy or selective risk fall short of their certificate at most delta of the time."""
+    simulate(name, plans=10, draws_each=40)
+
+
+@pytest.mark.parametrize("name", ["headroom", "tight"])
+def test_few_promises_are_broken_in_a_few_draws(name: str) -> None:
+    """The same over thirty draws of the world with most to save, and of the one nearest to the edge."""
+    simulate(name, plans=2, draws_each=15)
+
+
+def simulate(name: str, *, plans: int, draws_each: int) -> None:
     world, groups = WORLDS[name]
     truth = Truth(world)
-    options = Options("w", "2026-01-01", methods=("logistic",), epsilon=0.02, delta=DELTA, risk_target=0.25)
+    options = replace(OPTIONS, epsilon=0.02, delta=DELTA, risk_target=0.25)
     broken = {"graded": 0, "binary": 0, "risk": 0}
     saved, covered, certified = [], [], 0
-    for number in range(PLANS):
-        planned = plan(Train(world.draw(groups, seed=number)[0]), ("seq_logprob",), options)
+    for number in range(plans):
+        trained = choose(Train(world.draw(groups, seed=number)[0]), ("seq_logprob",), options)
         known: dict[Thresholds, float] = {}
         saving: dict[Thresholds, float] = {}
         risks: dict[tuple[Thresholds | None, float], tuple[float, float]] = {}
-        for draw in range(DRAWS):
-            verdict = certify(Validation(world.draw(groups, seed=1000 + number * DRAWS + draw)[0]), planned, options)
-            for policy, fit in verdict.policies.items():
+        for draw in range(draws_each):
+            found = certify(Validation(world.draw(groups, seed=1000 + number * draws_each + draw)[0]), trained, options)
+            for policy, fit in found.policies.items():
                 if fit.certificate is not None:
                     if fit.thresholds not in known:
-                        known[fit.thresholds] = truth.difference(planned, fit.thresholds)
+                        known[fit.thresholds] = truth.difference(trained, fit.thresholds)
                     broken[policy] += known[fit.thresholds] < -options.epsilon
-            if verdict.served is not None:
+            if found.served is not None:
                 certified += 1
-                if verdict.served not in saving:
-                    saving[verdict.served] = 1.0 - truth.passages(planned, verdict.served)
-                saved.append(saving[verdict.served])
-            if verdict.abstention.certificate is not None:
-                end = (verdict.served, verdict.abstention.tau)
+                if found.served not in saving:
+                    saving[found.served] = 1.0 - truth.passages(trained, found.served)
+                saved.append(saving[found.served])
+            if found.abstention.certificate is not None:
+                end = (found.served, found.abstention.tau)
                 if end not in risks:
-                    risks[end] = truth.selective(planned, end[0], planned.fallback, end[1])
+                    risks[end] = truth.selective(trained, end[0], trained.fallback, end[1])
                 error, coverage = risks[end]
                 broken["risk"] += error > options.risk_target
                 covered.append(coverage)
-    draws = PLANS * DRAWS
+    draws = plans * draws_each
     figures = (name, draws, broken, certified, np.mean(saved or [0]), len(covered), np.mean(covered or [0]))
     print(figures)
     assert max(broken.values()) <= allowed(draws), figures
@@ -88,59 +95,19 @@ def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
         assert np.mean(covered) >= 0.5, figures
 
 
-def test_whichever_variant_is_chosen_keeps_the_promise() -> None:
-    """That any falls short, whichever costs may come to choose, happens at most delta of the time; so does risk."""
-    world, groups = EARLY
-    truth, names = Truth(world), ("seq_logprob", "seq_logprob@1")
-    options = Options(
-        "w", "2026-01-01", methods=("logistic",), objective="latency", epsilon=0.02, delta=DELTA, risk_target=0.25
-    )
-    promised, broken, spared = Counter[str](), Counter[str](), []
-    for number in range(PLANS):
-        planned = plan(Train(world.draw(groups, seed=number)[0]), names, options)
-        known: dict[Thresholds, float] = {}
-        probed: dict[Thresholds, float] = {}
-        risks: dict[tuple[Thresholds, float], float] = {}
-        for draw in range(DRAWS):
-            verdict = certify(Validation(world.draw(groups, seed=1000 + number * DRAWS + draw)[0]), planned, options)
-            if (served := verdict.served) is not None:
-                if served not in probed:
-                    probed[served] = truth.probed(planned, served)
-                spared.append(1.0 - probed[served])
-            worst = 0.0
-            for means, variant in verdict.variants.items():
-                end, tau = variant.fit.thresholds, variant.abstention.tau
-                if end not in known:
-                    known[end] = truth.difference(planned, end)
-                worst = min(worst, known[end])
-                promised[means] += 1
-                broken[means] += known[end] < -options.epsilon
-                if variant.abstention.certificate is not None:
-                    if (end, tau) not in risks:
-                        risks[end, tau], _ = truth.selective(planned, end, planned.fallback, tau)
-                    broken[f"risk, {means}"] += risks[end, tau] > options.risk_target
-            broken["any"] += worst < -options.epsilon
-    print(promised, broken, np.mean(spared))
-    # Not vacuous: most draws certify by each, and the policy in force spares a good part of the probes.
-    assert len(spared) >= 0.8 * PLANS * DRAWS, len(spared)
-    assert np.mean(spared) >= 0.2, np.mean(spared)
-    assert sum(promised.values()) >= 2.0 * PLANS * DRAWS, promised
-    assert max(broken.values()) <= allowed(PLANS * DRAWS), (promised, broken)
-
-
 def test_taking_validation_at_its_word_would_break_the_promise() -> None:
     """The cheapest step that looks good enough on validation is really too bad far more often than delta."""
     world, groups = WORLDS["tight"]
     truth = Truth(world)
-    options = Options("w", "2026-01-01", methods=("logistic",), epsilon=0.02, delta=DELTA)
+    options = replace(OPTIONS, epsilon=0.02, delta=DELTA)
     broken = draws = 0
     for number in range(5):
-        planned = plan(Train(world.draw(groups, seed=number)[0]), ("seq_logprob",), options)
-        worth = [truth.difference(planned, step.thresholds) for step in planned.graded.path]
-        for draw in range(20):
-            drawn = Validation(world.draw(groups, seed=5000 + number * 20 + draw)[0])
-            ledger = ledger_of(drawn, planned.calibrators, options)
-            walked = walk(ledger, planned.graded.path, references=(0, 1, 5), epsilon=0.02, delta=DELTA)
+        trained = choose(Train(world.draw(groups, seed=number)[0]), ("seq_logprob",), options)
+        worth = [truth.difference(trained, step.thresholds) for step in trained.graded]
+        for draw in range(10):
+            drawn = Validation(world.draw(groups, seed=5000 + number * 10 + draw)[0])
+            ledger = ledger_of(drawn, trained.calibrators, options)
+            walked = walk(ledger, trained.graded, references=(0, 1, 5), epsilon=0.02, delta=DELTA)
             broken += worth[walked.empirical] < -0.02
             draws += 1
     assert broken > 2 * DELTA * draws

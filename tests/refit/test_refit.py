@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from app.adapters.artifact_store import ArtifactStore
-from app.decision.artifact import ALWAYS_K, Artifact, PolicyFit, canonical_bytes
-from app.decision.cost import Tariff
+from app.decision.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
+from app.decision.cost import Objective, Tariff
 from app.decision.policy import Ask, Gate, decide, settle
 from app.errors import DataError
 from app.refit.fit import predict_many
 from app.refit.holdout import evaluate_policy
-from app.refit.ledger import Ledger, gate_costs
-from app.refit.options import Options
+from app.refit.ledger import Ledger, passage_costs
 from app.refit.publish import publish
-from app.refit.refit import Summary, refit
+from app.refit.refit import Options, Summary, refit
 from app.refit.split import Test, split, units
 from app.refit.table import Outcomes, load
 from tests.refit.world import IDENTITY, World
+from tests.refit.world import OPTIONS as BY_PASSAGES
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "llama8b-outcomes"
-OPTIONS = Options("world", "2026-01-01T00:00:00Z", source="world.jsonl", risk_target=0.25)
+OPTIONS = replace(BY_PASSAGES, source="world.jsonl", risk_target=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_a_refit_certifies_and_saves_where_there_is_headroom(fitted: tuple[Artif
     assert artifact.abstention.certificate is not None
     assert artifact.abstention.certificate.bound <= 0.25
     test = artifact.report["test"]
-    assert test["cost"]["passage"]["graded"]["ratio_to_k5"] < 0.7
+    assert test["cost"]["money"]["graded"]["ratio_to_k5"] < 0.7
     assert test["graded_minus_fixed"]["k5"]["high"] > -0.02
     assert test["p0"]["ece"] < 0.08
     assert test["selective"]["error"]["low"] < 0.25
@@ -93,7 +93,7 @@ def test_few_labels_certify_nothing_and_say_what_would(table: Outcomes) -> None:
     """Sixty groups give thresholds without a certificate, a reason in words, and an estimate of labels."""
     artifact, summary = refit(
         World(level=(0.0, 0.2, 0.25), shared=0.2).draw(60, seed=2)[0],
-        replace(OPTIONS, epsilon=0.01, methods=("logistic",)),
+        replace(OPTIONS, epsilon=0.01),
     )
     graded = artifact.policies["graded"]
     assert graded.certificate is None
@@ -104,7 +104,7 @@ def test_few_labels_certify_nothing_and_say_what_would(table: Outcomes) -> None:
 
 
 def test_a_table_without_reading_signals_copes_and_says_so() -> None:
-    """Without open-book signals there is no conf1 and no conf5, and a note for each."""
+    """Without open-book signals answers that were read have no calibrator, and a note says so for each."""
     artifact, summary = refit(World(reading_signals=False).draw(800, seed=3)[0], OPTIONS)
     assert artifact.calibrators.conf1 is None
     assert artifact.calibrators.conf5 is None
@@ -115,9 +115,10 @@ def test_a_table_without_reading_signals_copes_and_says_so() -> None:
     ("changes", "words"),
     [
         ({"signals": ("perplexity",)}, "no signal 'perplexity' in the table: choose among seq_logprob"),
-        ({"objective": "latency"}, r"needs k0\.ms"),
-        ({"objective": "tokens"}, r"needs k0\.prompt_tokens"),
-        ({"objective": "money"}, "needs prices"),
+        ({"objective": Objective.LATENCY}, r"needs k0\.ms"),
+        ({"objective": Objective.TOKENS}, r"needs k0\.prompt_tokens"),
+        ({"tariff": Tariff()}, "needs prices"),
+        ({"reference": "k7"}, "choose among every, k0, k1, k5"),
     ],
 )
 def test_an_impossible_wish_is_refused(table: Outcomes, changes: dict[str, Any], words: str) -> None:
@@ -131,8 +132,8 @@ def test_a_signal_that_cannot_be_served_is_refused_unless_nothing_will_be(table:
     odd = replace(table, signals={k: {"odd": v["seq_logprob"]} | v for k, v in table.signals.items()})
     with pytest.raises(DataError, match="cannot compute 'odd'"):
         refit(odd, replace(OPTIONS, signals=("odd",)))
-    artifact, _ = refit(replace(odd, identity=None), replace(OPTIONS, signals=("odd",), methods=("logistic",)))
-    assert artifact.report["chosen"]["p0"]["signals"] == ["odd"]
+    artifact, _ = refit(replace(odd, identity=None), replace(OPTIONS, signals=("odd",)))
+    assert artifact.report["chosen"]["k0"]["signals"] == ["odd"]
 
 
 def test_ten_rows_and_one_class_are_refused(table: Outcomes) -> None:
@@ -152,7 +153,7 @@ def test_levels_must_be_probabilities() -> None:
 
 def test_the_reference_can_be_the_papers(table: Outcomes) -> None:
     """With always-k5 as the reference the certificate names it."""
-    artifact, _ = refit(table, replace(OPTIONS, reference="k5", methods=("logistic",)))
+    artifact, _ = refit(table, replace(OPTIONS, reference="k5"))
     certificate = artifact.policies["graded"].certificate
     assert certificate is not None
     assert certificate.reference == "always-k5"
@@ -184,7 +185,7 @@ def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, fitted: tupl
     assert not refused.current
     assert "certified" in refused.why
     assert refused.path.exists()
-    blind = replace(artifact, version="v3", policies={"graded": replace(graded, thresholds=ALWAYS_K[0])})
+    blind = replace(artifact, version="v3", policies={"graded": replace(graded, thresholds=FIXED[0])})
     refused = publish(blind, tmp_path, test=summary.test, epsilon=0.02)
     assert not refused.current
     assert "right" in refused.why
@@ -216,9 +217,9 @@ def test_an_unreadable_current_is_replaced(tmp_path: Path, fitted: tuple[Artifac
 
 
 def on_test(table: Outcomes, p: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:
-    book = Ledger(Test(table), p, units(table), gate_costs(table, "passage", Tariff()))
-    fits = {"graded": PolicyFit(ALWAYS_K[5], "passage")}
-    served = book.route(ALWAYS_K[5])
+    book = Ledger(Test(table), p, units(table), passage_costs(table))
+    fits = {"graded": PolicyFit(FIXED[2], "calls")}
+    served = book.route(FIXED[2])
     return evaluate_policy(book, fits, served=served, confidence=confidence, tau=0.0, tariff=Tariff())
 
 
@@ -233,7 +234,7 @@ def test_a_group_weighs_one_on_test() -> None:
     for figure in ("ece", "brier"):
         assert many["p0"][figure] == pytest.approx(once["p0"][figure])
     for figure in ("accuracy_full", "accuracy_at_80", "accuracy_at_90"):
-        assert many["selective"][figure]["value"] == pytest.approx(once["selective"][figure]["value"], abs=1e-3)
+        assert many["selective"][figure].value == pytest.approx(once["selective"][figure].value, abs=1e-3)
     assert once["p0"]["missing"] == 10
 
 
@@ -242,11 +243,11 @@ def test_withholding_the_least_sure_fifth_is_told() -> None:
     table, _ = World().draw(500, seed=6)
     table = replace(table, correct=table.correct | {5: np.arange(500) >= 100})
     found = on_test(table, np.full(500, np.nan), np.arange(500) / 500)
-    assert found["selective"]["accuracy_full"]["value"] == pytest.approx(0.8)
-    assert found["selective"]["accuracy_at_80"]["value"] == pytest.approx(1.0)
+    assert found["selective"]["accuracy_full"].value == pytest.approx(0.8)
+    assert found["selective"]["accuracy_at_80"].value == pytest.approx(1.0)
     for figure in ("accuracy_full", "accuracy_at_80"):
         interval = found["selective"][figure]
-        assert interval["low"] <= interval["value"] <= interval["high"]
+        assert interval.low <= interval.value <= interval.high
     assert found["p0"] == {"ece": None, "brier": None, "missing": 500}
 
 
@@ -258,4 +259,4 @@ def test_the_published_tables_refit(name: str) -> None:
     assert artifact.identity is None
     assert artifact.calibrators.conf5 is None
     assert artifact.fallback_action == 5
-    assert any(note.startswith("conf5") for note in summary.notes)
+    assert any(note.startswith("k=5") for note in summary.notes)

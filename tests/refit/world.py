@@ -6,16 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from app.decision.artifact import Early, Identity, Thresholds
-from app.refit.bounds import answers
+from app.decision.artifact import Identity, Thresholds
+from app.decision.cost import Objective, Tariff
+from app.refit.abstention import answers
 from app.refit.fit import predict_many
 from app.refit.holdout import confidences
-from app.refit.ledger import Ledger
-from app.refit.refit import Plan
+from app.refit.ledger import Ledger, Route, pick
+from app.refit.refit import Options, Trained
 from app.refit.split import Test, units
-from app.refit.table import Asked, Outcomes
+from app.refit.table import Outcomes
 
 IDENTITY = Identity("reader", "q8", "t", "p", 24, ("\n",), "top20", "embedder", "world", (0, 1, 5))
+# These worlds tell no tokens and no time: what is to be spent less of are passages.
+OPTIONS = Options("world", "2026-01-01T00:00:00Z", objective=Objective.MONEY, tariff=Tariff(passage=1.0))
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,6 @@ class World:
     reading_signals: bool = True
     # The share of questions whose closed-book answer came without log-probabilities: the weakest, mostly.
     missing: float = 0.0
-    # How well the question alone tells s: the noise beside it in a vector of three numbers; None: nothing is embedded.
-    question_noise: float | None = None
-    # How well the first token of an answer tells s; every answer has ten tokens, which take ten milliseconds each.
-    first_token_noise: float | None = None
 
     def draw(self, groups: int, seed: int) -> tuple[Outcomes, dict[int, NDArray[np.float64]]]:
         """A table of so many groups, and the true chance of each answer's being right."""
@@ -55,15 +54,6 @@ class World:
             hidden = rng.random(n) < np.clip(2.0 * self.missing * expit(-2.0 * s), 0.0, 1.0)
             signals[0]["seq_logprob"] = np.where(hidden, np.nan, s)
         none = {k: np.full(n, np.nan) for k in (0, 1, 5)}
-        tokens, ms, asked = none, none, None
-        if self.first_token_noise is not None:
-            signals[0]["seq_logprob@1"] = s + self.first_token_noise * rng.normal(size=n)
-        if self.first_token_noise is not None or self.question_noise is not None:
-            tokens = {k: np.full(n, 10.0) + np.arange(n) % 3 for k in (0, 1, 5)}
-            ms = {0: 20.0 + 10.0 * tokens[0], 1: np.full(n, 150.0), 5: np.full(n, 400.0)}
-        if self.question_noise is not None:
-            vectors = np.column_stack([s + self.question_noise * rng.normal(size=n), rng.normal(size=(n, 2))])
-            asked = Asked(IDENTITY.embedder, 3, (), vectors, embed_ms=2.0)
         table = Outcomes(
             identity=IDENTITY,
             ids=[str(i) for i in range(n)],
@@ -75,10 +65,9 @@ class World:
             answers={},
             correct=correct,
             signals=signals,
-            prompt_tokens=tokens,
-            completion_tokens=tokens,
-            ms=ms,
-            asked=asked,
+            prompt_tokens=none,
+            completion_tokens=none,
+            ms=none,
         )
         return table, chance
 
@@ -91,27 +80,25 @@ class Truth:
         self.accuracy = {k: float(p.mean()) for k, p in self.chance.items()}
         self.units = units(self.outcomes)
 
-    def difference(self, planned: Plan, thresholds: Thresholds) -> float:
+    def difference(self, trained: Trained, thresholds: Thresholds) -> float:
         """Accuracy of a policy minus that of the best fixed action."""
-        return float(self._chances(self._ledger(planned).route(thresholds)).mean()) - max(self.accuracy.values())
+        return float(self._chances(self._ledger(trained).route(thresholds)).mean()) - max(self.accuracy.values())
 
-    def passages(self, planned: Plan, thresholds: Thresholds) -> float:
+    def passages(self, trained: Trained, thresholds: Thresholds) -> float:
         """The share of five passages that a policy reads."""
-        return float(self._ledger(planned).route(thresholds).mean()) / 5.0
+        return float(self._ledger(trained).route(thresholds).mean()) / 5.0
 
-    def probed(self, planned: Plan, thresholds: Thresholds) -> float:
-        """The share of questions whose probe runs to its end."""
-        return float((self._ledger(planned).settled(thresholds.early or Early()) < 0).mean())
-
-    def selective(self, planned: Plan, thresholds: Thresholds | None, fallback: int, tau: float) -> tuple[float, float]:
+    def selective(
+        self, trained: Trained, thresholds: Thresholds | None, fallback: int, tau: float
+    ) -> tuple[float, float]:
         """The error among answered, and the share that is answered."""
-        route = self._ledger(planned).serve(thresholds, fallback)
-        answered = answers(confidences(planned.calibrators, self.outcomes, route), tau)
+        route = self._ledger(trained).serve(thresholds, fallback)
+        answered = answers(confidences(trained.calibrators, self.outcomes, route), tau)
         return float((1.0 - self._chances(route))[answered].mean()) if answered.any() else 0.0, float(answered.mean())
 
-    def _ledger(self, planned: Plan) -> Ledger[Test]:
-        p = predict_many(planned.calibrators.p0, self.outcomes.signals[0], len(self.outcomes))
-        return Ledger(Test(self.outcomes), p, self.units, {}, planned.foretellers.apply(self.outcomes))
+    def _ledger(self, trained: Trained) -> Ledger[Test]:
+        p = predict_many(trained.calibrators.p0, self.outcomes.signals[0], len(self.outcomes))
+        return Ledger(Test(self.outcomes), p, self.units, {})
 
-    def _chances(self, route: NDArray[np.int8]) -> NDArray[np.float64]:
-        return np.where(route == 0, self.chance[0], np.where(route == 1, self.chance[1], self.chance[5]))
+    def _chances(self, route: Route) -> NDArray[np.float64]:
+        return pick(self.chance, route)

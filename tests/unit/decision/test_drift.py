@@ -1,6 +1,5 @@
 """The sequential test of shown confidences: hardly ever wrong, soon right, and deaf to a single liar."""
 
-import json
 import math
 import random
 from collections.abc import Iterator
@@ -11,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from app.decision.drift import DriftTest, Gambler
+from app.decision.betting import Gambler
+from app.decision.drift import DriftTest
 
 TOLERANCE = DELTA = 0.05
 Feedback = tuple[float, bool]
@@ -143,23 +143,6 @@ def test_without_keys_the_rule_does_not_apply() -> None:
 feedbacks = st.lists(
     st.tuples(st.floats(0.0, 1.0), st.booleans(), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=60
 )
-
-
-@given(feedbacks, st.data())
-@settings(deadline=None)
-def test_a_round_trip_through_json_changes_nothing(
-    feedback: list[tuple[float, bool, str | None]], data: st.DataObject
-) -> None:
-    """Fed in any batches, saved and restored between them, the test is to the last bit what it is fed at once."""
-    whole = DriftTest(tolerance=TOLERANCE, delta=DELTA)
-    parts = DriftTest(tolerance=TOLERANCE, delta=DELTA)
-    for p, correct, key in feedback:
-        whole.update(p, correct=correct, key=key)
-        parts.update(p, correct=correct, key=key)
-        if data.draw(st.booleans()):
-            parts = DriftTest.restored(json.loads(json.dumps(parts.state())))
-    assert parts.state() == whole.state()
-    assert (parts.alarm, parts.evidence, parts.seen) == (whole.alarm, whole.evidence, len(feedback))
 
 
 @given(feedbacks)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.refit.baselines import baselines, kind_of, query_text
+from app.refit.eval_study import baselines, kind_of, query_text
 from app.refit.fit import folds
 from tests.refit.world import World
 

@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
-from app.refit.bounds import Betting, answers, binomial_p, binomial_upper, selective_p, selective_upper
+from app.decision import betting
+from app.refit.abstention import Given, answers, binomial_p, binomial_upper
 from app.refit.split import Units
 
-PAIRED = Betting(-1.0, 1.0)
+
+def p_value(values: np.ndarray, mean: float, delta: float) -> float:
+    return betting.p_value(values.tolist(), mean, low=-1.0, high=1.0, delta=delta)
 
 
 def singles(n: int) -> Units:
@@ -22,7 +25,7 @@ def test_a_true_hypothesis_is_rejected_at_most_delta_of_the_time(gain: float, lo
     """At the edge of the hypothesis, 1,500 draws of any discordance stay within the 99.9 % quantile of delta."""
     rng = np.random.default_rng(7)
     draws = rng.choice([-1.0, 0.0, 1.0], size=(1500, 250), p=[loss, 1.0 - gain - loss, gain])
-    rejected = sum(PAIRED.p_value(d, -0.02, 0.1) <= 0.1 for d in draws)
+    rejected = sum(p_value(d, -0.02, 0.1) <= 0.1 for d in draws)
     assert rejected <= binom.ppf(0.999, 1500, 0.1)
 
 
@@ -35,28 +38,28 @@ def test_the_capital_is_the_product_of_its_bets() -> None:
     second = min(math.sqrt(2 * math.log(10) / (2 * spread)), 0.75 / mean)
     capital = [1.0 + first * (y[0] - mean)]
     capital.append(capital[0] * (1.0 + second * (y[1] - mean)))
-    assert PAIRED.p_value(d, -0.02, delta) == pytest.approx(1.0 / max(capital))
+    assert p_value(d, -0.02, delta) == pytest.approx(1.0 / max(capital))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=80), st.floats(0.01, 0.5))
 def test_the_bound_is_the_test_inverted(values: list[float], delta: float) -> None:
     """Means below the bound are rejected, means above it are not, and the p-value grows with the mean."""
     d = np.array(values)
-    lower = PAIRED.lower(d, delta)
+    lower = betting.lower_bound(values, low=-1.0, high=1.0, delta=delta)
     assert -1.0 <= lower <= 1.0
     if lower > -0.99:
-        assert PAIRED.p_value(d, lower - 1e-9, delta) <= delta * (1 + 1e-6)
+        assert p_value(d, lower - 1e-9, delta) <= delta * (1 + 1e-6)
     if lower < 0.99:
-        assert PAIRED.p_value(d, min(1.0, lower + 1e-5), delta) > delta
-    tested = [PAIRED.p_value(d, mean, delta) for mean in np.linspace(-0.99, 0.99, 9)]
+        assert p_value(d, min(1.0, lower + 1e-5), delta) > delta
+    tested = [p_value(d, mean, delta) for mean in np.linspace(-0.99, 0.99, 9)]
     assert all(a <= b + 1e-12 for a, b in itertools.pairwise(tested))
     assert all(0.0 < p <= 1.0 for p in tested)
 
 
 def test_identical_policies_certify_with_few_labels() -> None:
     """Without a single difference, 160 groups show that at most 0.02 is lost; 100 do not."""
-    assert PAIRED.p_value(np.zeros(160), -0.02, 0.1) <= 0.1
-    assert PAIRED.p_value(np.zeros(100), -0.02, 0.1) > 0.1
+    assert p_value(np.zeros(160), -0.02, 0.1) <= 0.1
+    assert p_value(np.zeros(100), -0.02, 0.1) > 0.1
 
 
 @pytest.mark.parametrize(("wrong", "answered"), [(0, 10), (3, 50), (50, 50), (20, 400)])
@@ -82,9 +85,9 @@ def test_selective_tests_agree_on_rows_and_on_groups() -> None:
     """Grouped rows are tested by betting on group means, and the bound brackets the error that was drawn."""
     rng = np.random.default_rng(0)
     right = (rng.random(900) > 0.1).astype(float)
-    answered = rng.random(900) < 0.7
+    policy = Given(right, np.where(rng.random(900) < 0.7, 0.9, 0.1))
     grouped = Units(np.arange(900) // 3, np.full(300, 3.0))
     for units in (singles(900), grouped):
-        assert selective_p(right, answered, units, 0.2, 0.1) < 0.01
-        assert selective_p(right, answered, units, 0.08, 0.1) > 0.1
-        assert 0.1 < selective_upper(right, answered, units, 0.1) < 0.16
+        assert policy.p_value(0.5, units, 0.2, 0.1) < 0.01
+        assert policy.p_value(0.5, units, 0.08, 0.1) > 0.1
+        assert 0.1 < policy.upper(0.5, units, 0.1) < 0.16

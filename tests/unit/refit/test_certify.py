@@ -3,23 +3,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.decision.artifact import ALWAYS_K, Thresholds
-from app.decision.cost import Tariff
-from app.refit.abstain import Given
-from app.refit.certify import certify_abstention, certify_policy, labels_needed, reference_name, walk
-from app.refit.ledger import Ledger, gate_costs
+from app.decision.artifact import FIXED, Thresholds
+from app.decision.cost import Objective
+from app.refit.abstention import Given, certify_abstention
+from app.refit.certify import certify_policy, labels_needed, reference_name, walk
+from app.refit.ledger import Ledger, passage_costs
 from app.refit.paths import Step
 from app.refit.split import Validation, units
 from tests.refit.world import World
 
 N = 1000
+CALLS = Objective.CALLS
 # Of a thousand questions those with p >= 0.5 are right closed-book, and all are right with five passages.
 P = np.arange(N) / N
 
 
 def ledger(k0: np.ndarray, k1: np.ndarray, k5: np.ndarray) -> Ledger[Validation]:
     table = replace(World().draw(N, seed=0)[0], correct={0: k0, 1: k1, 5: k5})
-    return Ledger(Validation(table), P, units(table, salt="order"), gate_costs(table, "passage", Tariff()))
+    return Ledger(Validation(table), P, units(table, salt="order"), passage_costs(table))
 
 
 def steps(*taus: float) -> list[Step]:
@@ -45,13 +46,13 @@ def test_the_walk_ends_before_the_first_step_that_loses() -> None:
 def test_every_reference_must_be_met() -> None:
     """A policy that matches always-k5 is refused where always-k1 is far better, and certified without it."""
     book = ledger(NONE, ALL, P >= 0.5)
-    fit, _ = certify_policy(book, steps(2.0), references=(0, 1, 5), epsilon=0.02, delta=0.1, objective="call")
+    fit = certify_policy(book, steps(2.0), references=(0, 1, 5), epsilon=0.02, delta=0.1, objective=CALLS)
     assert fit.certificate is None
     assert fit.why_not is not None
     assert "always-k1" in fit.why_not
     assert "no number of labels" in fit.why_not
     assert fit.labels_needed is None
-    fit, _ = certify_policy(book, steps(2.0), references=(5,), epsilon=0.02, delta=0.1, objective="call")
+    fit = certify_policy(book, steps(2.0), references=(5,), epsilon=0.02, delta=0.1, objective=CALLS)
     assert fit.certificate is not None
     assert fit.certificate.bound == 0.0
     assert fit.certificate.reference == "always-k5"
@@ -61,8 +62,9 @@ def test_too_few_labels_are_counted() -> None:
     """A difference of zero with much disagreement says how many groups would do, and names the rest in words."""
     rng = np.random.default_rng(0)
     book = ledger(rng.random(N) < 0.5, NONE, rng.random(N) < 0.5)
-    fit, walked = certify_policy(book, steps(0.0), references=(5,), epsilon=0.03, delta=0.1, objective="call")
-    assert fit.thresholds == ALWAYS_K[0]
+    fit = certify_policy(book, steps(0.0), references=(5,), epsilon=0.03, delta=0.1, objective=CALLS)
+    walked = walk(book, steps(0.0), references=(5,), epsilon=0.03, delta=0.1)
+    assert fit.thresholds == FIXED[0]
     if fit.certificate is None and walked.failed_mean > -0.03:
         assert fit.labels_needed is not None
         assert str(fit.labels_needed) in (fit.why_not or "")
@@ -73,7 +75,8 @@ def test_a_fixed_action_says_what_more_labels_might_do() -> None:
     rng = np.random.default_rng(1)
     noisy = np.where(rng.random(N) < 0.3, rng.random(N) < 0.5, ALL)
     book = ledger(noisy, NONE, np.where(rng.random(N) < 0.3, rng.random(N) < 0.5, ALL))
-    fit, walked = certify_policy(book, steps(2.0, 0.0), references=(5,), epsilon=0.02, delta=0.001, objective="call")
+    fit = certify_policy(book, steps(2.0, 0.0), references=(5,), epsilon=0.02, delta=0.001, objective=CALLS)
+    walked = walk(book, steps(2.0, 0.0), references=(5,), epsilon=0.02, delta=0.001)
     assert walked.certified == 0
     assert fit.certificate is not None
     assert (fit.labels_needed is None) == (walked.failed_mean <= -0.02)

@@ -6,52 +6,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import ALWAYS_K, Thresholds
-from app.decision.cost import Tariff
+from app.decision.artifact import FIXED
+from app.decision.cost import Objective, Tariff
 from app.decision.policy import foregone, route
 from app.errors import DataError
-from app.refit.abstain import Given
-from app.refit.choose import candidates, choose_calibrator, lay_abstention
-from app.refit.ledger import Ledger, gate_costs, is_fixed, read_costs
+from app.refit.abstention import Given, lay_abstention
+from app.refit.choose import candidates, choose_calibrator
+from app.refit.ledger import Ledger, gate_costs, passage_costs, read_costs
 from app.refit.paths import best_fixed, foreseen, frontier, grid, lay_path
 from app.refit.split import Train, units
 from app.refit.table import Outcomes
 from tests.refit.world import World
 
 
-def ledger(table: Outcomes, p: np.ndarray, objective: str = "passage") -> Ledger[Train]:
-    return Ledger(Train(table), p, units(table), gate_costs(table, objective, Tariff()))  # type: ignore[arg-type]
+def ledger(table: Outcomes, p: np.ndarray) -> Ledger[Train]:
+    return Ledger(Train(table), p, units(table), passage_costs(table))
 
 
-@given(st.integers(0, 10_000), st.sampled_from(["call", "full", "passage"]), st.booleans())
-def test_the_grid_is_what_routing_each_question_gives(seed: int, objective: str, graded: bool) -> None:
+@given(st.integers(0, 10_000), st.booleans(), st.booleans())
+def test_the_grid_is_what_routing_each_question_gives(seed: int, probe_costs: bool, graded: bool) -> None:
     """Cumulative sums agree with deciding every question by itself, with ties, gaps and phrasings."""
     rng = np.random.default_rng(seed)
     table, _ = World(phrasings=2).draw(15, seed)
     p = rng.random(30).round(1)
     p[rng.random(30) < 0.1] = np.nan
-    book = ledger(table, p, objective)
-    (first, second), taus, accuracy, cost = grid(book, graded=graded)
-    distinct = len(set(p[np.isfinite(p)].tolist())) + 1
-    assert len(taus) == distinct
-    assert len(first) == (distinct * (distinct + 1) // 2 if graded else distinct)
-    for i in {*rng.integers(0, len(first), 10).tolist(), 0, distinct - 1, len(first) - 1}:
-        thresholds = Thresholds(float(taus[first[i]]), float(taus[second[i]]))
+    book = ledger(table, p)
+    if probe_costs:
+        book = replace(book, costs={k: cost + 0.1 for k, cost in book.costs.items()})
+    pairs = grid(book, graded=graded)
+    distinct, found = len(set(p[np.isfinite(p)].tolist())) + 1, len(pairs.first)
+    assert len(pairs.taus) == distinct
+    assert found == (distinct * (distinct + 1) // 2 if graded else distinct)
+    for i in {*rng.integers(0, found, 10).tolist(), 0, distinct - 1, found - 1}:
+        thresholds = pairs.thresholds(i)
         chosen = book.route(thresholds)
         always = foregone(thresholds)
         served = [(always or 5) if np.isnan(value) else route(float(value), thresholds)[0] for value in p]
         assert chosen.tolist() == served
-        assert accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
-        assert cost[i] == pytest.approx(book.mean(book.spent(thresholds)))
+        assert pairs.accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
+        assert pairs.cost[i] == pytest.approx(book.mean(book.spent(thresholds)))
 
 
 def test_the_frontier_is_exact_on_a_small_table() -> None:
     """At each cost the frontier holds the best accuracy of any pair that costs as little."""
     table, _ = World().draw(40, seed=3)
     book = ledger(table, np.random.default_rng(0).random(40))
-    _, _, accuracy, cost = grid(book, graded=True)
+    pairs = grid(book, graded=True)
     for step in frontier(book, graded=True, most=1.0, steps=200):
-        assert step.accuracy == pytest.approx(accuracy[cost <= step.cost + 1e-9].max())
+        assert step.accuracy == pytest.approx(pairs.accuracy[pairs.cost <= step.cost + 1e-9].max())
 
 
 def test_a_path_starts_at_the_best_fixed_action_and_gets_cheaper() -> None:
@@ -61,7 +63,7 @@ def test_a_path_starts_at_the_best_fixed_action_and_gets_cheaper() -> None:
     book = ledger(table, 1 / (1 + np.exp(-s)))
     for graded in (True, False):
         path = lay_path(book, graded=graded, references=(0, 1, 5), epsilon=0.02)
-        assert path[0].thresholds == ALWAYS_K[5]
+        assert path[0].thresholds == FIXED[2]
         costs = [step.cost for step in path]
         assert all(a > b for a, b in itertools.pairwise(costs))
         assert len(path) <= 41
@@ -76,7 +78,7 @@ def test_a_path_starts_at_a_mixture_where_the_fixed_action_has_no_chance() -> No
     p = rng.permutation(600) / 600
     correct = {0: p >= 0.5, 1: rng.random(600) < 0.4, 5: p < 0.5}
     path = lay_path(ledger(replace(table, correct=correct), p), graded=True, references=(0, 1, 5), epsilon=0.02)
-    assert is_fixed(path[0].thresholds) is None
+    assert path[0].thresholds not in FIXED
     assert path[0].accuracy > 0.95
 
 
@@ -85,10 +87,8 @@ def test_where_nothing_beats_the_cheapest_action_the_path_is_that_action() -> No
     table, _ = World().draw(300, seed=1)
     correct = {0: np.ones(300, dtype=bool), 1: np.zeros(300, dtype=bool), 5: np.zeros(300, dtype=bool)}
     book = ledger(replace(table, correct=correct), np.random.default_rng(0).random(300))
-    assert best_fixed(book) == 0
-    assert [step.thresholds for step in lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)] == [
-        ALWAYS_K[0]
-    ]
+    assert best_fixed(book, (0, 1, 5)) == 0
+    assert [step.thresholds for step in lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)] == [FIXED[0]]
 
 
 def test_of_equal_actions_the_one_that_reads_least_is_best() -> None:
@@ -96,7 +96,7 @@ def test_of_equal_actions_the_one_that_reads_least_is_best() -> None:
     table, _ = World().draw(50, seed=1)
     same = {k: np.ones(50, dtype=bool) for k in (0, 1, 5)}
     book = ledger(replace(table, correct=same), np.zeros(50))
-    assert best_fixed(book) == 0
+    assert best_fixed(book, (0, 1, 5)) == 0
     assert best_fixed(book, (1, 5)) == 1
 
 
@@ -105,8 +105,7 @@ def test_the_signal_that_knows_is_chosen_over_noise() -> None:
     table, _ = World().draw(1500, seed=4)
     s = table.signals[0]["seq_logprob"]
     signals = {"good": s, "reversed": -s, "noise": np.random.default_rng(0).normal(size=1500)}
-    methods = ("logistic", "temperature", "isotonic")
-    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), methods)
+    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals))
     assert chosen.names == ("good",)
     assert chosen.method == "logistic"
     assert chosen.compared == 9
@@ -119,25 +118,23 @@ def test_a_signal_that_is_often_missing_loses_to_one_that_is_there() -> None:
     s = table.signals[0]["seq_logprob"]
     holed = np.where(np.random.default_rng(0).random(1500) < 0.5, np.nan, s)
     signals = {"holed": holed, "whole": s + 0.3 * np.random.default_rng(1).normal(size=1500)}
-    assert choose_calibrator(signals, table.correct[0], units(table), ("holed", "whole"), ("logistic",)).names == (
-        "whole",
-    )
+    assert choose_calibrator(signals, table.correct[0], units(table), ("holed", "whole")).names == ("whole",)
 
 
 def test_candidates_are_methods_times_signals_and_fusions() -> None:
-    """Fusions exist for the whole answer and for every prefix of which two signals were collected."""
-    names = ("seq_logprob", "margin", "margin@4", "neg_entropy@4", "energy")
-    found = candidates(names, ("logistic", "fused"))
-    assert len(found) == 5 + 2
+    """Fusions exist for the whole answer and for its first token, where two signals of it were collected."""
+    names = ("seq_logprob", "margin", "margin@1", "neg_entropy@1", "energy")
+    found = candidates(names)
+    assert len(found) == 5 * 3 + 2 * 2
     assert ("fused", ("seq_logprob", "margin")) in found
-    assert ("fused", ("neg_entropy@4", "margin@4")) in found
+    assert ("curved", ("neg_entropy@1", "margin@1")) in found
 
 
 def test_without_signals_there_is_nothing_to_choose() -> None:
     """No signal at all is refused with its remedy."""
     table, _ = World().draw(60, seed=4)
     with pytest.raises(DataError, match="log-probabilities"):
-        choose_calibrator({}, table.correct[0], units(table), ("margin",), ("logistic",))
+        choose_calibrator({}, table.correct[0], units(table), ("margin",))
 
 
 def test_a_path_of_abstention_ends_at_answering_all() -> None:
@@ -176,20 +173,22 @@ def test_what_train_foresees_ends_where_it_sees_a_step_fall_short() -> None:
     assert path[ahead].accuracy < best - 0.02
 
 
-def test_costs_by_axis() -> None:
-    """The gate pays its probe on axes that count it, fixed actions pay no probe, and missing columns are named."""
+def test_costs_by_objective() -> None:
+    """The gate pays its probe where that counts, fixed actions pay no probe, and missing columns are named."""
     table, _ = World().draw(4, seed=1)
     with pytest.raises(DataError, match=r"latency needs k0\.ms"):
-        gate_costs(table, "latency", Tariff())
+        gate_costs(table, Objective.LATENCY, Tariff())
     with pytest.raises(DataError, match="needs prices"):
-        gate_costs(table, "money", Tariff())
+        gate_costs(table, Objective.MONEY, Tariff())
     ms = {k: np.array([10.0, 20.0, np.nan, 30.0]) + k for k in (0, 1, 5)}
     tokens = {k: np.full(4, 10.0 * (k + 1)) for k in (0, 1, 5)}
     full = replace(table, ms=ms, prompt_tokens=tokens, completion_tokens={k: np.full(4, 2.0) for k in (0, 1, 5)})
-    assert gate_costs(full, "latency", Tariff())[5].tolist() == [25.0, 45.0, 45.0, 65.0]
-    assert read_costs(full, "latency", Tariff())[5].tolist() == [15.0, 25.0, 25.0, 35.0]
-    assert gate_costs(full, "tokens", Tariff())[1].tolist() == [34.0] * 4
-    money = gate_costs(full, "money", Tariff(prompt_token=1.0, completion_token=10.0, call=100.0, passage=1000.0))
+    assert gate_costs(full, Objective.LATENCY, Tariff())[5].tolist() == [25.0, 45.0, 45.0, 65.0]
+    assert read_costs(full, Objective.LATENCY, Tariff())[5].tolist() == [15.0, 25.0, 25.0, 35.0]
+    assert gate_costs(full, Objective.TOKENS, Tariff())[1].tolist() == [34.0] * 4
+    tariff = Tariff(prompt_token=1.0, completion_token=10.0, call=100.0, passage=1000.0)
+    money = gate_costs(full, Objective.MONEY, tariff)
     assert money[0].tolist() == [30.0] * 4
     assert money[5].tolist() == [30.0 + 60.0 + 20.0 + 100.0 + 5000.0] * 4
-    assert read_costs(full, "call", Tariff())[1].tolist() == [1.0] * 4
+    assert read_costs(table, Objective.CALLS, Tariff())[1].tolist() == [1.0] * 4
+    assert {k: cost[0] for k, cost in passage_costs(table).items()} == {0: 0.0, 1: 0.2, 5: 1.0}

@@ -13,8 +13,7 @@ import pytest
 from app.errors import DataError
 from app.refit.eval_study import relabelled
 from app.refit.evaluate import KEYS, evaluate
-from app.refit.options import Options
-from app.refit.refit import refit
+from app.refit.refit import Options, refit
 from app.refit.report import report
 from app.refit.table import Outcomes, load
 from tests.refit.world import World
@@ -34,7 +33,6 @@ def rich_table(groups: int = 400, seed: int = 5) -> Outcomes:
         table,
         questions=[f"what is <thing> {i % 7} & {i}" for i in range(n)],
         tags=[{"popularity": str(popular[i]), "<b>topic": "x" if i % 3 else "y", "views": i} for i in range(n)],
-        ks=(0, 1, 5, 10),
         correct=table.correct | {10: table.correct[5] & (rng.random(n) < 0.9)},
         answers={k: ["a"] * n for k in (0, 1, 5, 10)},
         gold=[["a"]] * n,
@@ -94,7 +92,7 @@ def test_parts_tell_what_the_world_is(found: dict[str, Any]) -> None:
     skips = {row["bucket"]: row["skip"]["value"] for row in found["popularity"]}
     assert skips["head"] > skips["torso"] > skips["tail"]
     assert len(found["tags"]["views"]) == 4
-    assert found["selective"]["made_of"]["k5"].startswith("conf5")
+    assert found["selective"]["made_of"]["k5"] == "the signal of the answer read"
     assert found["selective"]["proper"]["accuracy_at_80"]["value"] > found["selective"]["full_coverage"]["value"]
 
 
@@ -115,7 +113,7 @@ def test_a_small_bare_table_is_evaluated_without_splits() -> None:
     assert "k0.ms" in found["cost"]["why_not"]["ms"]
     assert found["popularity"] is None
     assert found["drafts"] is None
-    assert found["selective"]["made_of"]["k5"].startswith("p5")
+    assert found["selective"]["made_of"]["k5"].startswith("the closed-book signal")
     assert "query_text" in found["left_out"]
     assert "too few" in report(table, evaluation=found)
 
@@ -132,7 +130,7 @@ def test_nothing_to_evaluate_is_refused() -> None:
 def test_answers_can_be_judged_again(table: Outcomes) -> None:
     """A rule relabels every answer at every k."""
     again = relabelled(table, "tokens")
-    assert all(again.correct[k].all() for k in table.ks)
+    assert all(again.correct[k].all() for k in table.correct)
 
 
 class Page(HTMLParser):
@@ -217,5 +215,5 @@ def test_real_tables_are_evaluated(name: str) -> None:
         assert found["signals"][signal]["ece"] < 0.05
         assert found["signals"][signal]["ece_raw"] > 0.4
         assert found["signals"][signal]["auroc"] > 0.6
-    assert found["selective"]["made_of"]["k5"].startswith("p5")
+    assert found["selective"]["made_of"]["k5"].startswith("the closed-book signal")
     assert found["harm"]["k5"]["matrix"]["y0=1,y5=0"]["n"] == {"nq": 46, "squad": 27}[name]

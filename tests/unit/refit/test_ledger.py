@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.artifact import (
-    ALWAYS_K,
+    FIXED,
     UNREACHABLE,
     Abstention,
     Artifact,
@@ -41,7 +41,7 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
         created="2026-01-01",
         identity=IDENTITY,
         calibrators=Calibrators(p0),
-        policies={"graded": PolicyFit(thresholds, "passage")},
+        policies={"graded": PolicyFit(thresholds, "calls")},
         abstention=Abstention(0.0, 0.2),
         fallback_action=5,
         window=Window(60, 60, "world"),
@@ -57,7 +57,7 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
 @pytest.mark.parametrize(("k", "expected"), [(0, None), (1, 1), (5, 5)])
 def test_only_a_policy_that_always_reads_is_foregone(k: int, expected: int | None) -> None:
     """Always-k0 still needs its probe: the probe is its answer."""
-    assert foregone(ALWAYS_K[k]) == expected
+    assert foregone(FIXED[(0, 1, 5).index(k)]) == expected
 
 
 def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None:
@@ -68,12 +68,12 @@ def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None
     p = np.linspace(0.0, 1.0, 400)
     whole = Ledger(Validation(table), p, units(table), {})
     gaps = replace(whole, p=np.where(np.arange(400) % 4 == 0, np.nan, p))
-    path = [Step(ALWAYS_K[0], 1.0, 0.0)]
-    assert whole.is_reference(ALWAYS_K[0], 0)
+    path = [Step(FIXED[0], 1.0, 0.0)]
+    assert whole.is_reference(FIXED[0], 0)
     assert walk(whole, path, references=(0,), epsilon=0.02, delta=0.1).certified == 0
-    assert lower_bound(whole, ALWAYS_K[0], references=(0,), delta=0.1) == 0.0
-    assert not gaps.is_reference(ALWAYS_K[0], 0)
+    assert lower_bound(whole, FIXED[0], references=(0,), delta=0.1) == 0.0
+    assert not gaps.is_reference(FIXED[0], 0)
     walked = walk(gaps, path, references=(0,), epsilon=0.02, delta=0.1)
     assert walked.certified is None
     assert walked.failed_mean == pytest.approx(-0.25)
-    assert all(gaps.is_reference(ALWAYS_K[k], k) for k in (1, 5))
+    assert all(gaps.is_reference(FIXED[position], k) for position, k in ((1, 1), (2, 5)))

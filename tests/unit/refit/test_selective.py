@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from app.refit.metrics import Draws
-from app.refit.selective import compare, risk_of
+from app.refit.metrics import Draws, compare_confidences, risk_of
 from app.refit.split import Units
 
 EVEN = np.full(4, 0.25)
@@ -41,11 +40,11 @@ def test_better_confidence_has_the_smaller_area() -> None:
     right = (rng.random(800) < p).astype(np.float64)
     codes = np.arange(800)
     draws = Draws(Units(codes, np.ones(800)), 100)
-    found, curves = compare(right, {"proper": p, "naive": p + rng.normal(size=800)}, draws)
+    found, curves = compare_confidences(right, {"proper": p, "naive": p + rng.normal(size=800)}, draws)
     order = [found[name]["aurc"] for name in ("oracle", "proper", "naive")]
-    assert order[0]["value"] < order[1]["low"] < order[1]["value"] < order[2]["value"] < found["random"]["aurc"] + 0.02
-    assert found["naive_minus_proper_aurc"]["low"] > 0.0
-    assert found["proper"]["accuracy_at_80"]["value"] > found["full_coverage"]["value"]
-    assert found["random"]["accuracy_at_80"] == pytest.approx(found["full_coverage"]["value"])
+    assert order[0].value < order[1].low < order[1].value < order[2].value < found["random"]["aurc"] + 0.02
+    assert found["naive_minus_proper_aurc"].low > 0.0
+    assert found["proper"]["accuracy_at_80"].value > found["full_coverage"].value
+    assert found["random"]["accuracy_at_80"] == pytest.approx(found["full_coverage"].value)
     assert set(curves) == {"proper", "naive", "oracle"}
     assert curves["proper"][-1] == pytest.approx([1.0, 1.0 - right.mean()])

@@ -7,19 +7,8 @@ from app.refit.fit import fit
 from app.refit.single import SingleActions, effective_size
 
 
-def row(
-    rows: SingleActions,
-    group: str,
-    k: int,
-    chance: float,
-    *,
-    right: bool = True,
-    s: float = 0.0,
-    might_abstain: bool = False,
-) -> None:
-    """Add one row; what was read has its own signal."""
-    read = {"s": s + 10.0} if k else {}
-    rows.add(group, k, chance, right=right, signals={"s": s}, read_signals=read, might_abstain=might_abstain)
+def row(rows: SingleActions, group: str, k: int, chance: float, *, right: bool = True, s: float = 0.0) -> None:
+    rows.add(group, k, chance, right=right, signals={"s": s})
 
 
 def test_weights_and_their_worth_by_hand() -> None:
@@ -29,14 +18,13 @@ def test_weights_and_their_worth_by_hand() -> None:
         row(rows, f"q{number}", 1, chance, right=number % 2 == 0, s=float(number))
     weighted, worth, fallen = rows.finish(without=())
     assert fallen == 0
-    assert weighted.keys() == worth.keys() == {"p1", "conf1"}
-    assert (worth["p1"].rows, worth["p1"].clipped) == (4, 0.25)
-    assert worth["p1"].effective == pytest.approx(144 / 46)
-    np.testing.assert_allclose(weighted["p1"].weights / weighted["p1"].weights[0], [1, 2, 4, 5])
-    assert weighted["p1"].weights.sum() == pytest.approx(144 / 46)
-    assert weighted["p1"].signals["s"].tolist() == [0, 1, 2, 3]
-    assert weighted["conf1"].signals["s"].tolist() == [10, 11, 12, 13]
-    assert weighted["p1"].labels.tolist() == [True, False, True, False]
+    assert weighted.keys() == worth.keys() == {1}
+    assert (worth[1].rows, worth[1].clipped) == (4, 0.25)
+    assert worth[1].effective == pytest.approx(144 / 46)
+    np.testing.assert_allclose(weighted[1].weights / weighted[1].weights[0], [1, 2, 4, 5])
+    assert weighted[1].weights.sum() == pytest.approx(144 / 46)
+    assert weighted[1].signals["s"].tolist() == [0, 1, 2, 3]
+    assert weighted[1].labels.tolist() == [True, False, True, False]
 
 
 def test_the_effective_size_of_equal_weights_is_their_number() -> None:
@@ -53,27 +41,17 @@ def test_a_question_weighs_one_however_often_it_was_asked() -> None:
     for k in (0, 0, 1, 5):
         row(rows, "often", k, 0.5)
     weighted, _, _ = rows.finish(without=())
-    np.testing.assert_allclose(weighted["p0"].weights / weighted["p0"].weights[0], [1, 0.25, 0.25])
+    np.testing.assert_allclose(weighted[0].weights / weighted[0].weights[0], [1, 0.25, 0.25])
 
 
-def test_each_calibrator_learns_from_the_rows_that_can_teach_it() -> None:
-    """p0 from closed-book answers, p_k from the questions that read k, conf_k from what the reading showed."""
+def test_each_calibrator_learns_from_the_answers_that_it_judges() -> None:
+    """Rows are handed out by the number of passages that was read."""
     rows = SingleActions()
     for number, k in enumerate((0, 1, 5, 5)):
         row(rows, f"q{number}", k, 0.5, s=float(number))
     weighted, worth, _ = rows.finish(without=())
-    assert {name: one.rows for name, one in worth.items()} == {"p0": 1, "p1": 1, "p5": 2, "conf1": 1, "conf5": 2}
-    assert weighted["p5"].signals["s"].tolist() == [2, 3]
-    assert weighted["conf5"].signals["s"].tolist() == [12, 13]
-
-
-def test_rows_that_might_have_been_withheld_do_not_flatter() -> None:
-    """Only answers that convinced were judged there: p1 and p5 do without, p0 and the confidences need not."""
-    rows = SingleActions()
-    for k in (0, 1, 5):
-        row(rows, f"q{k}", k, 0.5, might_abstain=True)
-    weighted, _, _ = rows.finish(without=())
-    assert weighted.keys() == {"p0", "conf1", "conf5"}
+    assert {k: one.rows for k, one in worth.items()} == {0: 1, 1: 1, 5: 2}
+    assert weighted[5].signals["s"].tolist() == [2, 3]
 
 
 def test_groups_that_are_known_whole_fall_away() -> None:
@@ -82,17 +60,9 @@ def test_groups_that_are_known_whole_fall_away() -> None:
     row(rows, "a", 0, 0.5)
     row(rows, "b", 0, 0.5)
     weighted, worth, fallen = rows.finish(without={"a", "z"})
-    assert (worth["p0"].rows, fallen) == (1, 1)
-    assert len(weighted["p0"].labels) == 1
+    assert (worth[0].rows, fallen) == (1, 1)
+    assert len(weighted[0].labels) == 1
     assert SingleActions().finish(without=()) == ({}, {}, 0)
-
-
-def test_a_signal_that_is_no_number_is_named() -> None:
-    """The name comes back, for a message."""
-    rows = SingleActions()
-    spoilt = {"s": "high"}
-    named = rows.add("q", 0, 0.5, right=True, signals=spoilt, read_signals={}, might_abstain=False)  # type: ignore[arg-type]
-    assert named == "s"
 
 
 def test_clipping_bounds_the_variance() -> None:
@@ -112,7 +82,7 @@ def test_clipping_bounds_the_variance() -> None:
             rows = SingleActions(clip)
             for i in seen:
                 row(rows, str(i), 1, float(chance[i]), right=bool(right[i]))
-            extra = rows.finish(without=())[0]["p1"]
+            extra = rows.finish(without=())[0][1]
             fitted = fit("logistic", ("s",), extra.signals, extra.labels, extra.weights)
             estimates.append(fitted.predict({"s": 0.0}) or 0.0)
     spread = {clip: float(np.std(estimates)) for clip, estimates in found.items()}

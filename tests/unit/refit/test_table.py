@@ -81,13 +81,14 @@ def test_signals_may_come_and_go(tmp_path: Path) -> None:
     np.testing.assert_array_equal(signals["c"], [nan, nan, nan, nan, 6.5, 9])
 
 
-def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often columns are packed, the rows stay in order."""
-    monkeypatch.setattr("app.refit.table._BLOCK", 2)
+def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every so many rows, and at the end, when all of the file has been read."""
+    monkeypatch.setattr("app.refit.table._PROGRESS_EVERY", 2)
     seen: list[tuple[int, int]] = []
     file = write(tmp_path / "t.jsonl", *(row(i, k0=cell(signals={"a": i})) for i in range(7)))
     table = load(file, on_progress=lambda done, total: seen.append((done, total)))
     assert table.signals[0]["a"].tolist() == list(range(7))
+    assert len(seen) == 4
     assert seen[-1] == (file.stat().st_size, file.stat().st_size)
 
 
@@ -99,15 +100,15 @@ def test_a_compressed_table_is_the_same_table(tmp_path: Path) -> None:
 
 
 def test_other_ks_are_kept(tmp_path: Path) -> None:
-    """A table collected at k=10 as well holds it beside the three."""
+    """A table collected at k=10 as well holds it beside the three that a policy chooses among."""
     file = write(tmp_path / "t.jsonl", row(0, k10=cell(correct=False)))
-    assert load(file).ks == (0, 1, 5, 10)
+    assert load(file).ks == (0, 1, 5)
     assert load(file).correct[10].tolist() == [False]
 
 
 def test_loading_for_fitting_leaves_texts_out(tmp_path: Path) -> None:
-    """With columns="fit" there are numbers, ids and groups, and taking rows still works."""
-    table = load(write(tmp_path / "t.jsonl", *(row(i) for i in range(4))), columns="fit")
+    """Without texts there are numbers, ids and groups, and taking rows still works."""
+    table = load(write(tmp_path / "t.jsonl", *(row(i) for i in range(4))), texts=False)
     assert table.questions == []
     assert table.answers[0] == []
     taken = table.take(np.array([3, 1]))

@@ -12,9 +12,9 @@ from sklearn.preprocessing import StandardScaler
 
 from app.decision.calibrator import REACH
 from app.errors import DataError
-from app.refit.choose import COMPARED_ROWS, choose_calibrator
+from app.refit.choose import choose_calibrator
 from app.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_beside, folds, out_of_fold, predict_many
-from app.refit.split import units
+from app.refit.split import COMPARED_ROWS, units
 from tests.refit.world import World
 
 Floats = NDArray[np.float64]
@@ -134,10 +134,10 @@ def test_candidates_are_judged_by_the_table_alone() -> None:
     signals = {"good": table.signals[0]["seq_logprob"], "noise": rng.normal(size=1500)}
     noise = rng.normal(size=400)
     extra = Weighted({"good": rng.normal(size=400), "noise": noise}, noise > 0, np.ones(400))
-    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), ("logistic",), extra=extra)
+    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), extra=extra)
     assert chosen.names == ("good",)
     assert len(chosen.out_of_fold) == 1500
-    assert chosen.calibrator == fit_beside("logistic", ("good",), signals, table.correct[0], extra)
+    assert chosen.calibrator == fit_beside(chosen.method, ("good",), signals, table.correct[0], extra)
 
 
 def test_many_extra_rows_are_thinned_for_comparing_only() -> None:
