@@ -1,10 +1,10 @@
 """A key of one tenant never sees a passage of another, whatever is asked, over the embedded vector engine."""
 
-import asyncio
 import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,10 @@ import orjson
 import pytest
 
 from app.adapters.qdrant_edge import QdrantEdge
-from app.main import create_app
 from app.ports import Passage
-from app.settings import Settings
 from tests.fakes.artifacts import TAU_BINARY, a_fit
 from tests.fakes.embedder import FakeEmbedder
-from tests.fakes.gateway import fake_parts_opener, matching, publish
+from tests.fakes.gateway import FakeGateway, Fakes, fake_gateway, filled
 from tests.fakes.keys import make_key
 from tests.fakes.reader import FakeReader, Scripted, pieces, surely
 
@@ -59,60 +57,19 @@ class Moody(FakeReader):
         return Scripted(text, tuple(surely(sure) for _ in pieces(text)))
 
 
-class World:
-    """A gateway whose collections hold the passages of two tenants, and raw access to it."""
+@dataclass(frozen=True)
+class Tenants:
+    """A gateway whose collections hold the passages of two tenants, keys to it, and what may be asked of it."""
 
-    def __init__(self, folder: Path, dice: random.Random) -> None:
-        self.dice = dice
-        self.reader, self.embedder = Moody(dice), FakeEmbedder()
-        self.vectors = QdrantEdge(folder / "vectors")
-        self.settings = Settings(
-            data_dir=folder,
-            calibrators=folder / "calibrators",
-            decision_log="off",
-            # Ways to the passages that no request asks for.
-            explore_share=0.1,
-            shadow_share=0.5,
-            learning_budget=10.0,
-        )
-        _, self.presented = make_key(folder / "keys.json", filter={"tenant": OURS})
-        _, self.listed = make_key(folder / "keys.json", filter={"tenant": OURS}, collections=["archive", "demo"])
-        _, self.unbound = make_key(folder / "keys.json")
-        self.app = create_app(self.settings, parts_opener=fake_parts_opener(self.reader, self.embedder, self.vectors))
-
-    async def fill(self) -> None:
-        """Put both tenants' passages side by side, and publish a calibrator."""
-        for collection, tenants in COLLECTIONS.items():
-            await self.vectors.create(collection, dimension=self.embedder.dimension)
-            for tenant in tenants:
-                all_of = passages(tenant)
-                stored = await self.embedder.embed_passages([f"{one.title} {one.text}" for one in all_of])
-                await self.vectors.add(collection, all_of, stored)
-        policies = {"graded": a_fit(escalate=True), "binary": a_fit(TAU_BINARY, TAU_BINARY)}
-        publish(self.settings.calibrators, await matching(self.reader, self.embedder, policies=policies))
+    gateway: FakeGateway
+    dice: random.Random
+    presented: str
+    listed: str
+    unbound: str
 
     async def ask(self, presented: str, body: dict[str, Any], path: str = "/answer") -> tuple[int, bytes]:
         """One request, straight to the application: a client library would take most of the time."""
-        sent: list[dict[str, Any]] = []
-        content = orjson.dumps(body)
-        headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {presented}".encode())]
-        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
-                 "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": b"", "headers": headers,
-                 "client": ("127.0.0.1", 1), "server": ("gateway", 80)}  # fmt: skip
-        coming = iter([{"type": "http.request", "body": content, "more_body": False}])
-        gone = asyncio.Event()
-
-        async def receive() -> Any:
-            if (message := next(coming, None)) is not None:
-                return message
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await self.app(scope, receive, send)
-        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+        return await self.gateway.straight(orjson.dumps(body), path=path, presented=presented)
 
     def question(self) -> dict[str, Any]:
         """Anything that a tenant might send, and much that only somebody who looks for a hole would."""
@@ -163,24 +120,35 @@ class World:
 
     def leaked(self, body: bytes) -> bool:
         """Whether the reply, or any prompt that the reader was given for it, holds something of the other tenant."""
-        read = [passage for prompt in self.reader.prompts for passage in prompt.passages]
-        self.reader.prompts.clear()
+        prompts = self.gateway.reader.prompts
+        read = [passage for prompt in prompts for passage in prompt.passages]
+        prompts.clear()
         # The question itself speaks of them, and is not in a receipt.
         return f"of {THEIRS}-secret-".encode() in body or any(one.payload["tenant"] != OURS for one in read)
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[Tenants]:
     """Seeded anew each time; pytest shows the seed where a test fails."""
     seed = int(os.environ.get("FETCHWISE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
     print(f"FETCHWISE_TEST_SEED={seed}")
-    made = World(tmp_path, random.Random(seed))
-    await made.fill()
-    async with made.app.router.lifespan_context(made.app):
-        yield made
+    dice = random.Random(seed)
+    fakes = Fakes(Moody(dice), FakeEmbedder(), QdrantEdge(tmp_path / "vectors"))
+    for collection, tenants in COLLECTIONS.items():
+        await filled(fakes.vectors, fakes.embedder, collection, [one for name in tenants for one in passages(name)])
+    bound = {"tenant": OURS}
+    chosen = ({"filter": bound}, {"filter": bound, "collections": ["archive", "demo"]}, {})
+    keys = [make_key(tmp_path / "data" / "keys.json", **one)[1] for one in chosen]
+    policies = {"graded": a_fit(escalate=True), "binary": a_fit(TAU_BINARY, TAU_BINARY)}
+    # Ways to the passages that no request asks for.
+    learning = {"explore_share": 0.1, "shadow_share": 0.5, "learning_budget": 10.0}
+    async with fake_gateway(
+        tmp_path, artifact={"policies": policies}, collection=False, fakes=fakes, decision_log="off", **learning
+    ) as gateway:
+        yield Tenants(gateway, dice, *keys)
 
 
-async def test_without_a_filter_the_other_tenant_is_found(world: World) -> None:
+async def test_without_a_filter_the_other_tenant_is_found(world: Tenants) -> None:
     """So that the test below could fail: the same questions do lead to those passages."""
     leaks = 0
     for _ in range(300):
@@ -190,7 +158,7 @@ async def test_without_a_filter_the_other_tenant_is_found(world: World) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_a_tenant_never_sees_another(world: World) -> None:
+async def test_a_tenant_never_sees_another(world: Tenants) -> None:
     """Ten thousand times, over random questions, filters, collections, policies and modes of retrieval."""
     seen: Counter[Any] = Counter()
     for number in range(TRIES):
@@ -212,7 +180,7 @@ async def test_a_tenant_never_sees_another(world: World) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_nor_by_the_openai_api(world: World) -> None:
+async def test_nor_by_the_openai_api(world: Tenants) -> None:
     """A thousand times, with and without a conversation."""
     path = "/v1/chat/completions"
     unbound = 0

@@ -103,6 +103,29 @@ class FakeGateway(Asking):
             connection.row_factory = sqlite3.Row
             return connection.execute(f"SELECT * FROM {table} ORDER BY seq").fetchall()
 
+    async def straight(
+        self, body: bytes, *, path: str = "/answer", presented: str = "", left: asyncio.Event | None = None
+    ) -> tuple[int, bytes]:
+        """One request without a client library, by a client that leaves once `left` is set: the status and the body."""
+        headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {presented}".encode())]
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
+                 "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": b"", "headers": headers,
+                 "client": ("127.0.0.1", 1), "server": ("gateway", 80)}  # fmt: skip
+        coming = iter([{"type": "http.request", "body": body, "more_body": False}])
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            if (message := next(coming, None)) is not None:
+                return message
+            await (left or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
     @asynccontextmanager
     async def busy(self, questions: int = 1) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
         """Keep permits taken by questions that do not end, while this is open; others are answered."""
