@@ -22,6 +22,7 @@ from app.decision import signals
 from app.errors import ConfigurationError, PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Passage, Prompt, Token
 from app.prompts import Prompts
+from tests.waiting import until
 
 CONTEXT = 2048
 
@@ -53,13 +54,6 @@ def generated_tokens(url: str) -> float:
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
-
-
-async def until(condition: Callable[[], bool], *, within_s: float) -> None:
-    """Wait for a condition that must come true."""
-    async with asyncio.timeout(within_s):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 the condition lies in another process
-            await asyncio.sleep(0.05)
 
 
 async def settled(url: str) -> float:
@@ -188,7 +182,7 @@ async def test_cancelling_stops_the_generation(vllm: ChildServer, make_reader: M
     reader = make_reader(prompts=AS_GIVEN)
     before = await settled(vllm.url)
     call = asyncio.create_task(reader.generate(ENDLESS, max_tokens=1500))
-    await until(lambda: generated_tokens(vllm.url) >= before + 3, within_s=30)
+    await until(lambda: asyncio.to_thread(lambda: generated_tokens(vllm.url) >= before + 3), within_s=30)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -319,6 +313,6 @@ async def test_it_comes_back_after_being_killed(vllm: ChildServer, make_reader: 
     await until(lambda: not Path(f"/proc/{leader}").exists(), within_s=60)
     with pytest.raises(UpstreamUnavailable):
         await reader.ping()
-    await until(lambda: answers(url), within_s=600)
+    await until(lambda: asyncio.to_thread(answers, url), within_s=600)
     assert vllm.url == url
     assert "Paris" in (await make_reader().generate(FRANCE, max_tokens=24)).text

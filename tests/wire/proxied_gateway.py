@@ -6,24 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from app.main import create_app
 from app.parts import identity_of, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
-from tests.fakes.gateway import CORPUS, client_of, publish
+from tests.fakes.gateway import CORPUS, Asking, client_of, publish
 from tests.wire.embedding_server import embedding_server
 from tests.wire.fault_proxy import FaultProxy, fault_proxy
 from tests.wire.qdrant_server import qdrant_server
 from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
 
 
-@dataclass(frozen=True, slots=True)
-class ProxiedGateway:
+@dataclass(frozen=True)
+class ProxiedGateway(Asking):
     """A running gateway, a client in front of it, and the proxies before its parts."""
 
-    client: httpx.AsyncClient
     readers: tuple[FaultProxy, ...]
     embedder: FaultProxy
     vectors: FaultProxy
@@ -32,13 +29,6 @@ class ProxiedGateway:
     def proxy(self, upstream: str) -> FaultProxy:
         """The proxy before a part; of several readers, before the first."""
         return {"reader": self.readers[0], "embedder": self.embedder, "vectors": self.vectors}[upstream]
-
-    async def metric(self, name: str, **labels: str) -> float:
-        """One number of /metrics."""
-        told = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-        text = (await self.client.get("/metrics")).text
-        (line,) = [line for line in text.splitlines() if line.startswith(f"fetchwise_{name}{{{told}}} ")]
-        return float(line.rpartition(" ")[2])
 
 
 @asynccontextmanager

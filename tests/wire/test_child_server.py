@@ -20,6 +20,7 @@ import pytest
 from app.adapters import child_server
 from app.adapters.child_server import ChildServer
 from app.errors import UpstreamUnavailable
+from tests.waiting import until
 
 # Answers every request with its own process and environment, starts a child of its own, and notes every start. It
 # speaks HTTP by hand because http.server takes longer to import than all the rest takes to run.
@@ -91,12 +92,14 @@ async def ask(server: ChildServer) -> dict[str, Any]:
 
 async def restarted(server: ChildServer, before: dict[str, Any]) -> None:
     """Wait until another process answers at the same URL."""
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(OSError):
-                if (await ask(server))["pid"] != before["pid"]:
-                    return
-            await asyncio.sleep(0.02)
+
+    async def another() -> bool:
+        try:
+            return (await ask(server))["pid"] != before["pid"]
+        except OSError:
+            return False
+
+    await until(another)
 
 
 def is_alive(pid: int) -> bool:
@@ -105,13 +108,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-async def until(condition: Callable[[], bool], *, within_s: float = 8) -> None:
-    """Wait for a condition that must come true."""
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 the condition lies in another process
-            await asyncio.sleep(0.02)
 
 
 async def test_it_is_ready_once_started(make: Make) -> None:

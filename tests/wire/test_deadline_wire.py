@@ -15,6 +15,7 @@ from app.question import Question
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.retriever import FakeRetriever
+from tests.waiting import until
 from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
 
 
@@ -53,9 +54,7 @@ async def test_the_server_sees_the_client_leave(server: ReaderServer, listener: 
         with pytest.raises(UpstreamTimeout) as caught:
             await answerer.answer(question, listener)
         assert caught.value.upstream == "reader"
-        async with asyncio.timeout(20):
-            while server.dropped < 1:  # noqa: ASYNC110 the server has no event to wait for
-                await asyncio.sleep(0.01)
+        await until(lambda: server.dropped)
         assert server.generated < 400
     finally:
         await reader.close()

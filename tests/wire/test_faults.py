@@ -1,9 +1,8 @@
 """Every fault of every part: an answer in bounded time that is an error in the one shape, or names its fallback."""
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.fakes.gateway import events_of
+from tests.waiting import until
 from tests.wire import fault_proxy as faults
 from tests.wire.fault_proxy import Fault, FaultProxy
 from tests.wire.proxied_gateway import ProxiedGateway, proxied_gateway
-
-QUESTION = "What is the capital of France?"
-# Far beyond what any answer may take, and soon enough to tell a hang from a busy machine.
-PATIENCE_S = 60.0
 
 
 async def refused(_: faults.Exchange) -> None:
@@ -118,11 +115,6 @@ async def broken(proxy: FaultProxy, fault: Fault) -> AsyncIterator[None]:
     proxy.fault = faults.healthy
 
 
-async def ask(gateway: ProxiedGateway, **more: Any) -> httpx.Response:
-    async with asyncio.timeout(PATIENCE_S):
-        return await gateway.client.post("/answer", json={"question": QUESTION} | more)
-
-
 def error_of(problem: dict[str, Any]) -> str:
     """The type of an error that has the one shape, and a cause."""
     assert problem.keys() == {"error"}
@@ -143,8 +135,7 @@ def last_event(reply: httpx.Response) -> tuple[str, dict[str, Any]]:
     if reply.status_code == 503:
         return "error", reply.json()
     assert reply.status_code == 200, reply.text
-    *_, name, data = [line.partition(": ")[2] for line in reply.text.splitlines() if line.startswith(("event", "data"))]
-    return name, json.loads(data)
+    return events_of(reply)[-1]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -152,8 +143,8 @@ async def test_a_reader_that_fails_is_a_503_that_says_how(gateway: ProxiedGatewa
     """Without a reader there is no answer: the probe fails, and so does a read that is told as it comes."""
     fault, kind = FAULTS[name]
     async with broken(gateway.readers[0], fault):
-        assert refusal(await ask(gateway)) == kind
-        event, problem = last_event(await ask(gateway, policy="always", abstain=False, stream=True))
+        assert refusal(await gateway.ask()) == kind
+        event, problem = last_event(await gateway.ask(policy="always", abstain=False, stream=True))
         assert event == "error"
         # A stream of events ends with its connection, so that one that was cut and one that makes no sense look alike.
         assert error_of(problem) in {kind, UNAVAILABLE, BAD_REPLY}
@@ -169,12 +160,12 @@ async def test_retrieval_that_fails_falls_back_and_the_receipt_says_so(
     counted = {"upstream": upstream, "kind": kind.removeprefix("upstream_")}
     before = await gateway.metric("upstream_errors_total", **counted)
     async with broken(gateway.proxy(upstream), fault):
-        whole = (await ask(gateway, policy="always")).json()
+        whole = await gateway.receipt(policy="always")
         assert (whole["decision"]["reason"], whole["action"], whole["k"]) == ("retrieval_failed", "k0", 0)
         assert not whole["decision"]["calibrator"]["certified"]
-        event, streamed = last_event(await ask(gateway, policy="always", stream=True))
+        event, streamed = last_event(await gateway.ask(policy="always", stream=True))
         assert (event, streamed["decision"]["reason"]) == ("final", "retrieval_failed")
-        assert refusal(await ask(gateway, retrieval="required")) == kind
+        assert refusal(await gateway.ask(retrieval="required")) == kind
     assert await gateway.metric("upstream_errors_total", **counted) == before + 3
 
 
@@ -186,8 +177,8 @@ async def test_a_reader_without_log_probs_reads_five_passages_and_names_no_confi
 ) -> None:
     """Nothing is made up: no signal, so the most evidence there is."""
     async with broken(patient.readers[0], fault):
-        whole = (await ask(patient)).json()
-        event, streamed = last_event(await ask(patient, stream=True))
+        whole = await patient.receipt()
+        event, streamed = last_event(await patient.ask(stream=True))
         assert event == "final"
         for receipt in (whole, streamed):
             assert (receipt["decision"]["reason"], receipt["k"], receipt["confidence"]) == ("no_signal", 5, None)
@@ -202,15 +193,9 @@ async def test_a_part_that_fails_now_and_then_is_tried_again(tmp_path: Path, ups
         proxy.fault, proxy.every = FAULTS["503"][0], 4
         proxy.spoils = lambda path: not path.endswith(("/models", "/tokenize"))
         for _ in range(12):
-            receipt = (await ask(gateway, policy="always")).json()
+            receipt = await gateway.receipt(policy="always")
             assert (receipt["k"], receipt["action"]) == (5, "k5"), receipt
         assert await gateway.metric("retries_total", upstream=upstream) >= 2
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await holds():  # noqa: ASYNC110 - what is waited for is on the other side of the wire
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", ["refused", "503", "truncated JSON", "late"])
@@ -223,16 +208,16 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_taken_up_when_it_is_w
     async with proxied_gateway(tmp_path, breaker_failures=2, breaker_retry_s=0.3, retries=0, **timeouts) as gateway:
 
         async def is_open() -> bool:
-            await ask(gateway, policy="always")
+            await gateway.ask(policy="always")
             return await gateway.metric("breaker_open", upstream=upstream) == 1
 
         async def is_well() -> bool:
-            reply = await ask(gateway, policy="always")
+            reply = await gateway.ask(policy="always")
             return reply.status_code == 200 and reply.json()["decision"]["reason"] != "retrieval_failed"
 
         async with broken(gateway.proxy(upstream), FAULTS[name][0]):
             await until(is_open)
-            replies = await asyncio.gather(*(ask(gateway, retrieval="required") for _ in range(8)))
+            replies = await asyncio.gather(*(gateway.ask(retrieval="required") for _ in range(8)))
             assert any("is left alone" in reply.text for reply in replies)
             assert all(refusal(reply) for reply in replies)
         await until(is_well)
@@ -250,7 +235,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
 
         for fault in (faults.reset_before_the_head, FAULTS["503"][0], refused):
             async with broken(gateway.readers[0], fault):
-                for reply in await asyncio.gather(*(ask(gateway, question=question) for question in questions)):
+                for reply in await asyncio.gather(*(gateway.ask(question) for question in questions)):
                     assert reply.status_code == 200, reply.text
                 assert await gateway.metric("breaker_open", upstream="reader") == 0.5
                 ready = await gateway.client.get("/readyz")
@@ -260,7 +245,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
         for server in gateway.servers:
             server.requests.clear()
         for question in questions:
-            await ask(gateway, question=question)
+            await gateway.ask(question)
         assert all(server.chats for server in gateway.servers)
 
 
@@ -268,8 +253,8 @@ async def test_who_is_refused_while_a_reader_is_left_alone_learns_when_to_come_b
     """`Retry-After` is the rest of the pause."""
     async with proxied_gateway(tmp_path, breaker_failures=1, breaker_retry_s=100.0) as gateway:
         async with broken(gateway.readers[0], refused):
-            refusal(await ask(gateway))
-        reply = await ask(gateway)
+            refusal(await gateway.ask())
+        reply = await gateway.ask()
         assert refusal(reply) == UNAVAILABLE
         assert 50 < int(reply.headers["retry-after"]) <= 150
 
@@ -278,7 +263,7 @@ async def test_who_is_refused_while_a_reader_is_left_alone_learns_when_to_come_b
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 async def test_health_names_the_part_that_fails(gateway: ProxiedGateway, upstream: str, name: str) -> None:
     """`/readyz` answers in time, and says what ails the part."""
-    async with broken(gateway.proxy(upstream), FAULTS[name][0]), asyncio.timeout(PATIENCE_S):
+    async with broken(gateway.proxy(upstream), FAULTS[name][0]):
         ready = await gateway.client.get("/readyz")
     assert ready.status_code == 503
     assert upstream in {part for part, state in ready.json()["parts"].items() if state != "ok"}

@@ -1,7 +1,7 @@
 """The reader's client against a real server that is slow, broken off, or wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -20,6 +20,7 @@ from app.errors import (
 )
 from app.ports import Generation, Passage, Prompt, Token, Turn
 from app.prompts import DEFAULT
+from tests.waiting import until
 from tests.wire.reader_server import MODEL, Dialect, Fault, ReaderServer, reader_server
 
 KEY = "sk-very-secret"
@@ -355,13 +356,6 @@ async def test_an_answer_as_long_as_allowed_is_no_sign_of_a_short_context(
     assert answer.passages_read == 2
     assert len(answer.tokens) == answer.completion_tokens == 5
     assert len(server.chats) == 1
-
-
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Wait for what must come true."""
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 the condition lies with the server
-            await asyncio.sleep(0.005)
 
 
 @BOTH_WAYS
