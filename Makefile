@@ -24,7 +24,7 @@ SOAK_SECONDS ?= 3600
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --durations=10
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-overload soak bench-schedules bench-schedules-live bench-schedules-live-vllm clean
+.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-overload soak clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -98,16 +98,6 @@ bench-overload: $(INSTALLED) ## Ask the gateway ten times what it can serve, for
 
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and say whether anything grew (SOAK_SECONDS shortens it)
 	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
-
-bench-schedules: $(INSTALLED) ## Simulate every schedule against always-RAG, idle and under load (6 minutes)
-	$(VENV)/bin/python bench/schedules/run.py
-
-bench-schedules-live: $(INSTALLED) ## Compare schedules and fixed actions on the embedded reader (15 minutes, two quiet cores)
-	$(VENV)/bin/python bench/schedules/live.py --refit
-
-bench-schedules-live-vllm: $(INSTALLED) $(INSTALLED_VLLM) ## The same on real vLLM on the CPU (25 minutes)
-	$(VENV_VLLM)/bin/python tests/vllm/prepare.py --model-dir $(VLLM_MODEL)
-	$(VENV)/bin/python bench/schedules/live.py --refit --vllm --vllm-python $(VENV_VLLM)/bin/python --vllm-model $(VLLM_MODEL)
 
 clean: ## Remove what was built, but not data/
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) build

@@ -20,7 +20,7 @@ class Budget:
 
     def observe(self, record: DecisionRecord) -> None:
         """Count a finished question; what a random action cost counts as learning."""
-        spent = (record.probe_usage, record.read_usage, record.wasted_usage)
+        spent = (record.probe_usage, record.read_usage)
         tokens = sum(usage.prompt_tokens + usage.completion_tokens for usage in spent if usage)
         self._all += tokens
         if record.explored:

@@ -16,8 +16,8 @@ from app.answer import Answerer
 from app.api.answer import router as answer_router
 from app.api.audit import router as audit_router
 from app.api.auth import Guard
+from app.api.breakeven import bypass_block
 from app.api.breakeven import router as breakeven_router
-from app.api.breakeven import told_plan
 from app.api.calibrator_survey import CalibratorsOut, survey
 from app.api.calibrators import router as calibrators_router
 from app.api.dashboard import Dashboard, State
@@ -35,17 +35,17 @@ from app.api.status import states
 from app.correlation import RequestNote
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning import Learning, open_learning
+from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog, LogMetrics
 from app.observers.gate_watch import GateWatch
 from app.observers.gauges import LoopLag, TrafficMetrics, registries
 from app.observers.operators_view import OperatorsView
-from app.observers.planner import FixedPlan, Planner
 from app.observers.prometheus import PrometheusObserver
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow, traffic_window
 from app.parts import Parts, mandatory_rules, open_decision_log, open_keys, open_parts
 from app.settings import Settings
-from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_loop, watch_parts, watch_plan
+from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_loop, watch_parts
 
 if TYPE_CHECKING:
     from app.adapters.otel import Tracing
@@ -88,9 +88,11 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             with (
                 key_meters(shared.limits if shared else None) as meters,
                 traffic_window(shared.traffic if shared else None) as window,
-                watch_gate(settings, gatekeeper, window, scraped) as gate_watch,
             ):
-                async with watch_plan(settings, gatekeeper, gate_watch, window, scraped) as planner, watch_loop(lag):
+                async with (
+                    watch_gate(settings, gatekeeper, window, scraped) as (gate_watch, bypass),
+                    watch_loop(lag),
+                ):
                     app.state.gateway = gateway = _gateway(
                         settings,
                         parts,
@@ -101,7 +103,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         tracing=tracing,
                         window=window,
                         gate_watch=gate_watch,
-                        planner=planner,
+                        bypass=bypass,
                         signals=signals,
                         learning=learning,
                         scraped=scraped,
@@ -139,7 +141,7 @@ def _gateway(
     tracing: "Tracing | None",
     window: TrafficWindow,
     gate_watch: GateWatch,
-    planner: Planner | FixedPlan,
+    bypass: BypassWatch,
     signals: SignalDrift,
     learning: Learning,
     scraped: CollectorRegistry,
@@ -175,7 +177,7 @@ def _gateway(
                 for one in (observer, window, log, signals, learning.budget, RequestNote(), tracing)
                 if one is not None
             ],
-            plan=planner.plan,
+            bypassed=bypass.on,
             mandatory=mandatory_rules(settings),
             explorer=learning.explorer,
             shadows=learning.shadows,
@@ -195,7 +197,7 @@ def _gateway(
         calibrators=calibrators,
         log=log,
         break_even=gate_watch.look,
-        planner=planner,
+        bypass=bypass,
         default_policy=settings.policy,
         default_collection=settings.collection,
         default_max_tokens=settings.max_tokens,
@@ -214,7 +216,7 @@ def _state(settings: Settings, gateway: Gateway, gatekeeper: ArtifactGatekeeper)
         return {
             "parts": await states(gateway.pings),
             "calibrator": gateway.calibrator().model_dump(),
-            "plan": told_plan(gateway.planner),
+            "bypass": bypass_block(gateway.bypass),
             "thresholds": {
                 "tau0": fit.thresholds.tau0,
                 "tau1": fit.thresholds.tau1,

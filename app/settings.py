@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.decision.cost import Tariff
-from app.decision.policy import Policy, Prices
+from app.decision.cost import Objective, Tariff
+from app.decision.policy import Policy
 
 
 class Settings(BaseSettings):
@@ -117,12 +117,6 @@ class Settings(BaseSettings):
         description="Serve thresholds that carry no certificate; receipts then say `certified: false`.",
     )
     policy: Policy = Field(default=Policy.GRADED, description="Policy of a request that names none.")
-    price_right: float = Field(default=1.0, description="Utility policy: worth of a right answer.")
-    price_wrong: float = Field(default=1.0, description="Utility policy: cost of a wrong answer.")
-    price_call: float = Field(default=0.0, ge=0, description="Utility policy: price of a retrieval call.")
-    price_passage: float = Field(default=0.0, ge=0, description="Utility policy: price of a passage read.")
-    price_ms: float = Field(default=0.0, ge=0, description="Utility policy: price of a millisecond.")
-    price_abstain: float = Field(default=0.0, description="Utility policy: cost of not answering.")
 
     decision_log: str | None = Field(
         default=None,
@@ -177,13 +171,11 @@ class Settings(BaseSettings):
     tariff_call: float = Field(default=0.0, ge=0, description="What a retrieval call costs.")
     tariff_passage: float = Field(default=0.0, ge=0, description="What a retrieved passage costs.")
 
-    schedule: Literal["serial", "overlap", "race", "auto"] = Field(
-        default="serial",
-        description="What runs beside the probe: nothing, retrieval (`overlap`), or reading too (`race`); `auto` "
-        "chooses by what questions have cost, and goes without the gate where that does not pay.",
+    bypass: Literal["off", "auto"] = Field(
+        default="off", description="`auto` has most questions bypass the gate while it costs more than it saves."
     )
-    objective: Literal["latency", "tokens", "calls", "money"] = Field(
-        default="latency", description="What `auto` spends least of; `money` needs a tariff."
+    objective: Objective = Field(
+        default=Objective.LATENCY, description="What `auto` judges gating by; `money` needs a tariff."
     )
     mandatory_retrieval: Path | None = Field(
         default=None,
@@ -259,16 +251,4 @@ class Settings(BaseSettings):
             completion_token=self.tariff_completion_token,
             call=self.tariff_call,
             passage=self.tariff_passage,
-        )
-
-    @property
-    def prices(self) -> Prices:
-        """The operator's prices as one value."""
-        return Prices(
-            right=self.price_right,
-            wrong=self.price_wrong,
-            call=self.price_call,
-            passage=self.price_passage,
-            ms=self.price_ms,
-            abstain=self.price_abstain,
         )

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
@@ -11,16 +11,16 @@ from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.api.gateway import Pings
 from app.api.status import watch
+from app.decision.artifact import Artifact
 from app.decision.cost import Objective
-from app.decision.forecast import Schedule
-from app.decision.policy import FULL, Ask, Gate
+from app.decision.policy import FULL
 from app.errors import ConfigurationError
+from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftMetrics, DriftWatch
-from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
+from app.observers.gate_metrics import GateMetrics, InForce
 from app.observers.gate_watch import GateWatch
 from app.observers.gauges import LoopLag, TrafficMetrics
-from app.observers.planner import FixedPlan, Planner
 from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow
 from app.parts import KS, Parts
@@ -40,7 +40,6 @@ async def open_gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[Art
         max_tokens=settings.max_tokens,
         ks=KS,
         allow_uncertified=settings.allow_uncertified,
-        prices=settings.prices,
         # Where drift is only to be told of, what was revoked before is in force again.
         revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
     )
@@ -78,15 +77,24 @@ async def watch_drift(
         scraped.unregister(metrics)
 
 
-@contextmanager
-def watch_gate(
+@asynccontextmanager
+async def watch_gate(
     settings: Settings, gatekeeper: ArtifactGatekeeper, window: TrafficWindow, scraped: CollectorRegistry
-) -> Iterator[GateWatch]:
-    """Judge whether gating pays, and show it at every scrape."""
+) -> AsyncIterator[tuple[GateWatch, BypassWatch]]:
+    """Judge whether gating pays, show it at every scrape, and bypass the gate where the operator wants that."""
+    if settings.objective is Objective.MONEY and settings.tariff.is_free:
+        raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
+
+    def deciding() -> Artifact | None:
+        return gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens).artifact
 
     def reference() -> int:
-        artifact = gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens).artifact
+        artifact = deciding()
         return artifact.fallback_action if artifact else FULL
+
+    def version() -> str | None:
+        artifact = deciding()
+        return artifact.version if artifact else None
 
     def in_force() -> InForce:
         standing = gatekeeper.standing()
@@ -95,47 +103,14 @@ def watch_gate(
         return InForce(version, standing.certified, reference(), revoked=standing.revoked)
 
     gate_watch = GateWatch(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
-    metrics = GateMetrics(in_force, gate_watch.look)
+    bypass = BypassWatch(
+        gate_watch, objective=settings.objective, calibrator=version, enabled=settings.bypass == "auto"
+    )
+    metrics = GateMetrics(in_force, gate_watch.look, bypass.on)
     scraped.register(metrics)
     try:
-        yield gate_watch
-    finally:
-        scraped.unregister(metrics)
-
-
-@asynccontextmanager
-async def watch_plan(
-    settings: Settings,
-    gatekeeper: ArtifactGatekeeper,
-    gate_watch: GateWatch,
-    window: TrafficWindow,
-    scraped: CollectorRegistry,
-) -> AsyncIterator[Planner | FixedPlan]:
-    """Hold the plan for questions, the one that was set or the best by what they have cost, and show it."""
-    objective = Objective(settings.objective)
-    if objective is Objective.MONEY and settings.tariff.is_free:
-        raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
-
-    def gate() -> Gate:
-        return gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens)
-
-    planner: Planner | FixedPlan
-    if settings.schedule == "auto":
-        planner = Planner(
-            gate_watch,
-            lambda: window.rows(gate_watch.seconds),
-            objective=objective,
-            gate=gate,
-            ask=Ask(policy=settings.policy),
-        )
-        considering: AbstractAsyncContextManager[None] = _meanwhile(planner.keep_considering(), "reconsider the plan")
-    else:
-        planner, considering = FixedPlan(Schedule(settings.schedule), objective), nullcontext()
-    metrics = PlanMetrics(planner.plan)
-    scraped.register(metrics)
-    try:
-        async with considering:
-            yield planner
+        async with _meanwhile(bypass.keep_considering(), "judge whether to bypass the gate"):
+            yield gate_watch, bypass
     finally:
         scraped.unregister(metrics)
 

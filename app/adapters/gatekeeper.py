@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact, Identity, mismatches
-from app.decision.policy import Gate, Prices
+from app.decision.policy import Gate
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader
 from app.processes import replace_file
@@ -87,7 +87,6 @@ class ArtifactGatekeeper:
         max_tokens: int,
         ks: tuple[int, ...],
         allow_uncertified: bool,
-        prices: Prices,
         revocations: Revocations | None = None,
     ) -> None:
         self._store = store
@@ -97,7 +96,6 @@ class ArtifactGatekeeper:
         self._max_tokens = max_tokens
         self._ks = ks
         self._allow_uncertified = allow_uncertified
-        self._prices = prices
         self._revocations = revocations or Revocations()
         self._artifact: Artifact | None = None
         self._refusal = ""
@@ -130,7 +128,6 @@ class ArtifactGatekeeper:
             matching,
             allow_uncertified=self._allow_uncertified,
             revoked=matching is not None and self._revocations.why(matching.version) is not None,
-            prices=self._prices,
         )
 
     def _fits(self, fitted: Identity) -> bool:

@@ -1,7 +1,6 @@
 """`GET /breakeven`: what gating costs, what it would cost without, and from which skip rate it pays."""
 
 import asyncio
-import math
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -10,11 +9,11 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.auth import DENIALS, OPERATOR
-from app.api.gateway import Planning, TheGateway
+from app.api.gateway import TheGateway
 from app.api.schemas import ErrorOut
 from app.decision.breakeven import BreakEven, Verdict
 from app.decision.cost import Objective
-from app.decision.forecast import Schedule
+from app.observers.bypass import BypassWatch
 
 Reference = Literal["k1", "k5"]
 
@@ -134,32 +133,23 @@ _EXAMPLE: dict[str, Any] = {
         "100 % of the questions behind the cost of k5 were sent there by the gate. Those are the harder ones, so "
         "reading for every question may cost less than is shown."
     ],
-    "plan": {
-        "schedule": "serial",
-        "means": None,
-        "bypass": False,
+    "bypass": {
+        "setting": "off",
+        "on": False,
         "objective": "latency",
-        "expected_ratio": None,
-        "why": "FETCHWISE_SCHEDULE=serial says so.",
+        "why": "FETCHWISE_BYPASS=off: every question meets the gate.",
     },
 }
 
 
-class PlanOut(BaseModel):
-    """How questions are answered now, and why so."""
+class BypassOut(BaseModel):
+    """Whether most questions bypass the gate now because it loses, and why."""
 
     model_config = ConfigDict(extra="forbid")
 
-    schedule: Schedule = Field(description="What runs beside the probe: nothing, retrieval, or reading too.")
-    means: str | None = Field(
-        description="Which of the calibrator's certified variants decides: by whole probes, a pre-gate, early exits or "
-        "both; null where there is no choice, or none was made: the one that it was fitted for."
-    )
-    bypass: bool = Field(description="Whether most questions go without the gate, because it loses.")
-    objective: Objective = Field(description="What is to be spent least of.")
-    expected_ratio: float | None = Field(
-        description="What this is expected to cost over always reading `reference`; null where nothing was foretold."
-    )
+    setting: Literal["off", "auto"]
+    on: bool
+    objective: Objective = Field(description="What gating is judged by.")
     why: str
 
 
@@ -177,7 +167,7 @@ class BreakEvenOut(BaseModel):
         description="`money` is null unless the operator named a tariff."
     )
     caveats: list[str]
-    plan: PlanOut
+    bypass: BypassOut
 
 
 router = APIRouter()
@@ -199,20 +189,17 @@ async def breakeven(
 ) -> Response:
     """Compare what the gate costs with what reading for every question would, over the last minutes of traffic."""
     found = await asyncio.to_thread(gateway.break_even, window)
-    told = rendered(found) | {"plan": told_plan(gateway.planner)}
+    told = rendered(found) | {"bypass": bypass_block(gateway.bypass)}
     return Response(orjson.dumps(told), media_type="application/json")
 
 
-def told_plan(planner: Planning) -> dict[str, Any]:
-    """How questions are answered now, as plain data."""
-    plan = planner.plan()
+def bypass_block(bypass: BypassWatch) -> dict[str, Any]:
+    """Whether the gate is bypassed now, as plain data."""
     return {
-        "schedule": plan.schedule.value,
-        "means": plan.means,
-        "bypass": plan.bypass,
-        "objective": planner.objective.value,
-        "expected_ratio": None if math.isnan(plan.ratio) else plan.ratio,
-        "why": plan.why,
+        "setting": "auto" if bypass.enabled else "off",
+        "on": bypass.on(),
+        "objective": bypass.objective.value,
+        "why": bypass.why,
     }
 
 

@@ -28,9 +28,7 @@ class PolicyOut(BaseModel):
 
     tau0: float
     tau1: float
-    means: str = Field(description="What decides: whole probes, early exit, pre-gate, or both of the last.")
     objective: str
-    escalate: bool
     certificate: CertificateOut | None
     why_not: str | None
     labels_needed: int | None
@@ -57,9 +55,6 @@ class VersionOut(BaseModel):
     created: str | None
     identity: dict[str, Any] | None = Field(description="What it was fitted on: all of it must be what runs.")
     policies: dict[str, PolicyOut] | None
-    variants: dict[str, PolicyOut] | None = Field(
-        description="The graded policy by each means that auto may choose; /breakeven tells which is in force."
-    )
     abstention: AbstentionOut | None
     fallback_action: int | None = Field(description="Passages read where its thresholds may not decide.")
     data: dict[str, Any] | None = Field(description="The rows and groups behind it, and their source.")
@@ -92,15 +87,12 @@ _EXAMPLE: dict[str, Any] = {
                 "graded": {
                     "tau0": 0.59,
                     "tau1": 0.0,
-                    "means": "whole probes",
                     "objective": "passage",
-                    "escalate": False,
                     "certificate": _CERTIFICATE,
                     "why_not": None,
                     "labels_needed": None,
                 }
             },
-            "variants": {},
             "abstention": {
                 "tau": 0.69,
                 "risk_target": 0.25,
@@ -175,7 +167,6 @@ def described(
         created=artifact.created if artifact else None,
         identity=asdict(artifact.identity) if artifact and artifact.identity else None,
         policies={name: _policy(fit) for name, fit in artifact.policies.items()} if artifact else None,
-        variants={name: _policy(one.fit) for name, one in artifact.variants.items()} if artifact else None,
         abstention=_abstention(artifact.abstention) if artifact else None,
         fallback_action=artifact.fallback_action if artifact else None,
         data=asdict(artifact.window) if artifact else None,
@@ -186,9 +177,7 @@ def _policy(fit: PolicyFit) -> PolicyOut:
     return PolicyOut(
         tau0=fit.thresholds.tau0,
         tau1=fit.thresholds.tau1,
-        means=fit.thresholds.means,
         objective=fit.objective,
-        escalate=fit.escalate,
         certificate=_certificate(fit.certificate),
         why_not=fit.why_not,
         labels_needed=fit.labels_needed,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
@@ -13,26 +13,12 @@ from app.api.calibrator_survey import CalibratorsOut
 from app.api.limits import Permits
 from app.api.schemas import CalibratorState
 from app.decision.breakeven import BreakEven
-from app.decision.cost import Objective
-from app.decision.forecast import Plan
 from app.decision.policy import Policy
+from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
 
 # How to ask each part behind the gateway whether it is there; it raises, or returns a remark.
 Pings = Mapping[str, Callable[[], Awaitable[object]]]
-
-
-class Planning(Protocol):
-    """How questions are answered, and to spend least of what."""
-
-    @property
-    def objective(self) -> Objective:
-        """What the plan is chosen by."""
-        ...
-
-    def plan(self) -> Plan:
-        """The plan in force."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +37,7 @@ class Gateway:
     log: DecisionLog | None
     # Blocks: what gating cost in the last so many seconds, by default as many as the gauges look back.
     break_even: Callable[[int | None], BreakEven]
-    planner: Planning
+    bypass: BypassWatch
     default_policy: Policy
     default_collection: str
     default_max_tokens: int

@@ -46,7 +46,6 @@ class StagesOut(BaseModel):
 
     probe_tokens: int
     read_tokens: int
-    wasted_tokens: int = Field(description="Of a read that was begun beside the probe and not wanted.")
 
 
 class UsageOut(BaseModel):
@@ -82,8 +81,8 @@ class ChatCompletion(BaseModel):
                         "prompt_tokens": 171,
                         "completion_tokens": 17,
                         "total_tokens": 188,
-                        "prompt_tokens_details": {"probe_tokens": 47, "read_tokens": 124, "wasted_tokens": 0},
-                        "completion_tokens_details": {"probe_tokens": 9, "read_tokens": 8, "wasted_tokens": 0},
+                        "prompt_tokens_details": {"probe_tokens": 47, "read_tokens": 124},
+                        "completion_tokens_details": {"probe_tokens": 9, "read_tokens": 8},
                     },
                     "fetchwise": Receipt.model_config["json_schema_extra"]["examples"][0],  # type: ignore[index]
                 }
@@ -174,7 +173,6 @@ def usage(record: DecisionRecord) -> dict[str, Any]:
     stages = {
         "probe_tokens": record.probe_usage or Usage(),
         "read_tokens": record.read_usage or Usage(),
-        "wasted_tokens": record.wasted_usage or Usage(),
     }
     total = sum(stages.values(), Usage())
     return {

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from app.decision.forecast import Schedule
 from app.decision.policy import Action, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
 
@@ -106,18 +105,13 @@ class ThresholdsOut(BaseModel):
 class DecisionOut(BaseModel):
     """How the number of passages was chosen."""
 
-    p_closed_book: float | None = Field(
-        description="Calibrated P(closed-book answer is right); null if unknown. By the whole probe; for `foreseen` by "
-        "the question alone, for `hopeless` by the probe's first tokens."
-    )
-    signals: dict[str, float] = Field(description="Of a whole probe; empty where there was none.")
+    p_closed_book: float | None = Field(description="Calibrated P(closed-book answer is right); null if unknown.")
+    signals: dict[str, float] = Field(description="Of the probe; empty where there was none.")
     thresholds: ThresholdsOut
     policy: Policy
-    schedule: Schedule = Field(description="What ran beside the probe: nothing, retrieval, or reading too.")
     reason: Reason = Field(
-        description="Why so many passages were read, or why nothing is answered. `foreseen`: the question alone says "
-        "that a probe is hopeless. `hopeless`: the probe's first tokens said so, and it was stopped. `bypassed`: "
-        "gating does not pay at the moment."
+        description="Why so many passages were read, or why nothing is answered. `bypassed`: gating does not pay at "
+        "the moment."
     )
     calibrator: CalibratorOut
 
@@ -141,15 +135,12 @@ class UsageOut(BaseModel):
 
     probe: TokensOut | None
     read: TokensOut | None
-    wasted: TokensOut = Field(
-        description="Of a read that was begun beside the probe and not wanted, as far as the server had counted."
-    )
     passages: int
     calls: CallsOut
 
 
 class TimingsOut(BaseModel):
-    """Milliseconds of each stage; a stage that did not run is null. Stages may run side by side."""
+    """Milliseconds of each stage; a stage that did not run is null."""
 
     probe: float | None
     embed: float | None
@@ -184,14 +175,12 @@ class Receipt(BaseModel):
                         "signals": {"seq_logprob": -0.31, "neg_entropy": -0.62, "margin": 2.9},
                         "thresholds": {"tau0": 0.71, "tau1": 0.0, "tau_abstain": 0.35},
                         "policy": "graded",
-                        "schedule": "serial",
                         "reason": "borderline",
                         "calibrator": {"version": "2026-11-16-0a1b2c3d", "certified": True},
                     },
                     "usage": {
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
-                        "wasted": {"prompt_tokens": 0, "completion_tokens": 0},
                         "passages": 1,
                         "calls": {"used": 1, "wasted": 0},
                     },
@@ -216,9 +205,6 @@ class Receipt(BaseModel):
     )
 
 
-_NONE = Usage()
-
-
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt; plain data, because validating our own output buys nothing."""
     thresholds, timings = record.thresholds, record.timings
@@ -241,14 +227,12 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "tau_abstain": record.tau_abstain,
             },
             "policy": record.policy.value,
-            "schedule": record.schedule,
             "reason": record.reason.value,
             "calibrator": {"version": record.calibrator, "certified": record.certified},
         },
         "usage": {
             "probe": _tokens(record.probe_usage),
             "read": _tokens(record.read_usage),
-            "wasted": _tokens(record.wasted_usage or _NONE),
             "passages": len(record.citations),
             "calls": {"used": used, "wasted": record.retrieval_calls - used},
         },

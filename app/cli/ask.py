@@ -15,8 +15,6 @@ WHY = {
     "confident": "the model knows this by itself",
     "borderline": "one passage is enough",
     "uncertain": "the model is unsure: five passages",
-    "foreseen": "the question alone says that the model would not know: it was not asked closed-book",
-    "hopeless": "the first words of the model's own answer were unsure enough to stop it",
     "retrieval_required": "the request insisted on passages",
     "retrieval_forbidden": "the request allowed no passages",
     "no_signal": "the model gave no usable log-probabilities",

@@ -11,7 +11,7 @@ from rich.table import Table
 from app.adapters.artifact_store import ArtifactStore, serialise
 from app.api.calibrator_survey import PolicyOut, VersionOut, survey
 from app.cli.console import app, err, out
-from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
+from app.decision.artifact import Artifact, Certificate, mismatches
 from app.errors import ArtifactError
 from app.settings import Settings
 
@@ -97,18 +97,11 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row("created", f"{artifact.created}, from {window.rows} rows ({window.groups} groups) of {window.source}")
     for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
         table.add_row(name, str(value))
-    fits = sorted(artifact.policies.items())
-    # The one in force by default is among the policies.
-    fits += [
-        (f"by {name}", variant.fit)
-        for name, variant in artifact.variants.items()
-        if variant.fit not in dict(fits).values()
-    ]
-    for name, fit in fits:
+    for name, fit in sorted(artifact.policies.items()):
         guarantee = _guarantee(fit.certificate, "accuracy is at least that of {reference} minus {epsilon:g}")
         table.add_row(
             name,
-            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, {_early(fit)}least {fit.objective}; "
+            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, least {fit.objective}; "
             f"{guarantee or f'not certified: {fit.why_not}'}",
         )
     abstention = artifact.abstention
@@ -116,14 +109,6 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row("abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.why_not}'}")
     table.add_row("fallback", f"{artifact.fallback_action} passages where these may not decide")
     out.print(table)
-
-
-def _early(fit: PolicyFit) -> str:
-    early = fit.thresholds.early
-    if early is None:
-        return ""
-    unasked = f"no probe below {early.unasked:.3f} by the question, " if early.unasked > 0.0 else ""
-    return unasked + "".join(f"cut short below {tau:.3f} after {length} tokens, " for length, tau in early.exits)
 
 
 def _guarantee(certificate: Certificate | None, promise: str) -> str | None:

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
-from app.decision.breakeven import Estimate
+from app.decision.breakeven import BreakEven, Estimate, lacking
+from app.decision.cost import Objective
 
+# The share of questions that still meets the gate while all others bypass it, so that its return can be noticed.
+WATCH = 0.02
 # Looks in a row that must agree, so that one odd window changes nothing.
 PATIENCE = 3
 # What gating must surely save before it is taken up again; the gap to 1, where it is given up, stops to and fro.
@@ -30,3 +33,14 @@ class Bypass:
             return Bypass(self.on)
         looks = self.looks + 1
         return Bypass(not self.on) if looks >= patience else Bypass(self.on, looks)
+
+
+def live_ratio(found: BreakEven, objective: Objective) -> Estimate:
+    """What gating costs over reading the reference for every question, as served.
+
+    Lacking for retrieval calls, of which gating never makes more, and for money without a tariff.
+    """
+    view = found.costs.get(objective.value)
+    if view is None:
+        return lacking(0, "a cost that can exceed the reference")
+    return view.against[found.reference].gate_cost_ratio

@@ -15,21 +15,14 @@ def explore(ask: Ask, decision: Decision, *, share: float, u: float) -> Decision
     """Let a random action stand in for the decided one with probability `share`; `u` is uniform in [0, 1).
 
     Drawn evenly from what the caller allows, the decided action included. The answer is then withheld or given by its
-    own confidence like any other, and is never called certified. Where some questions are decided early, chance has
-    only the others to work on: no inverse of its share would make up for those, so none is kept.
+    own confidence like any other, and is never called certified.
     """
-    open_to_chance = decision.p0 is not None and not decision.withhold and decision.reason in _BY_PROBABILITY
+    open_to_chance = decision.p0 is not None and decision.reason in _BY_PROBABILITY
     if share <= 0.0 or not open_to_chance:
         return decision
     ks = (COMPACT, FULL) if ask.retrieval is Retrieval.REQUIRED else (0, COMPACT, FULL)
-    chances: dict[str, float] | None = {
-        ANSWERED[k].value: share / len(ks) + (1.0 - share) * (k == decision.k) for k in ks
-    }
-    if decision.thresholds is not None and decision.thresholds.early is not None:
-        chances = None
+    chances = {ANSWERED[k].value: share / len(ks) + (1.0 - share) * (k == decision.k) for k in ks}
     if u >= share:
         return replace(decision, propensities=chances)
     k = ks[min(int(u / share * len(ks)), len(ks) - 1)]
-    return replace(
-        decision, k=k, reason=Reason.EXPLORED, certified=False, escalate=False, explored=True, propensities=chances
-    )
+    return replace(decision, k=k, reason=Reason.EXPLORED, certified=False, explored=True, propensities=chances)

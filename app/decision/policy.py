@@ -6,10 +6,10 @@ confidence is too low. `without_passages` is what happens when evidence was want
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from app.decision.artifact import Abstention, Artifact, Early, PolicyFit, Thresholds, Variant
+from app.decision.artifact import Artifact, PolicyFit, Thresholds
 from app.errors import ContradictoryRequest
 
 FULL = 5
@@ -21,7 +21,6 @@ class Policy(StrEnum):
 
     GRADED = "graded"
     BINARY = "binary"
-    UTILITY = "utility"
     ALWAYS = "always"
     NEVER = "never"
 
@@ -52,8 +51,6 @@ class Reason(StrEnum):
     CONFIDENT = "confident"
     BORDERLINE = "borderline"
     UNCERTAIN = "uncertain"
-    FORESEEN = "foreseen"
-    HOPELESS = "hopeless"
     RETRIEVAL_REQUIRED = "retrieval_required"
     RETRIEVAL_FORBIDDEN = "retrieval_forbidden"
     NO_SIGNAL = "no_signal"
@@ -64,18 +61,6 @@ class Reason(StrEnum):
     BYPASSED = "bypassed"
     LOW_CONFIDENCE = "low_confidence"
     EXPLORED = "explored"
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What an operator says things are worth, for the utility policy; inputs, never fitted."""
-
-    right: float = 1.0
-    wrong: float = 1.0
-    call: float = 0.0
-    passage: float = 0.0
-    ms: float = 0.0
-    abstain: float = 0.0
 
 
 _CONTRADICTIONS = frozenset({(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)})
@@ -99,60 +84,39 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What may decide: the artifact that matches what runs, or None, and what the operator allows of it.
-
-    `variant`: by which of its variants the graded policy decides; None: as the artifact has it.
-    """
+    """What may decide: the artifact that matches what runs, or None, and what the operator allows of it."""
 
     artifact: Artifact | None = None
     allow_uncertified: bool = False
     revoked: bool = False
     bypassed: bool = False
-    prices: Prices = Prices()
-    variant: Variant | None = None
-
-    def by(self, means: str | None) -> "Gate":
-        """The same for the graded policy by these means, where the artifact has such a variant."""
-        variant = self.artifact.variants.get(means) if self.artifact is not None and means is not None else None
-        return self if variant is None else replace(self, variant=variant)
-
-    @property
-    def abstention(self) -> Abstention | None:
-        """When answers are withheld; None without an artifact."""
-        if self.variant is not None:
-            return self.variant.abstention
-        return self.artifact.abstention if self.artifact is not None else None
 
     def fit_in_force(self, policy: Policy) -> PolicyFit | None:
         """The fitted thresholds that may serve this policy, if any."""
         if self.artifact is None or self.revoked or self.bypassed:
             return None
         fit = self.artifact.policies.get(policy.value)
-        if self.variant is not None and policy is Policy.GRADED:
-            fit = self.variant.fit
         if fit is None or (fit.certificate is None and not self.allow_uncertified):
             return None
         return fit
 
     def tau_abstain(self) -> float | None:
         """The confidence below which an answer is withheld; None where nothing may withhold."""
-        abstention = self.abstention
-        if abstention is None or self.revoked:
+        if self.artifact is None or self.revoked:
             return None
+        abstention = self.artifact.abstention
         return abstention.tau if abstention.certificate is not None or self.allow_uncertified else None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many passages to read, why, and the numbers behind it. `withhold`: abstain without reading."""
+    """How many passages to read, why, and the numbers behind it."""
 
     k: int
     reason: Reason
     p0: float | None = None
     thresholds: Thresholds | None = None
     certified: bool = False
-    escalate: bool = False
-    withhold: bool = False
     # Whether a random action stands in for the decided one, and the chance that each had; None: no chance at work.
     explored: bool = False
     propensities: Mapping[str, float] | None = None
@@ -164,19 +128,12 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
         return True  # the probe is the answer
     if ask.policy is Policy.ALWAYS or gate.artifact is None:
         return False
-    if ask.policy is Policy.UTILITY:
-        return not (gate.revoked or gate.bypassed)
     fit = gate.fit_in_force(ask.policy)
     return fit is not None and foregone(fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED) is None
 
 
-def decide(  # noqa: PLR0911 - a table, read downwards
-    ask: Ask, gate: Gate, signals: Mapping[str, float], *, watched: bool = False
-) -> Decision:
-    """Choose the number of passages. Total: every request gets a decision, and doubt reads more, not less.
-
-    `watched`: the early thresholds, where the policy has any, were applied on the way here and let the probe be.
-    """
+def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:
+    """Choose the number of passages. Total: every request gets a decision, and doubt reads more, not less."""
     artifact = gate.artifact
     p0 = confidence_of(artifact, 0, signals)
     if ask.retrieval is Retrieval.FORBIDDEN or ask.policy is Policy.NEVER:
@@ -185,20 +142,28 @@ def decide(  # noqa: PLR0911 - a table, read downwards
         return Decision(FULL, Reason.RETRIEVAL_REQUIRED)
     if artifact is None:
         return Decision(FULL, Reason.NOT_CALIBRATED)
-    if gate.bypassed:
-        return Decision(artifact.fallback_action, Reason.BYPASSED, p0)
-    if ask.policy is Policy.UTILITY:
-        if gate.revoked:
-            return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0)
-        return _by_utility(ask, gate, artifact, signals)
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
-        return Decision(artifact.fallback_action, Reason.NOT_CERTIFIED, p0)
+        reason = Reason.BYPASSED if gate.bypassed else Reason.NOT_CERTIFIED
+        return Decision(artifact.fallback_action, reason, p0)
     required = ask.retrieval is Retrieval.REQUIRED
     if p0 is None and foregone(fit.thresholds, required=required) is None:
         return Decision(FULL, Reason.NO_SIGNAL, thresholds=fit.thresholds)
     k, reason = route(p0 or 0.0, fit.thresholds, required=required)
-    return Decision(k, reason, p0, fit.thresholds, certified(ask, gate, fit, watched=watched), fit.escalate)
+    return Decision(k, reason, p0, fit.thresholds, _certified(ask, gate, fit))
+
+
+def mandatory_applies(ask: Ask) -> bool:
+    """Whether a mandatory rule has a say: not where the caller forbids passages or already asks for all of them."""
+    return ask.retrieval is not Retrieval.FORBIDDEN and ask.policy not in (Policy.ALWAYS, Policy.NEVER)
+
+
+def decide_mandatory(gate: Gate) -> Decision:
+    """Decide for a question that a mandatory rule sends to the passages: no probe, the artifact's fallback.
+
+    Five passages where nothing is calibrated. Never certified: the rule is no part of what was.
+    """
+    return Decision(FULL if gate.artifact is None else gate.artifact.fallback_action, Reason.RETRIEVAL_REQUIRED)
 
 
 def route(p0: float, thresholds: Thresholds, *, required: bool = False) -> tuple[int, Reason]:
@@ -225,18 +190,6 @@ def foregone(thresholds: Thresholds, *, required: bool = False) -> int | None:
     most, _ = route(0.0, thresholds, required=required)
     least, _ = route(1.0, thresholds, required=required)
     return most if least == most > 0 else None
-
-
-def most_passages(ask: Ask, gate: Gate) -> int:
-    """The most passages that a question can lead to, as far as that is known before it is probed."""
-    if ask.retrieval is Retrieval.FORBIDDEN or ask.policy is Policy.NEVER:
-        return 0
-    fit = gate.fit_in_force(ask.policy)
-    if fit is None:
-        return FULL
-    most, _ = route(0.0, fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED)
-    early = early_in_force(ask, gate)
-    return max(most, early.exit_k) if early is not None and early.exits else most
 
 
 def settle(ask: Ask, gate: Gate, confidence: float | None) -> bool:
@@ -278,16 +231,6 @@ def without_passages(ask: Ask, gate: Gate, p0: float | None, *, found_nothing: b
     return Fallback.ABSTAIN if ask.abstain and p0 is not None else Fallback.REFUSE
 
 
-def probabilities(artifact: Artifact, signals: Mapping[str, float]) -> tuple[float | None, float | None, float | None]:
-    """P(right) of the answer with no, one and five passages, each judged from the closed-book signals."""
-    fitted = artifact.calibrators
-    return (
-        fitted.p0.predict(signals),
-        fitted.p1.predict(signals) if fitted.p1 else None,
-        fitted.p5.predict(signals) if fitted.p5 else None,
-    )
-
-
 def confidence_of(artifact: Artifact | None, k: int, signals: Mapping[str, float]) -> float | None:
     """P(right) of the answer really given: by its own signals, under the calibrator fitted for that k."""
     if artifact is None:
@@ -297,62 +240,12 @@ def confidence_of(artifact: Artifact | None, k: int, signals: Mapping[str, float
     return calibrator.predict(signals) if calibrator else None
 
 
-def utilities(
-    p: Mapping[int, float], prices: Prices, cost_ms: Mapping[int, float], *, required: bool, may_abstain: bool
-) -> dict[Action, float]:
-    """Expected utility of each open action, fewest passages first: a tie reads less, and abstains only last.
-
-    The probe is spent by the time this is asked, so it is in none of them.
-    """
-    values = {
-        ANSWERED[k]: prices.right * p[k]
-        - prices.wrong * (1.0 - p[k])
-        - prices.call * (k > 0)
-        - prices.passage * k
-        - prices.ms * cost_ms.get(k, 0.0)
-        for k in sorted(p)
-        if k > 0 or not required
-    }
-    if may_abstain:
-        values[Action.ABSTAIN] = -prices.abstain
-    return values
-
-
-def _by_utility(ask: Ask, gate: Gate, artifact: Artifact, signals: Mapping[str, float]) -> Decision:
-    p0, p1, p5 = probabilities(artifact, signals)
-    if p0 is None or p1 is None or p5 is None:
-        return Decision(FULL, Reason.NO_SIGNAL, p0)
-    values = utilities(
-        {0: p0, COMPACT: p1, FULL: p5},
-        gate.prices,
-        artifact.cost_ms,
-        required=ask.retrieval is Retrieval.REQUIRED,
-        may_abstain=ask.abstain,
-    )
-    best = max(values, key=lambda action: values[action])
-    if best is Action.ABSTAIN:
-        return Decision(0, Reason.LOW_CONFIDENCE, p0, withhold=True)
-    k = next(k for k, action in ANSWERED.items() if action is best)
-    if ask.retrieval is Retrieval.REQUIRED:
-        return Decision(k, Reason.RETRIEVAL_REQUIRED, p0)
-    reason = {0: Reason.CONFIDENT, COMPACT: Reason.BORDERLINE, FULL: Reason.UNCERTAIN}[k]
-    return Decision(k, reason, p0)
-
-
-def early_in_force(ask: Ask, gate: Gate) -> Early | None:
-    """The thresholds that act before a probe is whole, where the policy's own choice is asked for and has any."""
-    if ask.retrieval is not Retrieval.AUTO or ask.policy not in (Policy.GRADED, Policy.BINARY):
-        return None
-    fit = gate.fit_in_force(ask.policy)
-    return fit.thresholds.early if fit is not None else None
-
-
-def certified(ask: Ask, gate: Gate, fit: PolicyFit, *, watched: bool) -> bool:
+def _certified(ask: Ask, gate: Gate, fit: PolicyFit) -> bool:
     """Exactly the certified policy: its thresholds, its corpus, and no abstention beyond a certified one."""
-    assert gate.abstention is not None
-    if fit.thresholds.early is not None and not watched:
+    assert gate.artifact is not None
+    if fit.certificate is None or fit.thresholds.early is not None:
         return False
     # Abstention is certified for the answers of the graded policy; under another it would withhold other ones.
-    certified_abstention = gate.abstention.certificate is not None and ask.policy is Policy.GRADED
+    certified_abstention = gate.artifact.abstention.certificate is not None and ask.policy is Policy.GRADED
     abstention_covered = not ask.abstain or gate.tau_abstain() is None or certified_abstention
-    return fit.certificate is not None and ask.retrieval is Retrieval.AUTO and not ask.filtered and abstention_covered
+    return ask.retrieval is Retrieval.AUTO and not ask.filtered and abstention_covered

@@ -7,17 +7,8 @@ from app.decision.artifact import Identity, Thresholds
 from app.decision.policy import Action, Policy, Reason, Retrieval
 
 # Policies that choose k by a probability, and the reasons that stand where their choice was carried out.
-_GATING = frozenset({Policy.GRADED, Policy.BINARY, Policy.UTILITY})
-_CHOSEN = frozenset(
-    {
-        Reason.CONFIDENT,
-        Reason.BORDERLINE,
-        Reason.UNCERTAIN,
-        Reason.LOW_CONFIDENCE,
-        Reason.FORESEEN,
-        Reason.HOPELESS,
-    }
-)
+_GATING = frozenset({Policy.GRADED, Policy.BINARY})
+_CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,7 @@ class Usage:
     completion_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Add two generations of one stage up: an escalated question is read twice."""
+        """The tokens of two generations."""
         return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
 
@@ -111,16 +102,10 @@ class DecisionRecord:
     citations: tuple[Citation, ...] = ()
     probe_usage: Usage | None = None
     read_usage: Usage | None = None
-    # Tokens of a read that was begun beside the probe and not wanted in the end; None where there was none.
-    wasted_usage: Usage | None = None
-    # How many searches were sent, whether or not their passages were read, and how many passages they asked for.
+    # How many searches were sent, whether or not their passages were read.
     retrieval_calls: int = 0
-    passages_fetched: int = 0
-    # How often passages were read: twice where one did not convince.
-    reads: int = 0
     # A part that failed on the way, and how, though the question could still be settled.
     failure: tuple[str, str] | None = None
-    schedule: str = "serial"
     # Every action answers this question in the background, when there is time.
     shadowed: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -142,7 +127,6 @@ class DecisionRecord:
             "k": self.k,
             "reason": self.reason.value,
             "policy": self.policy.value,
-            "schedule": self.schedule,
             "p_closed_book": self.p_closed_book,
             "confidence": self.confidence,
             "calibrator": self.calibrator,
@@ -154,8 +138,7 @@ class DecisionRecord:
     def gated(self) -> bool:
         """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        That of a probe, of its first tokens, or of the question alone. Not where the search then failed or found
-        nothing: k is 0 there, and nothing was saved.
+        Not where the search then failed or found nothing: k is 0 there, and nothing was saved.
         """
         return (
             self.p_closed_book is not None

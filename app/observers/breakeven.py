@@ -7,7 +7,7 @@ independent of each other.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import add, sub, truediv
+from operator import add, truediv
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,10 @@ from app.decision.breakeven import (
     verdict,
 )
 from app.decision.cost import Tariff, break_even_against, gate_cost
-from app.decision.forecast import Schedule
 from app.observers.sampling import Drawn, Floats, combine, means, shares
-from app.observers.traffic import ACTIONS, SCHEDULES, Rows, Traffic, read_once, select
+from app.observers.traffic import ACTIONS, Rows, Traffic, select
 
 _KS = (1, 5)
-_SERIAL = SCHEDULES.index(Schedule.SERIAL.value)
 _SEED = 20_240
 _GATED = "questions that the gate decided"
 _RETRIEVING = "gated questions that read passages"
@@ -45,8 +43,6 @@ class Spent:
     probe: Floats
     retrieval: Floats
     read: Floats
-    # All together: less time than the parts where some ran side by side, more tokens where some were for nothing.
-    whole: Floats
 
 
 Count = Callable[[Rows], Spent]
@@ -80,31 +76,23 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
 
 
 def _latency(rows: Rows) -> Spent:
-    probe, read = _ms(rows["probe_ms"]), _ms(rows["read_ms"])
-    retrieval = _ms(rows["embed_ms"]) + _ms(rows["search_ms"])
-    # Time in line is nobody's part, and what lies between the stages is not gating's.
-    elapsed = _float(rows["total_ms"]) - _float(rows["waited_ms"])
-    return Spent(probe, retrieval, read, np.minimum(probe + retrieval + read, elapsed))
+    return Spent(_ms(rows["probe_ms"]), _ms(rows["embed_ms"]) + _ms(rows["search_ms"]), _ms(rows["read_ms"]))
 
 
 def _tokens(rows: Rows) -> Spent:
     probe = _float(rows["probe_prompt"]) + _float(rows["probe_completion"])
     read = _float(rows["read_prompt"]) + _float(rows["read_completion"])
-    wasted = _float(rows["wasted_prompt"]) + _float(rows["wasted_completion"])
-    return Spent(probe, np.zeros(len(rows)), read, probe + read + wasted)
+    return Spent(probe, np.zeros(len(rows)), read)
 
 
 def _money(tariff: Tariff) -> Count:
     def count(rows: Rows) -> Spent:
         fetched = np.where(rows["k"] == 1, tariff.retrieval(1), tariff.retrieval(5))
-        # A question that searched again had fetched one passage before.
-        fetched = fetched + np.where(rows["calls"] > 1, tariff.retrieval(1), 0.0)
-        calls = tariff.call * _float(rows["calls"]) + tariff.passage * _float(rows["fetched"])
-        probe, read, wasted = (
+        probe, read = (
             tariff.generation(_float(rows[f"{stage}_prompt"]), _float(rows[f"{stage}_completion"]))
-            for stage in ("probe", "read", "wasted")
+            for stage in ("probe", "read")
         )
-        return Spent(probe, fetched, read, probe + calls + read + wasted)
+        return Spent(probe, fetched, read)
 
     return count
 
@@ -115,18 +103,15 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, skip: Estimate) -> Cos
     gated = select(rows, rows["gated"])
     (probe,) = means(rng, count(gated).probe)
     probe = probe.wanting(_GATED)
-    read = {k: _reading(rng, count(_read_once(rows, k))) for k in _KS}
+    read = {k: _reading(rng, count(_that_read(rows, k))) for k in _KS}
     parts = {"cb": probe.estimate()}
     always = {}
     for k, (retrieval, reading) in read.items():
         retrieval, reading = retrieval.wanting(_READING[k]), reading.wanting(_READING[k])  # noqa: PLW2901
         parts |= {f"ret{k}": retrieval.estimate(), f"ob{k}": reading.estimate()}
         always[k] = combine(add, retrieval, reading)
-    skipped, retrieving = _retrieving(rng, gated, count, {k: combine(add, *both) for k, both in read.items()})
+    skipped, retrieving = _retrieving(rng, gated, {k: combine(add, *both) for k, both in read.items()})
     gate = probe if retrieving is None else combine(gate_cost, probe, skipped, retrieving)
-    if (gated["schedule"] != _SERIAL).any():
-        # Parts that ran side by side, or for nothing, do not add up to what a question took.
-        gate, probe, retrieving = _as_served(rng, gated, count)
     against = {}
     for k in _KS:
         ratio = _positive(always[k], lambda a: combine(truediv, gate, a)).estimate()
@@ -142,38 +127,19 @@ def _reading(rng: np.random.Generator, spent: Spent) -> tuple[Drawn, Drawn]:
     return retrieval, read
 
 
-def _read_once(rows: Rows, k: int) -> Rows:
-    """The questions that searched once and read k passages, whoever chose k: what k costs without a gate."""
-    return select(rows, (rows["k"] == k) & read_once(rows))
+def _that_read(rows: Rows, k: int) -> Rows:
+    """The questions that read k passages, whoever chose k: what k costs without a gate."""
+    return select(rows, rows["k"] == k)
 
 
-def _as_served(rng: np.random.Generator, gated: Rows, count: Count) -> tuple[Drawn, Drawn, Drawn]:
-    """What gated questions cost as a whole: all of them, those that read nothing, and how much more the others do."""
-    (every,) = means(rng, count(gated).whole)
-    (idle,) = means(rng, count(select(gated, gated["k"] == 0)).whole)
-    (reading,) = means(rng, count(select(gated, gated["k"] > 0)).whole)
-    idle, reading = idle.wanting("gated questions that read nothing"), reading.wanting(_RETRIEVING)
-    return every.wanting(_GATED), idle, combine(sub, reading, idle)
-
-
-def _retrieving(
-    rng: np.random.Generator, gated: Rows, count: Count, always: dict[int, Drawn]
-) -> tuple[Drawn, Drawn | None]:
-    """The share of gated questions that read nothing, and what the others pay for what they read; None without any.
-
-    They read one passage or five as everyone does, or five after one did not convince.
-    """
-    twice = (gated["calls"] > 1) | (gated["reads"] > 1)
-    again = select(gated, (gated["k"] > 0) & twice)
-    paths = [
-        *((int(((gated["k"] == k) & ~twice).sum()), always[k], _READING[k]) for k in _KS),
-        (len(again), combine(add, *_reading(rng, count(again))), "questions that searched twice"),
-    ]
-    taken = [(times, path, of) for times, path, of in paths if times]
-    skipped, *how_often = shares(rng, [len(gated) - sum(times for times, _, _ in taken), *(t for t, _, _ in taken)])
+def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Drawn]) -> tuple[Drawn, Drawn | None]:
+    """The share of gated questions that read nothing, and what the others pay for what they read; None without any."""
+    counts = {k: int((gated["k"] == k).sum()) for k in _KS}
+    taken = [k for k in _KS if counts[k]]
+    skipped, *how_often = shares(rng, [len(gated) - sum(counts.values()), *(counts[k] for k in taken)])
     if not taken:
         return skipped, None
-    costs = [path if times <= RARE * len(gated) else path.wanting(of) for times, path, of in taken]
+    costs = [always[k] if counts[k] <= RARE * len(gated) else always[k].wanting(_READING[k]) for k in taken]
 
     def mean(*both: Any) -> Any:  # noqa: ANN401 - figures, or draws of them
         weights, amounts = both[: len(costs)], both[len(costs) :]
@@ -200,7 +166,7 @@ def _positive(divisor: Drawn, quotient: Callable[[Drawn], Drawn]) -> Drawn:
 
 def _caveats(traffic: Traffic, seconds: float, reference: int) -> tuple[str, ...]:
     said = []
-    reading = _read_once(traffic.rows, reference)
+    reading = _that_read(traffic.rows, reference)
     chosen = float(reading["gated"].mean()) if len(reading) else 0.0
     if chosen > RARE:
         said.append(

@@ -7,7 +7,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from app.decision.breakeven import BreakEven, Estimate
-from app.decision.forecast import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,12 @@ class InForce:
 class GateMetrics(Collector):
     """Computed when asked for, so that nothing is shown that has long been otherwise; the unknown is absent."""
 
-    def __init__(self, in_force: Callable[[], InForce], look: Callable[[], BreakEven]) -> None:
+    def __init__(
+        self, in_force: Callable[[], InForce], look: Callable[[], BreakEven], bypassed: Callable[[], bool]
+    ) -> None:
         self._in_force = in_force
         self._look = look
+        self._bypassed = bypassed
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without a sample, so that registering computes nothing."""
@@ -33,44 +35,19 @@ class GateMetrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What stands now, and what the window says."""
-        calibrator, fallback, skip, even, ratio = _families()
+        calibrator, fallback, bypass, skip, even, ratio = _families()
         now, found = self._in_force(), self._look()
         certified = "revoked" if now.revoked else str(now.certified).lower()
         calibrator.add_metric((now.version or "none", certified), 1)
         fallback.add_metric((f"k{now.reference}",), 1)
+        bypass.add_metric((), self._bypassed())
         _add(skip, (), found.skip_rate)
         for cost, view in found.costs.items():
             if view is not None:
                 for reference, comparison in view.against.items():
                     _add(even, (cost, reference), comparison.break_even_skip)
                     _add(ratio, (cost, reference), comparison.gate_cost_ratio)
-        yield from (calibrator, fallback, skip, even, ratio)
-
-
-class PlanMetrics(Collector):
-    """How questions are answered now."""
-
-    def __init__(self, plan: Callable[[], Plan]) -> None:
-        self._plan = plan
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The family without a sample."""
-        yield _plan_family()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The plan in force."""
-        family, plan = _plan_family(), self._plan()
-        family.add_metric((plan.schedule.value, plan.means or "as fitted", str(plan.bypass).lower()), 1)
-        yield family
-
-
-def _plan_family() -> GaugeMetricFamily:
-    return GaugeMetricFamily(
-        "fetchwise_plan_info",
-        "1 for the schedule in force, and the calibrator's means that decide; `bypass` is true where most questions go "
-        "without the gate because it loses.",
-        labels=("schedule", "means", "bypass"),
-    )
+        yield from (calibrator, fallback, bypass, skip, even, ratio)
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
@@ -82,6 +59,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
             labels=("version", "certified"),
         ),
         GaugeMetricFamily("fetchwise_fallback_info", "1 for what would be read without a gate.", labels=("reference",)),
+        GaugeMetricFamily("fetchwise_bypass", "1 while most questions bypass the gate because it loses, else 0."),
         GaugeMetricFamily("fetchwise_skip_ratio", "Share of gated questions in the window that read no passage."),
         GaugeMetricFamily(
             "fetchwise_break_even_skip_ratio",

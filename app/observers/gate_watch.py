@@ -5,13 +5,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from app.decision.breakeven import BreakEven
 from app.decision.cost import Tariff
-from app.decision.forecast import Schedule
 from app.observers.breakeven import estimate
-from app.observers.traffic import SCHEDULES, Traffic, TrafficWindow, by_means
+from app.observers.traffic import Traffic, TrafficWindow
 from app.ports import Clock
 
 FRESH_S = 1.0
@@ -53,17 +50,14 @@ class GateWatch:
                     del self._latest[next(iter(self._latest))]
             return found
 
-    def look_under(self, schedule: Schedule | None, means: str | None, since: float) -> BreakEven:
-        """The figures of the gauges, gating judged by those questions alone that came since, in this way; None: in any.
+    def look_since(self, since: float) -> BreakEven:
+        """The figures of the gauges, with gating judged only by questions that came since. Blocks, too.
 
-        After a change of plan the others tell of the past; what reading took them counts all the same. Blocks, too.
+        What reading took the questions before them counts all the same.
         """
         traffic = self._window.read(self.seconds)
         rows = traffic.rows.copy()
-        rows["gated"] &= (rows["at"] >= since) & by_means(rows, means)
-        if schedule is not None:
-            # What is decided by the question alone has nothing beside which anything could run.
-            rows["gated"] &= (rows["schedule"] == SCHEDULES.index(schedule.value)) | np.isnan(rows["probe_ms"])
+        rows["gated"] &= rows["at"] >= since
         return self._judged(replace(traffic, rows=rows), self.seconds)
 
     def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:

@@ -21,8 +21,6 @@ _REASONS = {
     0: (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES, Reason.EXPLORED),
     1: (
         Reason.BORDERLINE,
-        Reason.FORESEEN,
-        Reason.HOPELESS,
         Reason.RETRIEVAL_REQUIRED,
         Reason.NOT_CERTIFIED,
         Reason.BYPASSED,
@@ -30,9 +28,6 @@ _REASONS = {
     ),
     5: (
         Reason.UNCERTAIN,
-        Reason.BORDERLINE,  # escalated
-        Reason.FORESEEN,
-        Reason.HOPELESS,
         Reason.RETRIEVAL_REQUIRED,
         Reason.NO_SIGNAL,
         Reason.NOT_CALIBRATED,
@@ -72,7 +67,7 @@ class PrometheusObserver:
         )
         self._tokens = Counter(
             "fetchwise_tokens",
-            "Tokens of the probe, of reading, and of reading that was not wanted.",
+            "Tokens of the probe and of reading.",
             ("stage", "kind", "k"),
             registry=registry,
         )
@@ -104,7 +99,6 @@ class PrometheusObserver:
                 self._stage_of(stage, k).observe(ms / 1000)
         self._count_tokens("probe", k, record.probe_usage)
         self._count_tokens("read", k, record.read_usage)
-        self._count_tokens("wasted", k, record.wasted_usage)
         if record.citations:
             self._passages.labels(k).inc(len(record.citations))
         if record.retrieval_calls:
@@ -130,7 +124,6 @@ class PrometheusObserver:
                 self._stage.labels(stage, k_label)
             for kind in ("prompt", "completion"):
                 self._tokens.labels("probe", kind, k_label)
-                self._tokens.labels("wasted", kind, k_label)
                 if k_label != "0":
                     self._tokens.labels("read", kind, k_label)
                     self._passages.labels(k_label)

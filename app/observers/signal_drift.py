@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from app.decision.artifact import Artifact
 from app.decision.calibrator import signals_of
-from app.decision.policy import Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord
 from app.decision.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 
@@ -37,30 +36,9 @@ class _Recent:
         self.version = artifact.version
         self.fitted_on = max(1, round(_TRAIN * artifact.window.groups))
         self.confidence = RecentMean(window)
-        graded = artifact.policies.get(Policy.GRADED.value)
-        # Where it spares some questions a whole probe, its quantiles are those of the others; by other means it would
-        # spare other ones.
-        early = graded is not None and (graded.thresholds.early is not None or bool(artifact.variants))
-        self.picking = graded.thresholds if graded is not None and early else None
-        self.whole = RecentMean(window)
-        bins = {name: bins_of(artifact.quantiles[name]) for name in _deciding(artifact) if name in artifact.quantiles}
+        deciding = sorted(signals_of(artifact.calibrators.p0))
+        bins = {name: bins_of(artifact.quantiles[name]) for name in deciding if name in artifact.quantiles}
         self.signals = [(name, RecentCounts(each, window)) for name, each in bins.items() if len(each.shares) > 1]
-
-    def picks(self, record: DecisionRecord) -> bool:
-        """Whether the signals of this record were picked like those fitted on."""
-        if self.picking is None:
-            return True
-        by_policy = record.retrieval is Retrieval.AUTO and record.reason is not Reason.RETRIEVAL_REQUIRED
-        if not by_policy or record.thresholds != self.picking:
-            return False
-        self.whole.add(1.0 if record.signals else 0.0)
-        return True
-
-    @property
-    def compared_with(self) -> int:
-        """How many questions the quantiles rest on."""
-        share = 1.0 if self.whole.value is None else self.whole.value
-        return max(1, round(share * self.fitted_on))
 
 
 class SignalDrift:
@@ -79,11 +57,10 @@ class SignalDrift:
             if artifact is None or artifact.version != record.calibrator:
                 return
             self._recent = recent = _Recent(artifact, self._window)
-        if recent.picks(record):
-            for name, counts in recent.signals:
-                value = record.signals.get(name)
-                if value is not None:
-                    counts.add(value)
+        for name, counts in recent.signals:
+            value = record.signals.get(name)
+            if value is not None:
+                counts.add(value)
         if record.answer is not None and record.confidence is not None:
             recent.confidence.add(record.confidence)
 
@@ -96,16 +73,10 @@ class SignalDrift:
             signals={
                 name: Stability(
                     psi(counts.counts, counts.bins.shares),
-                    psi_limit(counts.total, recent.compared_with, len(counts.bins.shares)),
+                    psi_limit(counts.total, recent.fitted_on, len(counts.bins.shares)),
                 )
                 for name, counts in recent.signals
                 if counts.total >= ENOUGH
             },
             accuracy=recent.confidence.value,
         )
-
-
-def _deciding(artifact: Artifact) -> list[str]:
-    """The closed-book signals that probabilities are made from."""
-    fitted = artifact.calibrators
-    return sorted({name for one in (fitted.p0, fitted.p1, fitted.p5) if one is not None for name in signals_of(one)})

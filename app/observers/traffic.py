@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import MEANS
-from app.decision.forecast import Schedule
 from app.decision.policy import Action
 from app.decision.record import DecisionRecord, Usage
 from app.ports import Clock
@@ -29,48 +27,36 @@ from app.processes import is_alive
 
 CAPACITY = 50_000
 ACTIONS = tuple(action.value for action in Action)
-SCHEDULES = tuple(schedule.value for schedule in Schedule)
 ROW = np.dtype(
     [
         ("at", "<f8"),  # Unix seconds
         ("k", "u1"),
         ("action", "u1"),  # an index into ACTIONS
         ("gated", "?"),
-        ("schedule", "u1"),  # an index into SCHEDULES
-        ("means", "u1"),  # an index into MEANS
         ("p", "<f4"),
         ("probe_ms", "<f4"),  # NaN where the stage did not run
         ("embed_ms", "<f4"),
         ("search_ms", "<f4"),
         ("read_ms", "<f4"),
         ("total_ms", "<f4"),
-        ("waited_ms", "<f4"),  # in line; part of the total
         ("probe_prompt", "<u4"),
         ("probe_completion", "<u4"),
         ("read_prompt", "<u4"),
         ("read_completion", "<u4"),
-        ("wasted_prompt", "<u4"),  # of a read that was begun and not wanted
-        ("wasted_completion", "<u4"),
         ("passages", "u1"),
-        ("calls", "u1"),
-        ("fetched", "u1"),  # passages that the calls asked for
-        ("reads", "u1"),
-        ("whole", "?"),  # the probe ran to its end, and has signals
     ]
 )
 # Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B B ? B B 7f 6I 4B ? Q")
+_PACKED = struct.Struct("<Q d B B ? 6f 4I B Q")
 _HEADER = struct.Struct("<8s I I")
-_MAGIC = b"fwring03"
+_MAGIC = b"fwring04"
 # A dead worker's ring is kept for as long as any window could ask for it.
 _KEEP_S = 86_400
 _NAN = math.nan
 _NO_TOKENS = Usage()
 _INDEX = {action: index for index, action in enumerate(Action)}
-_MEANS_INDEX = {means: index for index, means in enumerate(MEANS)}
-_SCHEDULE_INDEX = {schedule: index for index, schedule in enumerate(SCHEDULES)}
 assert _PACKED.size == _SLOT.itemsize
 
 Rows = NDArray[Any]
@@ -104,7 +90,6 @@ class TrafficWindow:
         """Append one row; a few microseconds, and never waits for a reader."""
         timings = record.timings
         probe, read = record.probe_usage or _NO_TOKENS, record.read_usage or _NO_TOKENS
-        wasted = record.wasted_usage or _NO_TOKENS
         sequence = self._written + 1
         _PACKED.pack_into(
             self._map,
@@ -114,26 +99,17 @@ class TrafficWindow:
             record.k,
             _INDEX[record.action],
             record.gated,
-            _SCHEDULE_INDEX[record.schedule],
-            _MEANS_INDEX[record.thresholds.means] if record.thresholds is not None else 0,
             _or_nan(record.p_closed_book),
             _or_nan(timings.probe),
             _or_nan(timings.embed),
             _or_nan(timings.search),
             _or_nan(timings.read),
             timings.total,
-            timings.waited,
             probe.prompt_tokens,
             probe.completion_tokens,
             read.prompt_tokens,
             read.completion_tokens,
-            wasted.prompt_tokens,
-            wasted.completion_tokens,
             len(record.citations),
-            record.retrieval_calls,
-            record.passages_fetched,
-            record.reads,
-            bool(record.signals),
             sequence,
         )
         self._written = sequence
@@ -175,18 +151,6 @@ def select(rows: Rows, which: NDArray[Any]) -> Rows:
     """Some of the rows, by a mask or by their places; much faster than indexing them."""
     some: Rows = rows.view(_RAW)[which].view(ROW)
     return some
-
-
-def by_means(rows: Rows, means: str | None) -> NDArray[np.bool_]:
-    """Which of the rows were decided by these means; by None, all."""
-    which: NDArray[np.bool_] = np.ones(len(rows), np.bool_) if means is None else rows["means"] == MEANS.index(means)
-    return which
-
-
-def read_once(rows: Rows) -> NDArray[np.bool_]:
-    """Which of the rows searched once and read once: not those for which one passage was not enough."""
-    once: NDArray[np.bool_] = (rows["calls"] == 1) & (rows["reads"] <= 1)
-    return once
 
 
 @contextlib.contextmanager

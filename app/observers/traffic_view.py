@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.decision.breakeven import MIN_SAMPLE
-from app.observers.traffic import ACTIONS, Rows, read_once
+from app.observers.traffic import ACTIONS, Rows
 
 STAGES = ("probe", "embed", "search", "read")
 BUCKETS = 60
@@ -65,13 +65,12 @@ def saved(rows: Rows, *, reference: int) -> dict[str, float | int | None]:
     gated, passages = rows["gated"], rows["passages"]
     decided = int(gated.sum())
     read = _tokens(rows, "read")
-    # A question that was read twice, once with fewer passages, is no measure of reading so many.
-    readings = read[(rows["k"] == reference) & read_once(rows) & (passages > 0)]
+    readings = read[(rows["k"] == reference) & (passages > 0)]
     return {
         "gated": decided,
         "passages": int(passages[gated].sum(dtype=np.int64)),
         "passages_always": reference * decided,
-        "tokens": sum(int(_tokens(rows, stage)[gated].sum()) for stage in ("probe", "read", "wasted")),
+        "tokens": sum(int(_tokens(rows, stage)[gated].sum()) for stage in ("probe", "read")),
         "tokens_always": float(readings.mean()) * decided if len(readings) >= MIN_SAMPLE else None,
     }
 

@@ -165,29 +165,10 @@ def what_is_decided() -> list[Panel]:
             stacked=True,
         ),
         graph(
-            "Work for nothing",
-            "Share of the searches whose passages nobody read, and of the tokens of reads that nobody wanted.",
-            SHARE,
-            Query(
-                'sum(rate(fetchwise_retrieval_calls_total{job="$job",use="wasted"}[$__rate_interval]))'
-                ' / sum(rate(fetchwise_retrieval_calls_total{job="$job"}[$__rate_interval]))',
-                "searches",
-            ),
-            Query(
-                'sum(rate(fetchwise_tokens_total{job="$job",stage="wasted"}[$__rate_interval]))'
-                ' / sum(rate(fetchwise_tokens_total{job="$job"}[$__rate_interval]))',
-                "tokens",
-            ),
-            highest=1,
-        ),
-        graph(
-            "Plan in force",
-            "What runs beside the probe, what decides, and whether most questions bypass the gate because it loses.",
+            "Bypass",
+            "1 while most questions bypass the gate because it loses.",
             COUNT,
-            Query(
-                'max by (schedule, means, bypass) (fetchwise_plan_info{job="$job"})',
-                "{{schedule}}, {{means}} (bypass: {{bypass}})",
-            ),
+            Query('max(fetchwise_bypass{job="$job"})', "bypassed"),
         ),
     ]
 

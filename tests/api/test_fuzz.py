@@ -24,7 +24,7 @@ ANYTHING = st.recursive(
 )
 PLAUSIBLE = {
     "question": TEXT,
-    "policy": st.sampled_from(["graded", "binary", "utility", "always", "never", None]),
+    "policy": st.sampled_from(["graded", "binary", "always", "never", None]),
     "retrieval": st.sampled_from(["auto", "required", "forbidden"]),
     "abstain": st.booleans(),
     "collection": st.sampled_from(["demo", "nowhere", None]) | TEXT,

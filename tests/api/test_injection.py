@@ -84,7 +84,7 @@ def believing(gateway: FakeGateway, **sure: float) -> None:
 
 async def test_passages_decide_nothing(hostile: FakeGateway, harmless: FakeGateway) -> None:
     """k, reason, confidence, thresholds and certificate are the same as over harmless passages."""
-    for policy, sure, read in product(("graded", "binary", "utility", "always"), (0.9, 0.6, 0.3), (0.9, 0.1)):
+    for policy, sure, read in product(("graded", "binary", "always"), (0.9, 0.6, 0.3), (0.9, 0.1)):
         told = []
         for one in (hostile, harmless):
             believing(one, k0=sure, k1=read, k5=read)

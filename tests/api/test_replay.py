@@ -10,7 +10,7 @@ from app.decision.policy import ANSWERED, Action, Ask, Gate, Policy, Retrieval, 
 from .conftest import Open
 from .test_learning import eventually_kept
 
-POLICIES = ("graded", "binary", "utility", "always", "never")
+POLICIES = ("graded", "binary", "always", "never")
 RETRIEVALS = ("auto", "required", "forbidden")
 SURE = (0.05, 0.3, 0.55, 0.65, 0.9)
 
@@ -44,5 +44,5 @@ def decided_again(row: sqlite3.Row, gate: Gate) -> tuple[int, str, float | None]
     signals, read_signals = json.loads(row["signals"]), json.loads(row["read_signals"])
     decision = decide(ask, gate, signals)
     confidence = confidence_of(gate.artifact, decision.k, read_signals if decision.k else signals)
-    withheld = decision.withhold or settle(ask, gate, confidence)
+    withheld = settle(ask, gate, confidence)
     return decision.k, (Action.ABSTAIN if withheld else ANSWERED[decision.k]).value, confidence

@@ -74,7 +74,7 @@ SCENES = st.builds(
     fails_at=st.sampled_from([None, None, None, 0, 1, 5]),
     asked=st.fixed_dictionaries(
         {
-            "policy": st.sampled_from(["graded", "binary", "utility", "always", "never"]),
+            "policy": st.sampled_from(["graded", "binary", "always", "never"]),
             "retrieval": st.sampled_from(["auto", "required", "forbidden"]),
             "abstain": st.booleans(),
         },

@@ -76,8 +76,6 @@ FULL = a_record(
     explored=True,
     solicited=True,
     shadowed=True,
-    schedule="race",
-    wasted_usage=Usage(300, 4),
 )
 
 
@@ -110,7 +108,6 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "tau_abstain": 0.25,
         "calibrator": "2026-01-31-0a1b2c3d",
         "certified": True,
-        "schedule": "race",
         "propensities": {"k0": 0.5, "k5": 0.5},
         "explored": True,
         "solicited": True,
@@ -123,8 +120,6 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "probe_completion_tokens": 8,
         "read_prompt_tokens": 120,
         "read_completion_tokens": 9,
-        "wasted_prompt_tokens": 300,
-        "wasted_completion_tokens": 4,
         "probe_ms": 200.0,
         "embed_ms": 15.0,
         "search_ms": 5.0,
@@ -155,7 +150,6 @@ def test_what_is_absent_stays_absent(store: SqlDecisionStore) -> None:
         *("key", "answer", "answer_sha256", "confidence", "p_closed_book", "tau0", "tau1", "tau_abstain"),
         *("calibrator", "propensities", "failed_part", "failure_kind", "feedback"),
         *("probe_prompt_tokens", "probe_completion_tokens", "read_prompt_tokens", "read_completion_tokens"),
-        *("wasted_prompt_tokens", "wasted_completion_tokens"),
         *("probe_ms", "embed_ms", "search_ms", "read_ms"),
     }
 

@@ -12,12 +12,11 @@ from prometheus_client import CollectorRegistry
 from app import errors
 from app.api.errors import STATUSES
 from app.decision.cost import Tariff
-from app.decision.forecast import Plan, Schedule
 from app.errors import FetchwiseError
 from app.observers.breakeven import estimate
 from app.observers.decision_log import LogMetrics
 from app.observers.drift import DriftMetrics, Revocable
-from app.observers.gate_metrics import GateMetrics, InForce, PlanMetrics
+from app.observers.gate_metrics import GateMetrics, InForce
 from app.observers.gauges import LoopLag, TrafficMetrics
 from app.observers.prometheus import PrometheusObserver
 from app.observers.signal_drift import Outlook
@@ -135,7 +134,7 @@ METRICS = {
     "skip_ratio": (),
     "break_even_skip_ratio": ("cost", "reference"),
     "gate_cost_ratio": ("cost", "reference"),
-    "plan_info": ("schedule", "means", "bypass"),
+    "bypass": (),
     "drift_psi": ("signal",),
     "drift_psi_limit": ("signal",),
     "drift_evidence": (),
@@ -156,8 +155,7 @@ def exported() -> dict[str, tuple[str, ...]]:
     LoopLag(registry)
     nothing = estimate(Traffic(np.empty(0, ROW), 0.0, 0), seconds=900, reference=5, tariff=Tariff())
     registry.register(DriftMetrics(Outlook, cast("Revocable", None), lambda: None))
-    registry.register(PlanMetrics(lambda: Plan(Schedule.SERIAL)))
-    registry.register(GateMetrics(lambda: InForce(None, certified=False, reference=5), lambda: nothing))
+    registry.register(GateMetrics(lambda: InForce(None, certified=False, reference=5), lambda: nothing, lambda: False))
     found = {}
     for collector in registry._collector_to_names:
         for family in collector.describe() if hasattr(collector, "describe") else collector.collect():

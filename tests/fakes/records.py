@@ -34,8 +34,6 @@ def a_record(**changes: Any) -> DecisionRecord:
         probe_usage=Usage(40, 8),
         read_usage=Usage(120, 9),
         retrieval_calls=1,
-        passages_fetched=1,
-        reads=1,
     )
     return replace(record, **changes)
 
@@ -50,7 +48,5 @@ def a_skip(**changes: Any) -> DecisionRecord:
         "citations": (),
         "read_usage": None,
         "retrieval_calls": 0,
-        "passages_fetched": 0,
-        "reads": 0,
     }
     return a_record(**(skipped | changes))

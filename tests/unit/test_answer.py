@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.answer import SERIAL, Answerer
+from app.answer import Answerer
 from app.decision.artifact import Artifact, Calibrators
-from app.decision.forecast import Plan, Schedule
+from app.decision.bypass import WATCH
+from app.decision.mandatory import compile_rules
 from app.decision.policy import (
     Action,
     Ask,
     Gate,
     Policy,
-    Prices,
     Reason,
     Retrieval,
     confidence_of,
@@ -38,7 +38,7 @@ from app.errors import (
 from app.explore import Budget, DiceExplorer
 from app.ports import Filter, Passage, Prompt, Turn
 from app.question import Question
-from tests.fakes.artifacts import TAU_ABSTAIN, a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
+from tests.fakes.artifacts import TAU_ABSTAIN, a_line, an_abstention, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import CORPUS, filled
 from tests.fakes.reader import FakeReader
@@ -101,19 +101,15 @@ class TimedEmbedder(FakeEmbedder):
 
 
 class TimedRetriever(FakeRetriever):
-    """A retriever that takes three milliseconds, and can fail from a given search on."""
+    """A retriever that takes three milliseconds."""
 
     clock: FakeClock
-    fail_from: int | None = None
 
     async def search(
         self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
     ) -> list[Passage]:
         self.clock.spend(3)
-        found = await super().search(collection, vector, limit=limit, where=where)
-        if self.fail_from is not None and self.searches >= self.fail_from:
-            raise down()
-        return found
+        return await super().search(collection, vector, limit=limit, where=where)
 
 
 @dataclass
@@ -126,7 +122,6 @@ class World:
     embedder: TimedEmbedder = field(default_factory=TimedEmbedder)
     retriever: TimedRetriever = field(default_factory=TimedRetriever)
     notebook: Notebook = field(default_factory=Notebook)
-    plan: Plan = SERIAL
 
     def __post_init__(self) -> None:
         self.embedder.clock = self.retriever.clock = self.clock
@@ -154,7 +149,6 @@ class World:
             gatekeeper=FixedGate(self.gate),
             observers=(self.notebook,),
             clock=self.clock,
-            plan=lambda: self.plan,
             **more,
         )
 
@@ -190,7 +184,6 @@ class Case:
     sure: Mapping[str, float] = field(default_factory=dict)
 
 
-UTILITY = {"policy": Policy.UTILITY}
 CASES = {
     "confident": Case(Reason.CONFIDENT, Action.K0, 0, CONFIDENT),
     "borderline": Case(Reason.BORDERLINE, Action.K1, 1, BORDERLINE),
@@ -234,28 +227,12 @@ CASES = {
     "embedder failed": Case(Reason.RETRIEVAL_FAILED, Action.K0, 0, UNCERTAIN, fault="embedder"),
     "retrieval failed, hopeless": Case(Reason.RETRIEVAL_FAILED, Action.ABSTAIN, 0, HOPELESS, fault="vectors"),
     "no passages": Case(Reason.NO_PASSAGES, Action.K0, 0, UNCERTAIN, where={"lang": "tlh"}),
-    "utility: free retrieval": Case(Reason.UNCERTAIN, Action.K5, 5, UNCERTAIN, ask=UTILITY),
-    "utility: dear retrieval": Case(
-        Reason.CONFIDENT, Action.K0, 0, CONFIDENT, Gate(an_artifact(), prices=Prices(call=1.0)), UTILITY
-    ),
-    "utility: dear passages": Case(
-        Reason.BORDERLINE,
-        Action.K1,
-        1,
-        0.25,
-        Gate(an_artifact(), prices=Prices(passage=0.2)),
-        UTILITY | {"abstain": False},
-    ),
-    "utility: mistakes cost": Case(
-        Reason.LOW_CONFIDENCE, Action.ABSTAIN, 0, HOPELESS, Gate(an_artifact(), prices=Prices(wrong=9.0)), UTILITY
-    ),
 }
 
 
-async def carried_out(case: Case, schedule: Schedule = Schedule.SERIAL) -> tuple[World, DecisionRecord]:
+async def carried_out(case: Case) -> tuple[World, DecisionRecord]:
     """Set a case up and ask."""
     world = await a_world(case.p, gate=case.gate, **case.sure)
-    world.plan = Plan(schedule)
     match case.fault:
         case "vectors":
             world.retriever.fail_with = down()
@@ -268,12 +245,11 @@ async def carried_out(case: Case, schedule: Schedule = Schedule.SERIAL) -> tuple
     return world, await world.answer(where=case.where, **case.ask)
 
 
-@pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("name", CASES)
-async def test_every_reason(name: str, schedule: Schedule) -> None:
-    """Each way through ends in its action, its number of passages and its reason, whatever ran beside the probe."""
+async def test_every_reason(name: str) -> None:
+    """Each way through ends in its action, its number of passages and its reason."""
     case = CASES[name]
-    _, record = await carried_out(case, schedule)
+    _, record = await carried_out(case)
     assert (record.reason, record.action, record.k) == (case.reason, case.action, case.k)
     expected = {0: "Paris", 1: "It is Franville", 5: "Franville it is"}[case.k]
     assert record.answer == (None if case.action is Action.ABSTAIN else expected)
@@ -283,12 +259,8 @@ async def test_every_reason(name: str, schedule: Schedule) -> None:
 
 
 def test_every_reason_of_the_closed_set_is_reached() -> None:
-    """No reason is without a case, but for those that chance brings about, or what is known early."""
-    assert {case.reason for case in CASES.values()} == set(Reason) - {
-        Reason.EXPLORED,
-        Reason.FORESEEN,
-        Reason.HOPELESS,
-    }
+    """No reason is without a case, but for what chance brings about."""
+    assert {case.reason for case in CASES.values()} == set(Reason) - {Reason.EXPLORED}
 
 
 @pytest.mark.parametrize(
@@ -379,6 +351,39 @@ async def test_a_fallback_action_does_not_probe(gate: Gate) -> None:
     record = await world.answer()
     assert [len(prompt.passages) for prompt in world.reader.prompts] == [1]
     assert record.confidence == pytest.approx(0.9)
+
+
+async def test_a_bypass_lets_a_small_share_meet_the_gate() -> None:
+    """While the gate is bypassed, the others read the fallback without a probe; by dice, not in turn."""
+    world = await a_world(CONFIDENT)
+    answerer = world.answerer(bypassed=lambda: True, dice=random.Random(7))
+    reasons = [(await answerer.answer(Question(ASKED, "demo", 24))).reason for _ in range(300)]
+    dice = random.Random(7)
+    expected = []
+    for _ in range(300):
+        expected.append(Reason.CONFIDENT if dice.random() < WATCH else Reason.BYPASSED)
+        dice.random()  # whether feedback is wanted
+    assert reasons == expected
+    assert set(reasons) == {Reason.CONFIDENT, Reason.BYPASSED}
+
+
+@pytest.mark.parametrize(
+    ("ask", "reason", "prompts"),
+    [
+        ({}, Reason.RETRIEVAL_REQUIRED, [1]),
+        ({"policy": Policy.BINARY}, Reason.RETRIEVAL_REQUIRED, [1]),
+        ({"policy": Policy.NEVER}, Reason.RETRIEVAL_FORBIDDEN, [0]),
+        ({"retrieval": Retrieval.FORBIDDEN}, Reason.RETRIEVAL_FORBIDDEN, [0]),
+    ],
+    ids=str,
+)
+async def test_a_mandatory_rule_reads_without_a_probe(ask: dict[str, Any], reason: Reason, prompts: list[int]) -> None:
+    """A question that holds a phrase of the operator's reads the fallback, unless the caller rules that out."""
+    world = await a_world(CONFIDENT)
+    answerer = world.answerer(mandatory=compile_rules(["capital of"]))
+    record = await answerer.answer(Question(ASKED, "demo", 24, Ask(**ask)))
+    assert (record.reason, record.certified) == (reason, False)
+    assert [len(prompt.passages) for prompt in world.reader.prompts] == prompts
 
 
 async def test_the_gate_is_asked_about_this_question() -> None:
@@ -490,58 +495,6 @@ async def test_fewer_passages_than_wanted() -> None:
     assert not record.certified
 
 
-def escalating(**changes: Any) -> Gate:
-    """A gate whose graded policy reads five passages where one did not convince."""
-    return Gate(an_artifact(policies={"graded": a_fit(escalate=True)}, **changes))
-
-
-async def test_escalation() -> None:
-    """One passage that does not convince is followed by five, and both readings are paid for."""
-    world = await a_world(BORDERLINE, gate=escalating(), k1=0.2, k5=0.8)
-    record = await world.answer()
-    assert (record.k, record.action, record.reason) == (5, Action.K5, Reason.BORDERLINE)
-    assert record.answer == "Franville it is"
-    assert record.confidence == pytest.approx(0.8)
-    assert len(record.citations) == 5
-    assert record.retrieval_calls == 2
-    assert [len(prompt.passages) for prompt in world.reader.prompts] == [0, 1, 5]
-    assert record.timings.read == pytest.approx(120 + 200)
-    readings = [await world.reader.generate(prompt, max_tokens=24) for prompt in world.reader.prompts[1:3]]
-    assert record.read_usage == Usage(
-        sum(reading.prompt_tokens for reading in readings), sum(reading.completion_tokens for reading in readings)
-    )
-
-
-async def test_escalation_that_does_not_convince_either() -> None:
-    """Five passages that leave the answer as unsure as one: it is withheld, with k=5."""
-    world = await a_world(BORDERLINE, gate=escalating(), k1=0.2, k5=0.1)
-    record = await world.answer()
-    assert (record.k, record.action, record.reason) == (5, Action.ABSTAIN, Reason.LOW_CONFIDENCE)
-    assert record.confidence == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("k1", "ask", "prompts"),
-    [(0.9, {}, [0, 1]), (0.2, {"abstain": False}, [0, 1]), (0.2, {"retrieval": Retrieval.REQUIRED}, [0, 1, 5])],
-    ids=["convinced", "must answer", "required"],
-)
-async def test_escalation_only_before_giving_up(k1: float, ask: dict[str, Any], prompts: list[int]) -> None:
-    """Five passages are read after one only where the answer would else be withheld."""
-    world = await a_world(BORDERLINE, gate=escalating(), k1=k1)
-    await world.answer(**ask)
-    assert [len(prompt.passages) for prompt in world.reader.prompts] == prompts
-
-
-async def test_escalation_when_retrieval_fails_meanwhile() -> None:
-    """The answer from one passage is still there to be withheld: that is no reason to fail the question."""
-    world = await a_world(BORDERLINE, gate=escalating(), k1=0.2)
-    world.retriever.fail_from = 2
-    record = await world.answer()
-    assert (record.k, record.action, record.reason) == (1, Action.ABSTAIN, Reason.LOW_CONFIDENCE)
-    assert len(record.citations) == 1
-    assert record.failure == ("vectors", "unavailable")
-
-
 async def test_a_missing_confidence_never_abstains() -> None:
     """Without conf5 an answer from five passages is given, with no confidence: not measured is not low."""
     gate = Gate(an_artifact(calibrators=Calibrators(p0=a_line())))
@@ -628,23 +581,21 @@ def replayed(record: DecisionRecord, gate: Gate) -> tuple[int, Reason, Action]:
     """Decide again from what was recorded, without a reader, a search or a clock."""
     ask = Ask(record.policy, record.retrieval, record.abstain, record.filtered)
     decision = decide(ask, gate, record.signals)
-    k = record.k if decision.escalate and record.retrieval_calls == 2 else decision.k
+    k = decision.k
     confidence = decision.p0 if k == 0 else confidence_of(gate.artifact, k, record.read_signals)
     assert confidence == record.confidence
-    withheld = decision.withhold or settle(ask, gate, confidence)
+    withheld = settle(ask, gate, confidence)
     reason = Reason.LOW_CONFIDENCE if withheld else decision.reason
     return k, reason, Action.ABSTAIN if withheld else Action(f"k{k}")
 
 
 GATES = {
     "certified": Gate(an_artifact()),
-    "escalating": escalating(),
     "uncertified": Gate(uncertified()),
     "allowed": Gate(uncertified(), allow_uncertified=True),
     "bypassed": Gate(an_artifact(), bypassed=True),
     "revoked": Gate(an_artifact(), revoked=True),
     "uncalibrated": UNCALIBRATED,
-    "priced": Gate(an_artifact(), prices=Prices(wrong=3.0, call=0.1, passage=0.05)),
 }
 
 

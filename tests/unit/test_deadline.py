@@ -12,7 +12,7 @@ from app.errors import UpstreamTimeout, UpstreamUnavailable
 from app.ports import Generation, Passage, Prompt, Token
 from app.question import Question
 
-from .test_answer import ASKED, BORDERLINE, CONFIDENT, HOPELESS, UNCERTAIN, World, a_world, escalating
+from .test_answer import ASKED, CONFIDENT, HOPELESS, UNCERTAIN, World, a_world
 
 HOUR_S = 3600.0
 
@@ -151,21 +151,6 @@ async def test_whoever_used_the_time_up_is_named(lapse: Lapse, monkeypatch: pyte
         await ask(world, lapse.within(), policy=Policy.ALWAYS)
     assert caught.value.upstream == "vectors"
     assert world.reader.calls == 0
-
-
-async def test_an_escalation_that_outlasts_it_leaves_what_was_read(lapse: Lapse) -> None:
-    """One passage did not convince, and there was no time for five: the one stands, withheld or not."""
-    world = await a_world(BORDERLINE, gate=escalating(), k1=HOPELESS)
-
-    def slow(prompt: Prompt) -> None:
-        if len(prompt.passages) == 5:
-            world.reader.hang = True
-            lapse.pass_by(2 * HOUR_S)
-
-    world.reader.before = slow
-    record = await ask(world, lapse.within())
-    assert (record.action, record.k) == (Action.ABSTAIN, 1)
-    assert record.failure == ("reader", "deadline")
 
 
 @pytest.mark.parametrize("deadline", [None, HOUR_S])

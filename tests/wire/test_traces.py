@@ -1,6 +1,5 @@
 """Traces as a collector receives them over OTLP: one tree a question, its parent the caller's, nothing when off."""
 
-import asyncio
 import importlib
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from app.adapters.openai_embedder import OpenAIEmbedder
 from app.adapters.openai_reader import OpenAIReader
 from app.adapters.otel import Tracing
 from app.errors import ConfigurationError, UpstreamTimeout
-from app.ports import Generation, Prompt
+from app.ports import Prompt
 from app.prompts import DEFAULT
 from tests.fakes.gateway import fake_gateway
 from tests.wire.embedding_server import embedding_server
@@ -99,33 +98,6 @@ async def test_a_failed_stage_says_so(collector: Server, tmp_path: Path) -> None
     assert spans["probe"].status.code == spans["POST /answer"].status.code == Status.STATUS_CODE_ERROR
     assert attributes(spans["probe"])["error.type"] == "timeout"
     assert attributes(spans["POST /answer"])["http.response.status_code"] == 503
-
-
-async def test_what_ran_beside_the_probe_hangs_on_the_question_and_losing_is_no_error(
-    collector: Server, tmp_path: Path
-) -> None:
-    """Side by side under one parent; the read that lost was cancelled, which is nobody's failure."""
-    async with fake_gateway(tmp_path, artifact={}, traces="otlp", schedule="race") as gateway:
-        gateway.reader.says(ASKED, "Zubrville", k=0, sure=0.9)
-        reading, answer_ = asyncio.Event(), gateway.reader._answer
-
-        async def held(prompt: Prompt, max_tokens: int) -> Generation:
-            if prompt.passages:
-                reading.set()
-                await asyncio.Event().wait()
-            await reading.wait()
-            return await answer_(prompt, max_tokens)
-
-        gateway.reader._answer = held  # type: ignore[method-assign]
-        receipt = (await gateway.client.post("/answer", json={"question": ASKED})).json()
-        assert (receipt["action"], receipt["usage"]["calls"]["wasted"]) == ("k0", 1)
-    spans = received(collector)
-    question = spans.pop("POST /answer")
-    assert {span.parent_span_id for span in spans.values()} == {question.span_id}
-    assert spans["read"].start_time_unix_nano < spans["probe"].end_time_unix_nano
-    assert spans["read"].status.code != Status.STATUS_CODE_ERROR
-    assert attributes(spans["read"]) == {"fetchwise.cancelled": True}
-    assert question.status.code != Status.STATUS_CODE_ERROR
 
 
 async def test_reading_is_not_traced(collector: Server, tmp_path: Path) -> None:

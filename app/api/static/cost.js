@@ -1,5 +1,5 @@
 // What an answer cost, beside what always reading would have cost by what /breakeven says.
-import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number, plural } from "./draw.js";
+import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number } from "./draw.js";
 import { compareBars, passageDots } from "./gauges.js";
 
 /** Show what it would have cost otherwise, once that is known. */
@@ -11,8 +11,8 @@ export function renderCosts(place, receipt, costs) {
 /** One card; `costs` is null while they are being looked up. */
 export function costCard(receipt, costs) {
   const tokens = (usage) => (usage ? usage.prompt_tokens + usage.completion_tokens : 0);
-  const { probe, read, wasted } = receipt.usage;
-  const spent = { ms: receipt.timings_ms.total, tokens: tokens(probe) + tokens(read) + tokens(wasted) };
+  const { probe, read } = receipt.usage;
+  const spent = { ms: receipt.timings_ms.total, tokens: tokens(probe) + tokens(read) };
   const stages = STAGES.filter((stage) => receipt.timings_ms[stage] !== null);
   const always = alwaysCost(costs);
   const time = [
@@ -28,7 +28,6 @@ export function costCard(receipt, costs) {
       parts: [
         { kind: "probe", value: tokens(probe) },
         { kind: "read", value: tokens(read) },
-        { kind: "wasted", value: tokens(wasted) },
       ],
       total: number(spent.tokens),
     },
@@ -65,20 +64,8 @@ export function costCard(receipt, costs) {
     figure((width) => compareBars(width, used, "Tokens")),
     el("h3", {}, "Passages"),
     figure((width) => passageDots(width, receipt.usage.passages)),
-    aside(receipt, tokens(wasted)),
     el("p", { class: "verdict small", id: "otherwise" }, otherwise(receipt, spent, costs, always)),
   );
-}
-
-/** What ran beside the probe, and what of it was for nothing; null where nothing did. */
-function aside({ decision, usage }, wasted) {
-  if (decision.schedule === "serial") return null;
-  const lost = [
-    ...(usage.calls.wasted > 0 ? [plural(usage.calls.wasted, "search", "searches")] : []),
-    ...(wasted > 0 ? [plural(wasted, "token", "tokens")] : []),
-  ];
-  const nothing = lost.length > 0 ? ` For nothing: ${lost.join(" and ")}.` : "";
-  return el("p", { class: "small muted", id: "aside" }, `Stages ran side by side, so they add up to more.${nothing}`);
 }
 
 function alwaysCost(costs) {

@@ -23,11 +23,6 @@ const VERDICTS = {
   unclear: "≈ Too close to call",
   unknown: "… Not known yet",
 };
-const BESIDE = {
-  serial: "Nothing runs beside the probe",
-  overlap: "Passages are fetched beside the probe",
-  race: "Passages are fetched and read beside the probe",
-};
 const READING = { k1: "one passage", k5: "five passages" };
 const place = (id) => document.getElementById(id);
 let timer = 0;
@@ -66,7 +61,7 @@ async function look() {
 function show(data) {
   showParts(data);
   showHeadline(data.breakeven);
-  showPlan(data.plan);
+  say(place("bypass"), data.bypass.why.replaceAll(" %", "\u00a0%"));
   place("empty").hidden = data.answers > 0;
   place("filled").hidden = data.answers === 0;
   if (data.answers > 0) showFigures(data);
@@ -109,11 +104,6 @@ function showHeadline(report) {
   // A number and its per cent stay on one line.
   say(place("headline"), report.sentence.replaceAll(" %", "\u00a0%"));
   say(place("caveats"), report.caveats.join(" "));
-}
-
-function showPlan({ schedule, bypass, why }) {
-  const now = bypass ? "Most questions go without the gate" : BESIDE[schedule];
-  say(place("plan"), `${now}. ${why}`.replaceAll(" %", "\u00a0%"));
 }
 
 function showFigures(data) {

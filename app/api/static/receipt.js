@@ -9,8 +9,6 @@ const WHY = {
   confident: "The model knows this by itself: its own answer is likely enough to be right, so nothing was fetched.",
   borderline: "The model is not sure enough to answer alone, so one passage was read.",
   uncertain: "The model is unsure, so five passages were read.",
-  foreseen: "The question alone says that the model would not know, so it was not asked without passages.",
-  hopeless: "The first words of the model’s own answer were so unsure that it was stopped and passages were read.",
   retrieval_required: "The request, or a rule of the operator’s, insisted on passages.",
   retrieval_forbidden: "The request allowed no passages, so this is the model’s own answer.",
   no_signal: "The model gave no usable log-probabilities, so five passages were read to be safe.",
@@ -128,7 +126,6 @@ function decisionCard(receipt) {
       "dl",
       { class: "facts small" },
       ...fact("Policy", receipt.decision.policy),
-      ...fact("Beside the probe", BESIDE[receipt.decision.schedule]),
       ...fact("Calibrator", calibrator.version ?? "none that matches"),
       ...fact("Certified", calibrator.certified ? "yes: exactly its certified policy ran" : "no"),
       ...Object.entries(receipt.decision.signals)
@@ -138,7 +135,6 @@ function decisionCard(receipt) {
   );
 }
 
-const BESIDE = { serial: "nothing ran", overlap: "passages were fetched", race: "passages were fetched and read" };
 const SIGNALS = { seq_logprob: "Mean log-probability", neg_entropy: "Negative entropy", margin: "Margin" };
 const fact = (name, value) => [el("dt", {}, name), el("dd", {}, value)];
 
@@ -147,17 +143,11 @@ function noProbability(receipt) {
   return "It was asked, but no calibrator turns its log-probabilities into a probability here.";
 }
 
-// Decided by less than a whole probe, each by a probability of its own.
-const EARLY = {
-  foreseen: "by the question alone, which is too little to be worth asking without passages.",
-  hopeless: "by the first words of its own answer, which is too little to be worth the rest.",
-};
 const BY_THRESHOLDS = new Set(["confident", "borderline", "uncertain", "low_confidence"]);
 
 function thresholdWords(p, { tau0, tau1 }, reason) {
   if (tau0 === null) return "No thresholds were in force for this.";
   if (reason === "retrieval_required") return "Passages were asked for, so τ1 alone chose between one and five.";
-  if (reason in EARLY) return `${percent(p, 1)} ${EARLY[reason]}`;
   if (!BY_THRESHOLDS.has(reason)) return "The thresholds did not decide this one.";
   if (p >= tau0) return `${percent(p, 1)} reaches ${tau1 === tau0 ? "τ" : "τ0"}: it may answer by itself.`;
   if (p >= tau1) return `${percent(p, 1)} is ${tau1 > 0 ? "between τ1 and τ0" : "below τ0"}: one passage is read.`;

@@ -13,7 +13,7 @@ from app.adapters import gatekeeper as module
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations, Standing
 from app.decision.artifact import Artifact, Identity
-from app.decision.policy import Policy, Prices
+from app.decision.policy import Policy
 from app.errors import UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
@@ -46,7 +46,6 @@ class World:
             "max_tokens": 24,
             "ks": (0, 1, 5),
             "allow_uncertified": False,
-            "prices": Prices(call=0.5),
         }
         self.gatekeeper = ArtifactGatekeeper(self.store, self.reader, FakeEmbedder(), **(particulars | changes))  # type: ignore[arg-type]
 
@@ -100,7 +99,7 @@ async def test_a_match_serves(world: World) -> None:
     assert await world.look() == Standing(artifact.version, certified=True, matches=True, problem="")
     gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
     assert gate.artifact == artifact
-    assert (gate.allow_uncertified, gate.revoked, gate.bypassed, gate.prices) == (False, False, False, Prices(call=0.5))
+    assert (gate.allow_uncertified, gate.revoked, gate.bypassed) == (False, False, False)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,10 @@ from app.adapters.artifact_store import ArtifactStore
 from app.api.calibrator_survey import CalibratorsOut
 from app.cli import main
 from app.cli.console import out
-from app.decision.artifact import Early, Thresholds
 from tests.fakes.artifacts import (
     a_fit,
-    a_variant,
     an_abstention,
     an_artifact,
-    an_early_artifact,
     an_identity,
     an_uncertified_fit,
 )
@@ -106,22 +103,6 @@ def test_show_says_what_is_guaranteed(console: Console) -> None:
     assert console.run("show", "a", "--json") == (console.store.folder / "a.json").read_text()
     console.publish("bare", identity=None)
     assert "identity" in console.run("show", "bare")
-
-
-def test_variants_are_shown(console: Console) -> None:
-    """By what each decides, beside the policy that is in force unless costs speak for another."""
-    early = Early(unasked=0.5)
-    own = a_fit(thresholds=Thresholds(0.75, 0.5, early))
-    variants = {"whole probes": a_variant(a_fit(0.875)), "pre-gate": a_variant(own)}
-    console.store.publish(an_early_artifact(early, version="a", policies={"graded": own}, variants=variants))
-    told = console.run("show", "a")
-    assert "by whole probes" in told
-    assert "by pre-gate" not in told
-    (found,) = CalibratorsOut.model_validate_json(console.run("list", "--json")).versions
-    assert found.policies is not None
-    assert found.variants is not None
-    assert found.policies["graded"].means == "pre-gate"
-    assert {name: fit.tau0 for name, fit in found.variants.items()} == {"whole probes": 0.875, "pre-gate": 0.75}
 
 
 def test_diff_names_each_difference(console: Console) -> None:

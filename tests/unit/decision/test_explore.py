@@ -1,13 +1,11 @@
 """A random action stands in as often as it is told to, among what is allowed, and its chances are kept."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import Early, Thresholds
 from app.decision.explore import explore
 from app.decision.policy import Ask, Decision, Reason, Retrieval
 
@@ -54,26 +52,10 @@ def test_required_evidence_is_never_explored_away() -> None:
         Decision(5, Reason.NO_SIGNAL),
         Decision(1, Reason.NOT_CERTIFIED, p0=0.4),
         Decision(0, Reason.RETRIEVAL_FORBIDDEN, p0=0.4),
-        Decision(0, Reason.LOW_CONFIDENCE, p0=0.1, withhold=True),
         Decision(5, Reason.RETRIEVAL_REQUIRED),
-        Decision(5, Reason.FORESEEN, p0=0.1),
-        Decision(5, Reason.HOPELESS, p0=0.1),
         Decision(1, Reason.BYPASSED),
     ],
 )
 def test_what_no_probability_decided_stays(decision: Decision) -> None:
-    """A caller's wish, a missing calibrator, a refusal to answer: chance has no part in these.
-
-    Nor in what is decided before there is a whole probe: there would be no closed-book answer to give.
-    """
+    """A caller's wish, a missing calibrator, a refusal to answer: chance has no part in these."""
     assert explore(Ask(), decision, share=1.0, u=0.5) is decision
-
-
-def test_no_chance_is_kept_where_only_some_questions_stand_one() -> None:
-    """A gate that decides some early explores the others, and its rows are weighed by nothing they do not have."""
-    some = replace(DECIDED, thresholds=Thresholds(0.75, 0.5, Early(unasked=0.25)))
-    explored = explore(Ask(), some, share=1.0, u=0.99)
-    assert (explored.k, explored.explored, explored.propensities) == (5, True, None)
-    assert explore(Ask(), some, share=0.5, u=0.6).propensities is None
-    everyone = replace(DECIDED, thresholds=Thresholds(0.75, 0.5))
-    assert explore(Ask(), everyone, share=0.5, u=0.6).propensities is not None

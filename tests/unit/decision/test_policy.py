@@ -10,23 +10,20 @@ from hypothesis import strategies as st
 
 from app.decision.artifact import ALWAYS_K, Artifact, Calibrators, Thresholds
 from app.decision.policy import (
-    ANSWERED,
-    Action,
     Ask,
     Decision,
     Fallback,
     Gate,
     Policy,
-    Prices,
     Reason,
     Retrieval,
     confidence_of,
     decide,
+    decide_mandatory,
+    mandatory_applies,
     needs_probe,
-    probabilities,
     route,
     settle,
-    utilities,
     without_passages,
 )
 from app.errors import ContradictoryRequest
@@ -55,9 +52,6 @@ UNCERTIFIED = an_artifact(
 )
 
 probability = st.floats(0.0, 1.0)
-# Multiples of 1/64, on which the arithmetic of utilities is exact and ties are really ties.
-sixty_fourths = st.integers(0, 64).map(lambda n: n / 64)
-prices = st.builds(Prices, *[sixty_fourths] * 6)
 closed_book_signals: st.SearchStrategy[dict[str, float]] = st.one_of(
     probability.map(closed_book), st.just({}), st.just({"seq_logprob": math.nan}), st.just({"margin": 1.0})
 )
@@ -78,11 +72,10 @@ def artifacts(draw: st.DrawFn) -> Artifact:
         policies={name: fit for name, fit in fits.items() if fit is not None},
         abstention=draw(st.sampled_from([an_abstention(), an_abstention(certificate=None)])),
         fallback_action=draw(st.sampled_from([1, 5])),
-        cost_ms=draw(st.sampled_from([{}, {1: 8.0, 5: 32.0}])),
     )
 
 
-gates = st.builds(Gate, st.none() | artifacts(), st.booleans(), st.booleans(), st.booleans(), prices)
+gates = st.builds(Gate, st.none() | artifacts(), st.booleans(), st.booleans(), st.booleans())
 
 
 def k_of(ask: Ask, gate: Gate, p0: float) -> int:
@@ -117,9 +110,6 @@ def test_decide_is_total(ask: Ask, gate: Gate, signals: dict[str, float]) -> Non
         assert {gate.revoked, gate.bypassed, ask.filtered} == {False}
         assert ask.retrieval is Retrieval.AUTO
         assert decision.thresholds == gate.artifact.policies[ask.policy.value].thresholds
-    if decision.withhold:
-        assert ask.abstain
-        assert ask.policy is Policy.UTILITY
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals)
@@ -128,9 +118,9 @@ def test_what_the_caller_rules_out_never_happens(ask: Ask, gate: Gate, signals: 
     """Required never answers closed-book, forbidden never reads, and always and never do as they say."""
     decision = decide(ask, gate, signals)
     if ask.retrieval is Retrieval.REQUIRED:
-        assert decision.k > 0 or decision.withhold
+        assert decision.k > 0
     if ask.retrieval is Retrieval.FORBIDDEN or ask.policy is Policy.NEVER:
-        assert (decision.k, decision.reason, decision.withhold) == (0, Reason.RETRIEVAL_FORBIDDEN, False)
+        assert (decision.k, decision.reason) == (0, Reason.RETRIEVAL_FORBIDDEN)
     if ask.policy is Policy.ALWAYS:
         assert decision == Decision(5, Reason.RETRIEVAL_REQUIRED)
 
@@ -160,7 +150,7 @@ def test_where_no_probe_is_needed_signals_change_nothing(
     """Where `needs_probe` says no, as many passages are read for the same reason, with any signals or none."""
     if not needs_probe(ask, gate):
         outcomes = {
-            (decision.k, decision.reason, decision.withhold, decision.certified)
+            (decision.k, decision.reason, decision.certified)
             for decision in (decide(ask, gate, signals) for signals in (one, other, {}))
         }
         assert len(outcomes) == 1
@@ -215,15 +205,13 @@ def test_required_without_a_region_for_one_passage() -> None:
 
 
 def test_a_decision_carries_its_numbers() -> None:
-    """The decision shows the probabilities and thresholds behind it, and whether to escalate."""
-    artifact = an_artifact(policies={"graded": a_fit(escalate=True)})
-    assert decide(GRADED, Gate(artifact), closed_book(0.5)) == Decision(
+    """The decision shows the probabilities and thresholds behind it."""
+    assert decide(GRADED, Gate(an_artifact()), closed_book(0.5)) == Decision(
         k=1,
         reason=Reason.BORDERLINE,
         p0=0.5,
         thresholds=Thresholds(TAU0, TAU1),
         certified=True,
-        escalate=True,
     )
     assert decide(BINARY, Gate(an_artifact()), closed_book(TAU_BINARY)).k == 0
 
@@ -243,12 +231,30 @@ def test_a_fixed_action_needs_no_probe(k: int, retrieval: Retrieval) -> None:
     assert needs_probe(ask, closed_book_always) == (retrieval is Retrieval.AUTO)
 
 
+# What a mandatory rule does
+
+
+def test_a_mandatory_rule_reads_the_fallback() -> None:
+    """As many passages as the artifact's fallback, five without an artifact; never certified."""
+    assert decide_mandatory(Gate()) == Decision(5, Reason.RETRIEVAL_REQUIRED)
+    for fallback in (1, 5):
+        gate = Gate(an_artifact(fallback_action=fallback))
+        assert decide_mandatory(gate) == Decision(fallback, Reason.RETRIEVAL_REQUIRED)
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=str)
+def test_what_a_caller_rules_out_stands_above_a_rule(ask: Ask) -> None:
+    """A rule has no say where passages are forbidden, or where all of them or none were asked for."""
+    fixed = ask.policy in {Policy.ALWAYS, Policy.NEVER}
+    assert mandatory_applies(ask) is not (fixed or ask.retrieval is Retrieval.FORBIDDEN)
+
+
 # What happens when something is missing
 
 
 def test_not_calibrated_reads_five() -> None:
     """Without a matching artifact every question reads five passages, and no probe is paid for."""
-    for ask in (GRADED, BINARY, Ask(Policy.UTILITY), Ask(Policy.GRADED, Retrieval.REQUIRED)):
+    for ask in (GRADED, BINARY, Ask(Policy.GRADED, Retrieval.REQUIRED)):
         assert decide(ask, Gate(), closed_book(1.0)) == Decision(5, Reason.NOT_CALIBRATED)
         assert not needs_probe(ask, Gate())
 
@@ -259,8 +265,6 @@ def test_no_signal_reads_five(signals: dict[str, float]) -> None:
     artifact = an_artifact(policies={"graded": a_fit(0.0, 0.0)})
     decision = decide(GRADED, Gate(artifact), signals)
     assert (decision.k, decision.reason, decision.p0, decision.certified) == (5, Reason.NO_SIGNAL, None, False)
-    decision = decide(Ask(Policy.UTILITY), Gate(artifact), signals)
-    assert (decision.k, decision.reason) == (5, Reason.NO_SIGNAL)
 
 
 @pytest.mark.parametrize("fallback", [1, 5])
@@ -274,10 +278,9 @@ def test_an_uncertified_artifact_serves_its_fallback(fallback: int) -> None:
             decision = decide(ask, gate, closed_book(1.0))
             assert (decision.k, decision.reason, decision.certified) == (fallback, Reason.NOT_CERTIFIED, False)
             assert not needs_probe(ask, gate)
-    assert decide(Ask(Policy.UTILITY), revoked, closed_book(1.0)).reason is Reason.NOT_CERTIFIED
 
 
-@pytest.mark.parametrize("ask", [GRADED, BINARY, Ask(Policy.UTILITY)], ids=lambda ask: ask.policy.value)
+@pytest.mark.parametrize("ask", [GRADED, BINARY], ids=lambda ask: ask.policy.value)
 def test_a_bypassed_artifact_serves_its_fallback(ask: Ask) -> None:
     """A bypass reads the fallback for every policy that would have gated, and says so."""
     gate = Gate(an_artifact(), bypassed=True)
@@ -366,12 +369,6 @@ def test_without_passages_or_calibrator() -> None:
 # Probabilities
 
 
-def test_probabilities_without_calibrators() -> None:
-    """An artifact with p0 alone has that one."""
-    assert probabilities(an_artifact(calibrators=Calibrators(a_line())), closed_book(0.5)) == (0.5, None, None)
-    assert probabilities(an_artifact(), closed_book(0.0)) == (0.0, 0.25, 0.5)
-
-
 def test_confidence_is_that_of_the_answer_given() -> None:
     """Each k has its own calibrator: p0, conf1, conf5; one that is not there gives no confidence."""
     calibrators = Calibrators(a_line(), conf1=a_line(0.25, 0.75), conf5=a_line(0.5, 1.0))
@@ -380,83 +377,3 @@ def test_confidence_is_that_of_the_answer_given() -> None:
     assert confidence_of(None, 5, closed_book(1.0)) is None
     assert confidence_of(an_artifact(calibrators=Calibrators(a_line())), 1, closed_book(1.0)) is None
     assert confidence_of(artifact, 5, {}) is None
-
-
-# Utility
-
-
-def utility_gate(p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float]) -> Gate:
-    lines = [a_line(value, value) for value in p]
-    return Gate(an_artifact(calibrators=Calibrators(*lines), cost_ms=cost_ms), prices=price)
-
-
-three = st.tuples(sixty_fourths, sixty_fourths, sixty_fourths)
-milliseconds = st.sampled_from([{}, {1: 2.0}, {1: 2.0, 5: 8.0}, {0: 4.0, 1: 8.0, 5: 2.0}])
-utility_asks = st.sampled_from([ask for ask in ASKS if ask.policy is Policy.UTILITY])
-open_asks = utility_asks.filter(lambda ask: ask.retrieval is not Retrieval.FORBIDDEN)
-
-
-@given(open_asks, three, prices, milliseconds)
-@settings(deadline=None, max_examples=150)
-def test_utility_is_the_best_of_all(
-    ask: Ask, p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float]
-) -> None:
-    """The choice is the argmax over all open actions; a tie reads less, and abstains only where nothing is as good."""
-    value = {}
-    for k, p_k in zip((0, 1, 5), p, strict=True):
-        if k == 0 and ask.retrieval is Retrieval.REQUIRED:
-            continue
-        right, wrong = price.right * p_k, price.wrong * (1.0 - p_k)
-        value[k] = right - wrong - (price.call if k else 0.0) - price.passage * k - price.ms * cost_ms.get(k, 0.0)
-    best = max(value.values())
-    decision = decide(ask, utility_gate(p, price, cost_ms), closed_book(0.5))
-    if ask.abstain and -price.abstain > best:
-        assert (decision.k, decision.withhold, decision.reason) == (0, True, Reason.LOW_CONFIDENCE)
-    else:
-        assert decision.k == min(k for k, worth in value.items() if worth == best)
-        assert not decision.withhold
-        named = {0: Reason.CONFIDENT, 1: Reason.BORDERLINE, 5: Reason.UNCERTAIN}[decision.k]
-        required = ask.retrieval is Retrieval.REQUIRED
-        assert decision.reason is (Reason.RETRIEVAL_REQUIRED if required else named)
-    assert not decision.certified
-    assert decision.p0 == p[0]
-
-
-@given(open_asks, three, prices, milliseconds, sixty_fourths)
-@settings(deadline=None)
-def test_a_higher_price_never_reads_more(
-    ask: Ask, p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float], more: float
-) -> None:
-    """Dearer calls or passages never make a question read more of them."""
-    now, dearer_calls, dearer_passages = (
-        decide(ask, utility_gate(p, each, cost_ms), {"seq_logprob": 0.0}).k
-        for each in (price, replace(price, call=price.call + more), replace(price, passage=price.passage + more))
-    )
-    assert (dearer_calls > 0) <= (now > 0)
-    assert dearer_passages <= now
-
-
-@given(open_asks, three, prices, milliseconds, sixty_fourths)
-@settings(deadline=None)
-def test_a_dearer_abstention_never_abstains_more(
-    ask: Ask, p: tuple[float, float, float], price: Prices, cost_ms: dict[int, float], more: float
-) -> None:
-    """Raising the price of saying nothing never makes the policy say nothing."""
-    dearer = replace(price, abstain=price.abstain + more)
-    before, after = (decide(ask, utility_gate(p, each, cost_ms), {"seq_logprob": 0.0}) for each in (price, dearer))
-    assert after.withhold <= before.withhold
-
-
-def test_utilities_of_each_open_action() -> None:
-    """Each action is worth what the formula says; closed-book and abstaining are there only where they are open."""
-    p, price = {0: 0.5, 1: 0.75, 5: 1.0}, Prices(right=4.0, wrong=2.0, call=0.5, passage=0.25, ms=0.125, abstain=0.75)
-    values = utilities(p, price, {1: 2.0, 5: 4.0}, required=False, may_abstain=True)
-    assert values == {Action.K0: 1.0, Action.K1: 1.5, Action.K5: 1.75, Action.ABSTAIN: -0.75}
-    assert list(utilities(p, price, {}, required=True, may_abstain=False)) == [ANSWERED[1], ANSWERED[5]]
-
-
-def test_utility_without_p1_reads_five() -> None:
-    """An artifact that cannot judge reading one or five passages leaves nothing to compare."""
-    gate = Gate(an_artifact(calibrators=Calibrators(a_line(), p5=a_line())))
-    decision = decide(Ask(Policy.UTILITY), gate, closed_book(1.0))
-    assert (decision.k, decision.reason, decision.p0) == (5, Reason.NO_SIGNAL, 1.0)

@@ -38,7 +38,7 @@ def test_a_record_starts_with_nothing_spent() -> None:
     """What did not happen is empty: no citation, no usage, no search, no failure, no tag."""
     assert RECORD.citations == ()
     assert (RECORD.probe_usage, RECORD.read_usage, RECORD.retrieval_calls, RECORD.failure) == (None, None, 0, None)
-    assert (RECORD.schedule, RECORD.tags) == ("serial", {})
+    assert RECORD.tags == {}
     assert (RECORD.timings.embed, RECORD.timings.search, RECORD.timings.read) == (None, None, None)
 
 
@@ -69,7 +69,7 @@ def test_usage_adds_up(one: Usage, two: Usage, three: Usage) -> None:
     assert (one + two).completion_tokens == one.completion_tokens + two.completion_tokens
 
 
-@pytest.mark.parametrize("policy", [Policy.GRADED, Policy.BINARY, Policy.UTILITY])
+@pytest.mark.parametrize("policy", [Policy.GRADED, Policy.BINARY])
 @pytest.mark.parametrize("reason", [Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE])
 def test_the_gate_decided(policy: Policy, reason: Reason) -> None:
     """A calibrated probability under a gating policy chose k, whether or not the answer was then withheld."""

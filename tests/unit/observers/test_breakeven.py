@@ -35,7 +35,7 @@ class World:
         )
         rows["k"] = k
         rows["action"] = np.searchsorted((0, 1, 5), k)
-        rows["gated"], rows["calls"], rows["passages"] = True, k > 0, k
+        rows["gated"], rows["passages"] = True, k
         rows["probe_ms"] = self._skewed("cb", n, rng)
         rows["embed_ms"] = np.where(k > 0, 7.5, np.nan)
         rows["search_ms"] = np.where(k > 0, self._skewed("ret", n, rng) - 7.5, np.nan)
@@ -196,20 +196,6 @@ def test_a_gate_that_skips_all_costs_a_probe() -> None:
     assert found.gate_cost_ratio.value == pytest.approx(64.6 / 107.5, rel=0.05)
     assert found.break_even_skip.needs == "gated questions that read passages"
     assert found.sentence.endswith("of always reading five passages.")
-
-
-def test_a_second_search_is_paid_for_by_the_gate_and_not_by_the_reference() -> None:
-    """Questions that read one passage and then five cost both; always reading five does not."""
-    rng = np.random.default_rng(1)
-    world = World(SMALL, k0=0.3, k1=0.3, skew=0.0)
-    rows = world.rows(1000, rng, exact=True)
-    twice = np.flatnonzero(rows["k"] == 5)[:100]
-    for column, ms in (("search_ms", 20.0 + 27.5), ("read_ms", 80.0 + 61.4)):
-        rows[column][twice] = ms
-    rows["calls"][twice] = 2
-    found = view(judged(rows))
-    assert found.against["k5"].always.value == pytest.approx(107.5)
-    assert found.gate.value == pytest.approx(world.gate + 0.1 * (27.5 + 61.4), rel=1e-3)
 
 
 def test_tokens_and_money_by_hand() -> None:

@@ -3,22 +3,19 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.decision.artifact import Artifact, Calibrators, Early, Thresholds
-from app.decision.calibrator import Fused, MinMax
+from app.decision.artifact import Artifact, Calibrators
+from app.decision.calibrator import Fused
 from app.decision.drift import DriftTest, Solicited
-from app.decision.foresight import SCORE, Foresight, Scorer
-from app.decision.policy import Reason, Retrieval
 from app.errors import LogUnavailable
 from app.observers import drift as module
 from app.observers.drift import DriftMetrics, DriftWatch
 from app.observers.signal_drift import Outlook, SignalDrift, Stability
-from tests.fakes.artifacts import a_fit, a_line, an_artifact, an_identity
+from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.records import a_record
 
 
@@ -248,32 +245,6 @@ def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
     for _ in range(200):
         drift.observe(a_record(calibrator="one", signals=signals))
     assert list(drift.look().signals) == ["seq_logprob"]
-
-
-def test_where_some_probes_are_spared_only_their_like_is_compared() -> None:
-    """Quantiles are then those of whole probes under that policy; whatever was picked otherwise is passed over."""
-    thresholds = Thresholds(0.75, 0.5, Early(unasked=0.5))
-    artifact = uniform(policies={"graded": replace(a_fit(), thresholds=thresholds)}, foresight=a_foresight())
-    drift = SignalDrift(lambda: artifact)
-    fed(drift, shift=0.0, times=300, thresholds=thresholds)
-    # Three times as many were decided by the question alone; others were picked by nobody, and look different.
-    for _ in range(900):
-        drift.observe(a_record(calibrator="one", signals={}, thresholds=thresholds, reason=Reason.FORESEEN))
-    fed(drift, shift=0.5, times=300, thresholds=None, reason=Reason.BYPASSED)
-    fed(drift, shift=0.5, times=300, thresholds=thresholds, retrieval=Retrieval.REQUIRED)
-    fed(drift, shift=0.5, times=300, thresholds=thresholds, reason=Reason.RETRIEVAL_REQUIRED)
-    seen = drift.look().signals["seq_logprob"]
-    assert seen.index < seen.limit
-    # A quarter of the questions fitted on are behind the quantiles, so chance explains more.
-    everyone = SignalDrift(uniform)
-    fed(everyone, shift=0.0, times=300)
-    assert seen.limit > everyone.look().signals["seq_logprob"].limit
-
-
-def a_foresight() -> Foresight:
-    """Says the same of every question."""
-    scorer = Scorer((0.0,), 0.25, MinMax(SCORE, 0.0, 1.0))
-    return Foresight(an_identity().embedder, 1, (), scorer, scorer)
 
 
 def test_withheld_answers_have_no_part_in_the_accuracy() -> None:

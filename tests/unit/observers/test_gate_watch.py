@@ -68,7 +68,7 @@ def test_what_is_known_is_shown_and_the_rest_is_absent(tmp_path: Path) -> None:
             window.observe(a_record())
             window.observe(a_skip())
         watch = a_watch(window, Time(), reference=1)
-        registry.register(GateMetrics(lambda: InForce("v1", certified=True, reference=1), watch.look))
+        registry.register(GateMetrics(lambda: InForce("v1", certified=True, reference=1), watch.look, lambda: True))
         shown = {
             (sample.name.removeprefix("fetchwise_"), *sample.labels.values()): sample.value
             for family in registry.collect()
@@ -78,6 +78,7 @@ def test_what_is_known_is_shown_and_the_rest_is_absent(tmp_path: Path) -> None:
     assert shown == {
         ("calibrator_info", "v1", "true"): 1,
         ("fallback_info", "k1"): 1,
+        ("bypass",): 1,
         ("skip_ratio",): 0.5,
         ("break_even_skip_ratio", "latency", "k1"): pytest.approx(200 / 420),
         ("gate_cost_ratio", "latency", "k1"): pytest.approx((200 + 210) / 420),
@@ -89,7 +90,7 @@ def test_what_is_known_is_shown_and_the_rest_is_absent(tmp_path: Path) -> None:
 def test_registering_computes_nothing() -> None:
     """The names are known without a look at the traffic."""
     registry = CollectorRegistry()
-    registry.register(GateMetrics(_never, _never))
+    registry.register(GateMetrics(_never, _never, _never))
 
 
 def _never() -> NoReturn:

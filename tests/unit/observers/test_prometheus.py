@@ -156,7 +156,7 @@ async def test_every_counter_is_there_before_it_counts(observed: Observed) -> No
     assert ("fetchwise_requests_total", (("action", "k0"), ("k", "0"), ("reason", "confident"))) in before
     reader, embedder, vectors = FakeReader(), FakeEmbedder(), FakeRetriever()
     await filled(vectors, embedder)
-    artifact = an_artifact(policies={"graded": a_fit(escalate=True), "binary": an_uncertified_fit(0.625, 0.625)})
+    artifact = an_artifact(policies={"graded": a_fit(), "binary": an_uncertified_fit(0.625, 0.625)})
     failure = UpstreamTimeout("vectors", "too slow")
     for calibrated, policy, retrieval, sure, read_sure, broken in product(
         (artifact, None), Policy, Retrieval, (0.0, 0.6, 0.9), (0.1, 0.9), (False, True)

@@ -83,7 +83,7 @@ def test_each_probability_has_its_bin(p: float, place: int) -> None:
 def test_savings_are_of_the_gated_against_readings_that_happened() -> None:
     """Passages are counted; the tokens of always reading are the mean reading times the gated questions."""
     skipped = {"action": "k0", "gated": True, "probe_prompt": 40, "probe_completion": 10}
-    read = {"action": "k1", "k": 1, "gated": True, "passages": 1, "calls": 1, "read_prompt": 90, "read_completion": 10}
+    read = {"action": "k1", "k": 1, "gated": True, "passages": 1, "read_prompt": 90, "read_completion": 10}
     asked_for = {**read, "gated": False, "read_prompt": 290}
     half = MIN_SAMPLE // 2
     found = saved(rows(*[skipped] * 10, *[read] * half, *[asked_for] * half), reference=1)
@@ -95,8 +95,8 @@ def test_savings_are_of_the_gated_against_readings_that_happened() -> None:
 
 
 def test_too_few_readings_say_nothing_about_tokens() -> None:
-    """Nor does an answer that was read twice, or one that found nothing to read."""
-    read = {"action": "k5", "k": 5, "gated": True, "passages": 5, "calls": 1, "read_prompt": 400}
-    others = ({**read, "calls": 2}, {**read, "passages": 0})
-    assert saved(rows(*[read] * (MIN_SAMPLE - 1), *others), reference=5)["tokens_always"] is None
-    assert saved(rows(*[read] * MIN_SAMPLE, *others), reference=5)["tokens_always"] is not None
+    """Nor does an answer that found nothing to read."""
+    read = {"action": "k5", "k": 5, "gated": True, "passages": 5, "read_prompt": 400}
+    empty = {**read, "passages": 0}
+    assert saved(rows(*[read] * (MIN_SAMPLE - 1), empty), reference=5)["tokens_always"] is None
+    assert saved(rows(*[read] * MIN_SAMPLE, empty), reference=5)["tokens_always"] is not None

@@ -1,0 +1,94 @@
+"""The bypass over HTTP, and an operator's own rules."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.decision.bypass import PATIENCE
+from app.errors import ConfigurationError
+from app.observers import gate_watch
+from tests.fakes.artifacts import a_fit
+
+from .conftest import Open
+from .test_breakeven import HALF_SURE, ask, breakeven
+
+
+@pytest.fixture(autouse=True)
+def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look anew at every request: a second is long in a test."""
+    monkeypatch.setattr(gate_watch, "FRESH_S", 0.0)
+
+
+async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None:
+    """By default every question meets the gate, whatever it costs."""
+    async with open_gateway(artifact={}, objective="tokens") as gateway:
+        found = (await breakeven(gateway)).bypass
+        shown = await gateway.metric("bypass")
+    assert (found.setting, found.on, found.objective.value) == ("off", False, "tokens")
+    assert found.why == "FETCHWISE_BYPASS=off: every question meets the gate."
+    assert shown == 0
+
+
+async def test_a_gate_that_never_pays_is_bypassed(open_gateway: Open) -> None:
+    """Where every question reads in the end, most probes are skipped, and receipts, metric and `/breakeven` say so."""
+    async with open_gateway(
+        artifact={"policies": {"graded": a_fit(0.95, 0.0)}}, bypass="auto", objective="tokens"
+    ) as gateway:
+        gateway.reader.says(HALF_SURE, "By heart", k=0, sure=0.6)
+        gateway.reader.says(HALF_SURE, "From a passage", k=1, sure=0.9)
+        await ask(gateway, HALF_SURE, 40)
+        for _ in range(PATIENCE):
+            await asyncio.to_thread(gateway.app.state.gateway.bypass.consider)
+        receipts = [await gateway.receipt(HALF_SURE) for _ in range(30)]
+        found, shown = await breakeven(gateway), await gateway.metric("bypass")
+    # One in fifty still meets the gate.
+    bypassed = [receipt for receipt in receipts if receipt["decision"]["reason"] == "bypassed"]
+    assert len(bypassed) >= 20
+    assert all(receipt["usage"]["probe"] is None and receipt["action"] == "k1" for receipt in bypassed)
+    assert (found.bypass.setting, found.bypass.on) == ("auto", True)
+    assert "bypass the gate" in found.bypass.why
+    assert shown == 1
+    # They are none of the questions by which gating is judged.
+    assert found.window.gated == 70 - len(bypassed)
+
+
+async def test_an_operators_rules_are_read_from_a_file(open_gateway: Open, tmp_path: Path) -> None:
+    """Words and phrases, one a line, with comments; a question that holds one is answered from passages."""
+    rules = tmp_path / "rules.txt"
+    rules.write_text("# what changes\n\n  Side effect  \nlatest\n", encoding="utf-8")
+    async with open_gateway(artifact={}, mandatory_retrieval=rules) as gateway:
+        for question in ("What is the LATEST news?", "Which side effect does it have?", "The side effects?"):
+            gateway.reader.says(question, "By heart", k=0, sure=0.9)
+        assert (await gateway.receipt("What is the LATEST news?"))["decision"]["reason"] == "retrieval_required"
+        receipt = await gateway.receipt("Which side effect does it have?")
+        assert (receipt["k"], receipt["usage"]["probe"]) == (1, None)
+        assert receipt["decision"]["calibrator"]["certified"] is False
+        # Whole words: another word is another word.
+        assert (await gateway.receipt("The side effects?"))["decision"]["reason"] == "confident"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"objective": "money"}, "FETCHWISE_OBJECTIVE=money needs prices"),
+        ({"mandatory_retrieval": Path("nowhere.txt")}, "FETCHWISE_MANDATORY_RETRIEVAL=nowhere.txt cannot be used"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_at_the_start(
+    open_gateway: Open, settings: dict[str, Any], sentence: str
+) -> None:
+    """With a sentence that names the setting."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        async with open_gateway(artifact={}, **settings):
+            pass
+
+
+async def test_a_rule_without_a_word_is_refused(open_gateway: Open, tmp_path: Path) -> None:
+    """It could never hold, which is hardly what was meant."""
+    rules = tmp_path / "rules.txt"
+    rules.write_text("latest\n???\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="has no word"):
+        async with open_gateway(artifact={}, mandatory_retrieval=rules):
+            pass

@@ -1,0 +1,128 @@
+"""The bypass by served traffic: when the gate is given up and taken up again, and what is said of it."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from app.decision.bypass import PATIENCE
+from app.decision.cost import Costs, Objective, Tariff
+from app.observers import bypass as bypass_module
+from app.observers.bypass import BypassWatch
+from app.observers.gate_watch import GateWatch
+from app.observers.traffic import Rows, Traffic, TrafficWindow
+from tests.fakes.traffic import gated_rows
+from tests.waiting import until
+
+PAYING = Costs(cb=10.0, ret1=20.0, ob1=60.0, ret5=20.0, ob5=80.0)
+LOSING = replace(PAYING, cb=200.0)
+MIX = {0: 300, 5: 700}
+
+
+class Shop:
+    """A bypass over rows that the test puts there, a clock and a calibrator that it sets."""
+
+    def __init__(self, rows: Rows, *, objective: Objective = Objective.LATENCY, tariff: Tariff | None = None) -> None:
+        self.rows, self.now, self.version = rows, 100.0, "one"
+        watch = GateWatch(
+            cast("TrafficWindow", self), seconds=900, reference=lambda: 5, tariff=tariff or Tariff(), clock=self.clock
+        )
+        self.bypass = BypassWatch(watch, objective=objective, calibrator=lambda: self.version, clock=self.clock)
+
+    def read(self, _: float) -> Traffic:
+        return Traffic(self.rows, 900.0, 1)
+
+    def clock(self) -> float:
+        return self.now
+
+    def looks(self) -> list[bool]:
+        """Look as often as a change takes."""
+        seen = []
+        for _ in range(PATIENCE):
+            self.bypass.consider()
+            seen.append(self.bypass.on())
+        return seen
+
+
+def test_given_up_and_taken_up_again() -> None:
+    """Out after three looks that agree, in again after three more, each time with the figures as the reason."""
+    shop = Shop(gated_rows(LOSING, MIX))
+    assert shop.looks() == [False, False, True]
+    assert shop.bypass.why.startswith("Gating costs")
+    assert shop.bypass.why.endswith("All but 2.0 % of the questions bypass the gate.")
+    shop.rows = gated_rows(PAYING, MIX)
+    assert shop.looks() == [True, True, False]
+    assert shop.bypass.why.startswith("Gating saves")
+    assert shop.bypass.why.endswith("Every question meets the gate.")
+
+
+def test_one_odd_window_changes_nothing() -> None:
+    """A look that does not agree makes the count begin anew."""
+    shop = Shop(gated_rows(LOSING, MIX))
+    shop.bypass.consider()
+    shop.bypass.consider()
+    shop.rows = gated_rows(PAYING, MIX)
+    shop.bypass.consider()
+    shop.rows = gated_rows(LOSING, MIX)
+    assert shop.looks() == [False, False, True]
+
+
+def test_too_few_figures_change_nothing() -> None:
+    """And what is missing is said."""
+    shop = Shop(gated_rows(LOSING, {0: 5, 5: 5}))
+    assert not any(shop.looks())
+    assert "it takes 30 questions that the gate decided, 10 so far" in shop.bypass.why
+
+
+@pytest.mark.parametrize(
+    ("objective", "tariff", "lost"),
+    [
+        (Objective.LATENCY, None, True),
+        (Objective.TOKENS, None, False),
+        (Objective.CALLS, None, False),
+        (Objective.MONEY, Tariff(call=1.0), False),
+    ],
+)
+def test_it_is_judged_by_the_objective(objective: Objective, tariff: Tariff | None, lost: bool) -> None:
+    """A slow probe of few tokens loses time alone; calls are never more than always reading makes."""
+    shop = Shop(gated_rows(LOSING, MIX), objective=objective, tariff=tariff)
+    assert shop.looks()[-1] is lost
+
+
+def test_a_new_calibrator_begins_anew() -> None:
+    """What gating by the old one cost says nothing of it."""
+    shop = Shop(gated_rows(LOSING, MIX))
+    assert shop.looks()[-1]
+    shop.version, shop.now = "two", 200.0
+    assert not any(shop.looks())
+    shop.rows = gated_rows(LOSING, MIX, at=201.0)
+    assert shop.looks()[-1]
+
+
+def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, in the words that `/breakeven` has for it."""
+    shop = Shop(gated_rows(LOSING, MIX))
+    with caplog.at_level(logging.INFO, logger=bypass_module.__name__):
+        shop.looks()
+        shop.looks()
+    assert [record.getMessage() for record in caplog.records] == [shop.bypass.why]
+
+
+async def test_it_keeps_looking_whatever_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look that fails leaves the bypass as it is, and the next one is taken all the same."""
+    monkeypatch.setattr(bypass_module, "EVERY_S", 0.001)
+    shop = Shop(gated_rows(LOSING, MIX))
+    rows, shop.rows = shop.rows, None  # type: ignore[assignment]
+    considering = asyncio.create_task(shop.bypass.keep_considering())
+    try:
+        await until(lambda: "trying again" in caplog.text)
+        assert not shop.bypass.on()
+        shop.rows = rows
+        await until(shop.bypass.on)
+    finally:
+        considering.cancel()
+        await asyncio.gather(considering, return_exceptions=True)
