@@ -8,7 +8,7 @@ from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.errors import ConfigurationError
 from app.explore import Budget, DiceExplorer
 from app.observers.decision_log import DecisionLog
-from app.parts import KS, Parts
+from app.parts import Parts
 from app.settings import Settings
 from app.shadow import ShadowRunner
 
@@ -48,9 +48,6 @@ async def open_learning(
         reader=parts.reader,
         embedder=parts.embedder,
         retriever=parts.vectors,
-        collection=settings.collection,
-        max_tokens=settings.max_tokens,
-        ks=KS,
         identity=lambda: gatekeeper.running,
         on_done=log.observe,
         on_end=on_shadow,

@@ -9,15 +9,15 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from app.decision.artifact import Identity
 from app.decision.policy import Ask, Retrieval
-from app.decision.record import Shadow, ShadowOutcome
+from app.decision.record import Outcome, Shadow
 from app.decision.signals import extract
 from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
 from app.explore import Budget
-from app.ports import Clock, Embedder, Prompt, Reader, Retriever
+from app.ports import Clock, Embedder, Passage, Prompt, Reader, Retriever
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,6 @@ class ShadowRunner:
         reader: Reader,
         embedder: Embedder,
         retriever: Retriever,
-        collection: str,
-        max_tokens: int,
-        ks: tuple[int, ...],
         identity: Callable[[], Identity | None],
         on_done: Callable[[Shadow], None],
         on_end: Callable[[str], None] = lambda _: None,
@@ -50,9 +47,6 @@ class ShadowRunner:
         self._reader = reader
         self._embedder = embedder
         self._retriever = retriever
-        self._collection = collection
-        self._max_tokens = max_tokens
-        self._ks = ks
         self._identity = identity
         self._on_done = on_done
         self._on_end = on_end
@@ -95,9 +89,8 @@ class ShadowRunner:
         """Throw the dice for a question that an outcome table could hold: asked of the system as it is fitted."""
         if self._task is None or ask.retrieval is not Retrieval.AUTO or ask.filtered:
             return False
-        if self._identity() is None:
-            return False
-        if (collection, max_tokens) != (self._collection, self._max_tokens):
+        identity = self._identity()
+        if identity is None or (collection, max_tokens) != (identity.collection, identity.max_tokens):
             return False
         return self._dice.random() < self._share and self._budget.left
 
@@ -147,22 +140,47 @@ class ShadowRunner:
         identity = self._identity()
         if identity is None:
             raise UpstreamUnavailable("reader", "it has not been identified, so nobody could tell what answered")
-        started = self._clock()
-        vector = await self._embedder.embed_query(text)
-        passages = await self._retriever.search(self._collection, vector, limit=max(self._ks))
-        if not passages:
-            raise NoPassages("no passage found, so there is nothing to read at k=1 and k=5")
-        found_ms = (self._clock() - started) * 1000.0
-        outcomes = {}
-        for k in self._ks:
-            started = self._clock()
-            prompt = Prompt(text, tuple(passages[:k]))
-            generation = await self._reader.generate(prompt, max_tokens=self._max_tokens)
-            outcomes[k] = ShadowOutcome(
-                answer=generation.text,
-                signals=extract(generation.tokens),
-                prompt_tokens=generation.prompt_tokens,
-                completion_tokens=generation.completion_tokens,
-                ms=(self._clock() - started) * 1000.0 + (found_ms if k else 0.0),
-            )
+        _, outcomes = await full_run(
+            text,
+            identity.ks,
+            reader=self._reader,
+            embedder=self._embedder,
+            retriever=self._retriever,
+            identity=identity,
+            clock=self._clock,
+        )
         return Shadow(identifier, identity, outcomes)
+
+
+async def full_run(
+    text: str,
+    ks: Sequence[int],
+    *,
+    reader: Reader,
+    embedder: Embedder,
+    retriever: Retriever,
+    identity: Identity,
+    clock: Clock,
+) -> tuple[Sequence[Passage], dict[int, Outcome]]:
+    """Ask a question with each number of passages, one after the other so that timings are its own.
+
+    Where nothing is found there is nothing to read: a closed-book answer must not pass for one that read passages.
+    """
+    started = clock()
+    passages = await retriever.search(identity.collection, await embedder.embed_query(text), limit=max(ks))
+    found_ms = (clock() - started) * 1000.0
+    if not passages:
+        raise NoPassages("no passage found, so there is nothing to read")
+    outcomes = {}
+    for k in ks:
+        started = clock()
+        generation = await reader.generate(Prompt(text, tuple(passages[:k])), max_tokens=identity.max_tokens)
+        outcomes[k] = Outcome(
+            answer=generation.text,
+            signals=extract(generation.tokens),
+            prompt_tokens=generation.prompt_tokens,
+            completion_tokens=generation.completion_tokens,
+            passages_read=generation.passages_read,
+            ms=(clock() - started) * 1000.0 + (found_ms if k else 0.0),
+        )
+    return passages, outcomes

@@ -48,13 +48,16 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowOutcome:
-    """One answer of a shadow run, as an outcome table has it, without its label."""
+class Outcome:
+    """One answer of a question that is asked at every k, as an outcome table has it, without its label."""
 
     answer: str
     signals: Mapping[str, float]
     prompt_tokens: int
     completion_tokens: int
+    # Fewer than k where the search found fewer, or the reader's context held fewer.
+    passages_read: int
+    # Retrieval included where passages were read.
     ms: float
 
 
@@ -65,7 +68,7 @@ class Shadow:
     id: str
     # What was asked: a refit never mixes two systems.
     identity: Identity
-    outcomes: Mapping[int, ShadowOutcome]
+    outcomes: Mapping[int, Outcome]
 
     @property
     def tokens(self) -> int:

@@ -18,16 +18,15 @@ import orjson
 
 from app.decision.artifact import Identity, mismatches
 from app.decision.labels import Rule, judge
-from app.decision.signals import extract
+from app.decision.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
-from app.ports import Clock, Embedder, Generation, Passage, Prompt, Reader, Retriever
+from app.ports import Clock, Embedder, Prompt, Reader, Retriever
 from app.refit.table import normalise_group, read_identity
+from app.shadow import full_run
 
 SCHEMA = 1
 ATTEMPTS = 3
 RETRY_S = 2.0
-# How a table was collected whose first line does not say: by the only way that there was.
-_UNSAID = {"rule": "tokens", "ks": [0, 1, 5], "trigger": False}
 TRIGGER = "Do you need to look up the answer to this question? Answer yes or no: {question}"
 
 
@@ -112,10 +111,16 @@ class Collector:
         return {"rule": self._rule, "ks": list(self._ks), "trigger": self._trigger}
 
     async def row(self, question: Labelled) -> dict[str, Any]:
-        """Ask closed-book, then with each number of passages, one after the other so that timings are its own.
-
-        Where nothing is found there is nothing to read: a closed-book answer must not pass for one at k=1 or k=5.
-        """
+        """Ask with every number of passages, and judge the answers."""
+        passages, outcomes = await full_run(
+            question.question,
+            self._ks,
+            reader=self._reader,
+            embedder=self._embedder,
+            retriever=self._retriever,
+            identity=self._identity,
+            clock=self._clock,
+        )
         row: dict[str, Any] = {
             "id": question.id,
             "group": question.group,
@@ -124,23 +129,7 @@ class Collector:
             "tags": question.tags,
             "at": self._today().isoformat(timespec="seconds"),
         }
-        started = self._clock()
-        passages = await self._retriever.search(
-            self._identity.collection,
-            await self._embedder.embed_query(question.question),
-            limit=max(self._ks),
-        )
-        found_ms = (self._clock() - started) * 1000
-        if not passages and max(self._ks) > 0:
-            raise NoPassages("no passage found")
-        for k in self._ks:
-            started = self._clock()
-            generation = await self._ask(question.question, passages[:k])
-            ms = (self._clock() - started) * 1000 + (found_ms if k else 0.0)
-            row[f"k{k}"] = self._cell(question, generation, ms)
-            if k:
-                # Fewer than k where the search found fewer, or the reader's context held fewer.
-                row[f"k{k}"]["passages_read"] = generation.passages_read
+        row |= {f"k{k}": self._cell(question, k, outcome) for k, outcome in outcomes.items()}
         if self._trigger:
             row["k0"]["signals"] |= await self._need(question.question)
         row["passages"] = [passage.id for passage in passages]
@@ -157,17 +146,15 @@ class Collector:
         log_odds = math.log(p / (1.0 - p))
         return {"trigger": round(log_odds if said == "no" else -log_odds, 7)}
 
-    async def _ask(self, question: str, passages: Sequence[Passage]) -> Generation:
-        return await self._reader.generate(Prompt(question, tuple(passages)), max_tokens=self._identity.max_tokens)
-
-    def _cell(self, question: Labelled, generation: Generation, ms: float) -> dict[str, Any]:
+    def _cell(self, question: Labelled, k: int, outcome: Outcome) -> dict[str, Any]:
         return {
-            "answer": generation.text,
-            "correct": judge(generation.text, question.gold, self._rule),
-            "signals": {name: round(value, 7) for name, value in extract(generation.tokens).items()},
-            "prompt_tokens": generation.prompt_tokens,
-            "completion_tokens": generation.completion_tokens,
-            "ms": round(ms, 2),
+            "answer": outcome.answer,
+            "correct": judge(outcome.answer, question.gold, self._rule),
+            "signals": {name: round(value, 7) for name, value in outcome.signals.items()},
+            "prompt_tokens": outcome.prompt_tokens,
+            "completion_tokens": outcome.completion_tokens,
+            "ms": round(outcome.ms, 2),
+            **({"passages_read": outcome.passages_read} if k else {}),
         }
 
 
@@ -265,9 +252,7 @@ def _resume(out: Path, identity: Identity, manner: Mapping[str, Any]) -> set[str
             "or run with the system that it was begun with"
         )
     changed = [
-        f"{name}: begun with {begun!r}, now {manner[name]!r}"
-        for name, unsaid in _UNSAID.items()
-        if (begun := head.get(name, unsaid)) != manner[name]
+        f"{name}: begun with {head.get(name)!r}, now {now!r}" for name, now in manner.items() if head.get(name) != now
     ]
     if changed:
         raise DataError(

@@ -13,7 +13,7 @@ from app.adapters.decision_schema import Texts, shadows
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.feedback import Feedback
 from app.decision.policy import Action, Retrieval
-from app.decision.record import DecisionRecord, Shadow, ShadowOutcome
+from app.decision.record import DecisionRecord, Outcome, Shadow
 from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
 
@@ -32,7 +32,7 @@ def store(log_at: str) -> Iterator[SqlDecisionStore]:
 def a_shadow(identifier: str = "0123", **changes: Any) -> Shadow:
     """A run in which reading helps."""
     outcomes = {
-        k: ShadowOutcome(answer, {"seq_logprob": -0.5 / (k + 1)}, 40 + 100 * k, 5, 20.0 + k)
+        k: Outcome(answer, {"seq_logprob": -0.5 / (k + 1)}, 40 + 100 * k, 5, k, 20.0 + k)
         for k, answer in ((0, "He"), (1, "She"), (5, "It was she."))
     }
     return Shadow(identifier, an_identity(**changes), outcomes)

@@ -17,7 +17,7 @@ from app.decision.artifact import Artifact, Calibrators, Identity, Thresholds
 from app.decision.explore import explore
 from app.decision.feedback import Feedback
 from app.decision.policy import ANSWERED, Ask, Gate, decide
-from app.decision.record import DecisionRecord, Shadow, ShadowOutcome
+from app.decision.record import DecisionRecord, Outcome, Shadow
 from app.refit.fit import predict_many
 from app.refit.from_log import FromLog, read_log
 from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity
@@ -84,8 +84,7 @@ def decision(identifier: str, question: str, s: float, *, share: float, u: float
 def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identity | None = None) -> Shadow:
     """A shadow run whose answers are right or wrong as told."""
     outcomes = {
-        k: ShadowOutcome("right" if right[k] else "wrong", {"seq_logprob": s - 1.0}, 40 + 100 * k, 4, 20.0 + k)
-        for k in KS
+        k: Outcome("right" if right[k] else "wrong", {"seq_logprob": s - 1.0}, 40 + 100 * k, 4, k, 20.0 + k) for k in KS
     }
     return Shadow(identifier, identity or an_identity(), outcomes)
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from app.decision.feedback import Feedback, Judged, Source
 from app.decision.policy import Action
-from app.decision.record import Shadow, ShadowOutcome
+from app.decision.record import Outcome, Shadow
 from app.errors import LogUnavailable, NothingToJudge, UnknownDecision
 from app.observers.decision_log import DecisionLog, LogMetrics, Pace
 from tests.fakes.artifacts import an_identity
@@ -100,7 +100,7 @@ async def test_decisions_are_written_in_order_without_being_asked(open_log: Open
 
 async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) -> None:
     """They take the same way to the disk, and count where the queue is full."""
-    run = Shadow("a", an_identity(), {k: ShadowOutcome("Paris", {}, 40, 5, 20.0) for k in (0, 1, 5)})
+    run = Shadow("a", an_identity(), {k: Outcome("Paris", {}, 40, 5, k, 20.0) for k in (0, 1, 5)})
     async with open_log(IDLE, capacity=2) as running:
         running.log.observe(a_record(id="a"))
         running.log.observe(run)
