@@ -144,8 +144,8 @@ class Retriever(Protocol):
         ...
 
 
-class Corpus(Protocol):
-    """The writing side of a vector store, for ingestion: what a Retriever later searches."""
+class VectorStore(Retriever, Protocol):
+    """A Retriever with its writing side, for ingestion."""
 
     async def create(self, collection: str, *, dimension: int) -> None:
         """Make the collection if it is not there; DataError if it is there with another dimension."""
@@ -158,10 +158,6 @@ class Corpus(Protocol):
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages durably; a known id is replaced."""
         ...
-
-
-class VectorStore(Retriever, Corpus, Protocol):
-    """Both sides of a vector store: what ingestion writes, questions search."""
 
 
 class Gatekeeper(Protocol):
@@ -216,13 +212,8 @@ class Shadows(Protocol):
         ...
 
 
-class Stages(Protocol):
-    """Watches a stage from its beginning to its end, as a trace does."""
-
-    def __call__(self, stage: str, /) -> AbstractContextManager[object]:
-        """Enter with the stage, leave with it or with what it raised."""
-        ...
-
+# Enter with the name of a stage, leave with the stage or with what it raised; a trace watches stages so.
+Stages = Callable[[str], AbstractContextManager[object]]
 
 # Seconds that only go forward, for timings.
 Clock = Callable[[], float]

@@ -42,7 +42,7 @@ class _Collection:
 
 
 class QdrantEdge:
-    """A Retriever and a Corpus in the directory `root`; StoreInUse if another process has it open.
+    """A VectorStore in the directory `root`; StoreInUse if another process has it open.
 
     Every call into the engine runs on the adapter's one thread: the engine holds the interpreter for a whole
     call, so more threads would gain nothing, and the event loop stays free to read sockets between calls.

@@ -14,7 +14,7 @@ import orjson
 
 from app.ingest.chunks import LONGEST_SENTENCE, chunk, word_count
 from app.ingest.documents import Document, Skipped, find, read
-from app.ports import Clock, Corpus, Embedder, Passage
+from app.ports import Clock, Embedder, Passage, VectorStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ async def ingest(
     *,
     collection: str,
     embedder: Embedder,
-    corpus: Corpus,
+    corpus: VectorStore,
     batch: int = 64,
     on_progress: Callable[[Progress], None] | None = None,
     clock: Clock = time.perf_counter,

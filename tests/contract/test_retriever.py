@@ -1,23 +1,18 @@
-"""What every Retriever and Corpus promises, asked of the fake, the embedded engine and the server's client."""
+"""What every VectorStore promises, asked of the fake, the embedded engine and a real server over REST and gRPC."""
 
 import asyncio
 import math
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from app.adapters.qdrant_edge import QdrantEdge
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
-from app.ports import Corpus, Filter, Passage, Retriever
+from app.ports import Filter, Passage, VectorStore
 from tests.e2e.qdrant import QdrantProcess
 from tests.fakes.retriever import FakeRetriever
-
-
-class Store(Retriever, Corpus, Protocol):
-    """Both sides of a vector store."""
 
 
 @pytest.fixture
@@ -34,9 +29,9 @@ def name() -> str:
         pytest.param("grpc", marks=pytest.mark.e2e),
     ]
 )
-async def empty(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> AsyncIterator[Store]:
+async def empty(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> AsyncIterator[VectorStore]:
     """A store without the collection `name`."""
-    store: Store
+    store: VectorStore
     match request.param:
         case "fake":
             store = FakeRetriever()
@@ -67,19 +62,19 @@ PASSAGES = {
 
 
 @pytest.fixture
-async def store(empty: Store, name: str) -> Store:
+async def store(empty: VectorStore, name: str) -> VectorStore:
     """A store with five passages in `name`, in the order of their distance from zero degrees."""
     await empty.create(name, dimension=3)
     await empty.add(name, [*PASSAGES.values()], [at(degrees) for degrees in PASSAGES])
     return empty
 
 
-async def found(store: Store, name: str, *, limit: int = 10, where: Filter | None = None) -> list[str]:
+async def found(store: VectorStore, name: str, *, limit: int = 10, where: Filter | None = None) -> list[str]:
     """The ids that a search from zero degrees finds, in order."""
     return [passage.id for passage in await store.search(name, at(0), limit=limit, where=where)]
 
 
-async def test_nearest_first(store: Store, name: str) -> None:
+async def test_nearest_first(store: VectorStore, name: str) -> None:
     """Passages come nearest first, each with its cosine similarity."""
     passages = await store.search(name, at(0), limit=10)
     assert [passage.id for passage in passages] == ["en-0", "en-10", "fr-20", "fr-30", "odd-40"]
@@ -89,7 +84,7 @@ async def test_nearest_first(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_limit(store: Store, name: str, limit: int) -> None:
+async def test_limit(store: VectorStore, name: str, limit: int) -> None:
     """A search returns no more than `limit`, and those the nearest."""
     assert await found(store, name, limit=limit) == ["en-0", "en-10", "fr-20", "fr-30", "odd-40"][:limit]
 
@@ -116,13 +111,13 @@ async def test_limit(store: Store, name: str, limit: int) -> None:
         ({'"\\ud800': "\ud800"}, []),
     ],
 )
-async def test_filter(store: Store, name: str, where: Filter, ids: list[str]) -> None:
+async def test_filter(store: VectorStore, name: str, where: Filter, ids: list[str]) -> None:
     """A filter keeps passages whose every named field has exactly this value, of exactly this type."""
     assert await found(store, name, where=where) == ids
 
 
 @pytest.mark.parametrize("key", ["a.b", "a[0]", "a b", 'q"uote', "back\\slash", "日本", "", "fields", "id", "terms"])
-async def test_any_field_name(store: Store, name: str, key: str) -> None:
+async def test_any_field_name(store: VectorStore, name: str, key: str) -> None:
     """A field of any name can be filtered on and comes back."""
     await store.add(name, [Passage("named", "", "", payload={key: "here"})], [at(90)])
     assert await found(store, name, where={key: "here"}) == ["named"]
@@ -131,12 +126,12 @@ async def test_any_field_name(store: Store, name: str, key: str) -> None:
     assert passage.payload == {key: "here"}
 
 
-async def test_limit_applies_after_filter(store: Store, name: str) -> None:
+async def test_limit_applies_after_filter(store: VectorStore, name: str) -> None:
     """A filter never leaves fewer than `limit` where more passages match."""
     assert await found(store, name, limit=1, where={"lang": "fr"}) == ["fr-20"]
 
 
-async def test_unknown_collection(store: Store) -> None:
+async def test_unknown_collection(store: VectorStore) -> None:
     """Whatever is asked of a collection that was never made, the error says so."""
     for call in (
         store.search("never-made", at(0), limit=1),
@@ -148,14 +143,14 @@ async def test_unknown_collection(store: Store) -> None:
             await call
 
 
-async def test_count_and_known(store: Store, name: str) -> None:
+async def test_count_and_known(store: VectorStore, name: str) -> None:
     """A store knows how many passages it holds, and which."""
     assert await store.count(name) == 5
     assert await store.known(name, ["en-0", "fr-30", "absent"]) == {"en-0", "fr-30"}
     assert await store.known(name, []) == set()
 
 
-async def test_replace(store: Store, name: str) -> None:
+async def test_replace(store: VectorStore, name: str) -> None:
     """Adding a known id replaces its text, its fields and its vector, and makes no second passage."""
     await store.add(name, [Passage("en-0", "New", "new", payload={"lang": "de"})], [at(90)])
     assert await store.count(name) == 5
@@ -177,7 +172,7 @@ async def test_replace(store: Store, name: str) -> None:
     ],
     ids=["plain", "unicode", "extremes", "long"],
 )
-async def test_round_trip(store: Store, name: str, passage: Passage) -> None:
+async def test_round_trip(store: VectorStore, name: str, passage: Passage) -> None:
     """Id, title, text and fields come back as they went in, types included."""
     await store.add(name, [passage], [at(90)])
     [back] = await store.search(name, at(90), limit=1)
@@ -193,20 +188,20 @@ async def test_round_trip(store: Store, name: str, passage: Passage) -> None:
     assert await store.known(name, [passage.id]) == {passage.id}
 
 
-async def test_add_many(store: Store, name: str) -> None:
+async def test_add_many(store: VectorStore, name: str) -> None:
     """Adding more than fits in one batch stores them all."""
     many = [Passage(f"many-{i}", "", str(i)) for i in range(700)]
     await store.add(name, many, [at(90)] * len(many))
     assert await store.count(name) == 705
 
 
-async def test_create_is_idempotent(store: Store, name: str) -> None:
+async def test_create_is_idempotent(store: VectorStore, name: str) -> None:
     """Making a collection again keeps what is in it."""
     await store.create(name, dimension=3)
     assert await store.count(name) == 5
 
 
-async def test_other_dimension(store: Store, name: str) -> None:
+async def test_other_dimension(store: VectorStore, name: str) -> None:
     """A collection keeps its dimension: making it with another, or adding such a vector, is refused whole."""
     with pytest.raises(DataError, match=name):
         await store.create(name, dimension=4)
@@ -215,7 +210,7 @@ async def test_other_dimension(store: Store, name: str) -> None:
     assert await store.count(name) == 5
 
 
-async def test_collections_are_apart(store: Store, name: str) -> None:
+async def test_collections_are_apart(store: VectorStore, name: str) -> None:
     """What is added to one collection is not found in another, whose dimension is its own."""
     await store.create(f"{name}-2", dimension=2)
     await store.add(f"{name}-2", [Passage("en-0", "", "")], [[1.0, 0.0]])
@@ -223,14 +218,14 @@ async def test_collections_are_apart(store: Store, name: str) -> None:
     assert await store.count(name) == 5
 
 
-async def test_concurrent_searches(store: Store, name: str) -> None:
+async def test_concurrent_searches(store: VectorStore, name: str) -> None:
     """Fifty searches at once each get their own answer."""
     angles = [10.0 * (i % 5) for i in range(50)]
     results = await asyncio.gather(*(store.search(name, at(angle), limit=1) for angle in angles))
     assert [passages[0].id for passages in results] == [PASSAGES[angle].id for angle in angles]
 
 
-async def test_ping_and_close(store: Store, name: str) -> None:
+async def test_ping_and_close(store: VectorStore, name: str) -> None:
     """An open store answers a ping; a closed one stays closed, and says that it is unavailable."""
     await store.ping()
     await store.close()

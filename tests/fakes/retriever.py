@@ -1,4 +1,4 @@
-"""A Retriever and Corpus in memory, kept honest by the contract suite."""
+"""A VectorStore in memory, kept honest by the contract suite."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
