@@ -29,7 +29,7 @@ from app.decision.policy import (
     settle,
     without_passages,
 )
-from app.decision.record import Citation, DecisionRecord
+from app.decision.record import DecisionRecord
 from app.errors import NoPassages, UpstreamError
 from app.journey import Journey, Upstreams, usage_of
 from app.ports import Clock, Embedder, Explorer, Gatekeeper, Listener, Observer, Reader, Retriever, Shadows, Stages
@@ -173,10 +173,7 @@ class Answerer:
             calibrator=artifact.version if artifact else None,
             certified=verdict.certified,
             timings=journey.timings,
-            citations=tuple(
-                Citation(index, passage.id, passage.title, passage.text, passage.score)
-                for index, passage in enumerate(read, start=1)
-            ),
+            citations=tuple(read),
             probe_usage=usage_of(journey.probe),
             read_usage=usage_of(journey.reading),
             retrieval_calls=journey.searches,

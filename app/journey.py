@@ -10,11 +10,12 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from app.decision.passage import Passage
 from app.decision.policy import Gate, may_withhold
 from app.decision.record import Timings, Usage
 from app.decision.signals import extract
 from app.errors import DeadlinePassed, UpstreamBadReply, UpstreamError
-from app.ports import Clock, Embedder, Generation, Listener, Passage, Prompt, Reader, Retriever, Stages
+from app.ports import Clock, Embedder, Generation, Listener, Prompt, Reader, Retriever, Stages
 from app.prompts import search_query
 from app.question import Question
 

@@ -1,25 +1,15 @@
 """What the life of a question needs from the world: small Protocols, and the values that cross them."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from app.decision.artifact import Identity
+from app.decision.passage import Filter, Passage
 from app.decision.policy import Ask, Decision, Gate
 from app.decision.record import DecisionRecord
 from app.decision.signals import TokenLogprobs
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """One retrieved passage; `score` is the similarity that ranked it, higher is nearer."""
-
-    id: str
-    title: str
-    text: str
-    score: float = 0.0
-    payload: Mapping[str, str | int | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +106,6 @@ class Embedder(Protocol):
     async def close(self) -> None:
         """Release threads and connections; idempotent."""
         ...
-
-
-# A payload equality filter: every named field has exactly this value.
-Filter = Mapping[str, str | int | bool]
 
 
 class Retriever(Protocol):

@@ -5,8 +5,9 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from app.decision.passage import Filter
 from app.decision.policy import Ask
-from app.ports import Filter, Turn
+from app.ports import Turn
 
 
 def _identifiers() -> Iterator[str]:

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from app.decision.artifact import Identity
+from app.decision.passage import Passage
 from app.decision.policy import Ask, Retrieval
 from app.decision.record import Outcome, Shadow
 from app.decision.signals import extract
 from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
 from app.explore import Budget
-from app.ports import Clock, Embedder, Passage, Prompt, Reader, Retriever
+from app.ports import Clock, Embedder, Prompt, Reader, Retriever
 
 logger = logging.getLogger(__name__)
 

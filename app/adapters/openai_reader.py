@@ -10,6 +10,7 @@ import orjson
 from app.adapters.http_client import HttpClient, Refused
 from app.adapters.openai_replies import assemble, events_of, generation, reading_refusal
 from app.decision.artifact import Identity
+from app.decision.passage import Passage
 from app.decision.signals import TOP
 from app.errors import (
     ConfigurationError,
@@ -19,7 +20,7 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Generation, Passage, Prompt, Token
+from app.ports import Generation, Prompt, Token
 from app.prompts import Prompts, defused
 
 STOP = ("\n",)

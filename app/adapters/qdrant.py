@@ -33,8 +33,8 @@ from app.adapters.qdrant_payload import (
     write_payload,
 )
 from app.adapters.resilience import Link
+from app.decision.passage import Filter, Passage
 from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
-from app.ports import Filter, Passage
 
 log = logging.getLogger(__name__)
 

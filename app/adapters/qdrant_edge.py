@@ -23,8 +23,8 @@ from app.adapters.qdrant_payload import (
     unknown_collection,
     write_payload,
 )
+from app.decision.passage import Filter, Passage
 from app.errors import ConfigurationError, FetchwiseError, StoreInUse, UpstreamBadReply, UpstreamUnavailable
-from app.ports import Filter, Passage
 
 if TYPE_CHECKING:
     from qdrant_edge import EdgeShard, Point

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from app.decision.passage import Filter, Passage
 from app.errors import DataError, UnknownCollection
-from app.ports import Filter, Passage
 
 TERMS = "terms"
 # What makes a passage; the terms are the engine's to match.

@@ -19,8 +19,8 @@ from fastapi.security.base import SecurityBase
 from app.adapters.key_limits import KeyMeter, KeyMeters
 from app.adapters.key_store import Key, KeyStore, Scope
 from app.api.schemas import ErrorOut
+from app.decision.passage import Filter
 from app.errors import Denial, Denied, OverLimit, Unauthorised
-from app.ports import Filter
 
 _BEARER = "Bearer"
 # A browser then asks for a password, and presents it again by itself for what the page loads.

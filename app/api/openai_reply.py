@@ -8,9 +8,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas import Receipt, receipt
+from app.decision.passage import Passage
 from app.decision.policy import Action, Decision, Policy, Reason
 from app.decision.record import DecisionRecord, Usage
-from app.ports import Passage
 
 MODEL = "fetchwise"
 _DONE = b"data: [DONE]\n\n"

@@ -216,7 +216,8 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
         "k": record.k,
         "confidence": record.confidence,
         "citations": [
-            {"index": c.index, "id": c.id, "title": c.title, "text": c.text, "score": c.score} for c in record.citations
+            {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
+            for index, one in enumerate(record.citations, start=1)
         ],
         "decision": {
             "p_closed_book": record.p_closed_book,

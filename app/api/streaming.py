@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.schemas import receipt
+from app.decision.passage import Passage
 from app.decision.policy import Decision
 from app.decision.record import DecisionRecord
 from app.errors import FetchwiseError
-from app.ports import Listener, Passage
+from app.ports import Listener
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from app.adapters.key_store import PREFIX, Key, KeyFile, Scope
 from app.cli.console import app, err, out
+from app.decision.passage import Scalar
 from app.settings import Settings
 
 keys = typer.Typer(
@@ -82,14 +83,14 @@ def create(
     typer.echo(presented)
 
 
-def _condition(written: str) -> tuple[str, str | int | bool]:
+def _condition(written: str) -> tuple[str, Scalar]:
     name, equals, value = written.partition("=")
     if not (name and equals):
         raise typer.BadParameter(f"{written!r}: write --filter FIELD=VALUE")
     if re.fullmatch(r'-?\d+|true|false|".*"', value, re.DOTALL) is None:
         return name, value
     try:
-        parsed: str | int | bool = json.loads(value)
+        parsed: Scalar = json.loads(value)
     except ValueError as error:
         raise typer.BadParameter(f"{value}: neither a number nor text in quotes ({error})") from error
     return name, parsed

@@ -4,22 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.decision.artifact import Identity, Thresholds
+from app.decision.passage import Passage
 from app.decision.policy import Action, Policy, Reason, Retrieval
 
 # Policies that choose k by a probability, and the reasons that stand where their choice was carried out.
 _GATING = frozenset({Policy.GRADED, Policy.BINARY})
 _CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE})
-
-
-@dataclass(frozen=True, slots=True)
-class Citation:
-    """A passage that the reader was given; `index` is its number in the prompt, from 1."""
-
-    index: int
-    id: str
-    title: str
-    text: str
-    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +92,8 @@ class DecisionRecord:
     calibrator: str | None
     certified: bool
     timings: Timings
-    citations: tuple[Citation, ...] = ()
+    # What the reader was given, in the order of its numbers in the prompt.
+    citations: tuple[Passage, ...] = ()
     probe_usage: Usage | None = None
     read_usage: Usage | None = None
     # How many searches were sent, whether or not their passages were read.

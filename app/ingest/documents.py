@@ -14,10 +14,9 @@ from typing import IO, Any
 
 import orjson
 
+from app.decision.passage import Scalar
 from app.errors import DataError
 from app.ingest.chunks import markdown_sections
-
-Scalar = str | int | bool
 
 _INT64 = range(-(2**63), 2**63)
 _INSTALL = "pip install 'fetchwise[ingest]'"

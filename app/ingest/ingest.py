@@ -12,9 +12,10 @@ from pathlib import Path
 
 import orjson
 
+from app.decision.passage import Passage
 from app.ingest.chunks import LONGEST_SENTENCE, chunk, word_count
 from app.ingest.documents import Document, Skipped, find, read
-from app.ports import Clock, Embedder, Passage, VectorStore
+from app.ports import Clock, Embedder, VectorStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from app.adapters.openai_reader import OpenAIReader
-from app.ports import Passage, Prompt
+from app.decision.passage import Passage
+from app.ports import Prompt
 from app.prompts import DEFAULT
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import FakeGateway, Fakes, fake_gateway

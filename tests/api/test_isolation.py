@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from app.adapters.qdrant_edge import QdrantEdge
-from app.ports import Passage
+from app.decision.passage import Passage
 from tests.fakes.artifacts import TAU_BINARY, a_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import FakeGateway, Fakes, fake_gateway, filled

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from app.api.streaming import AnswerStream, ReceiptEvents
+from app.decision.passage import Passage
 from app.decision.policy import Decision, Reason
 from app.decision.record import DecisionRecord
 from app.errors import FetchwiseError, UpstreamUnavailable
-from app.ports import Listener, Passage
+from app.ports import Listener
 from tests.fakes.gateway import events_of
 from tests.fakes.records import a_record
 

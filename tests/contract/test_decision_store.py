@@ -21,8 +21,9 @@ from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Thresholds
 from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged, Source
+from app.decision.passage import Passage
 from app.decision.policy import Action
-from app.decision.record import Citation, Timings, Usage
+from app.decision.record import Timings, Usage
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.records import a_record
@@ -70,7 +71,7 @@ FULL = a_record(
     calibrator="2026-01-31-0a1b2c3d",
     certified=True,
     failure=("vectors", "timeout"),
-    citations=(Citation(1, "p1", "T", "text", 0.5), Citation(2, "p2", "T", "text", 0.25)),
+    citations=(Passage("p1", "T", "text", 0.5), Passage("p2", "T", "text", 0.25)),
     tags={"team": "night"},
     propensities={"k0": 0.5, "k5": 0.5},
     explored=True,
@@ -196,7 +197,7 @@ def test_whatever_was_said_can_be_stored(
         question=question,
         answer=answer,
         collection=collection,
-        citations=(Citation(1, passage, "", "", number),),
+        citations=(Passage(passage, "", "", number),),
         tags=tags,
         signals={"margin": number},
         confidence=number,

@@ -16,8 +16,9 @@ from app.adapters.reader_servers import MODEL as EMBEDDED_MODEL
 from app.adapters.reader_servers import embedded_model, llama_server
 from app.adapters.resilience import Resilience
 from app.decision import signals
+from app.decision.passage import Passage
 from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt, Reader, Token, Turn
+from app.ports import Generation, Prompt, Reader, Token, Turn
 from app.prompts import DEFAULT
 from tests.fakes.reader import FakeReader
 from tests.wire.reader_server import MODEL, Dialect, reader_server

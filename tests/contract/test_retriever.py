@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.adapters.qdrant_edge import QdrantEdge
+from app.decision.passage import Filter, Passage
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
-from app.ports import Filter, Passage, VectorStore
+from app.ports import VectorStore
 from tests.e2e.qdrant import QdrantProcess
 from tests.fakes.retriever import FakeRetriever
 

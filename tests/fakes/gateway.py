@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
+from app.decision.passage import Passage
 from app.main import PartsOpener, create_app
 from app.parts import KS, Parts
-from app.ports import Passage, VectorStore
+from app.ports import VectorStore
 from app.settings import Settings
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.embedder import FakeEmbedder

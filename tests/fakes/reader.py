@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from app.decision.artifact import Identity
+from app.decision.passage import Passage
 from app.decision.signals import TOP, TokenLogprobs
 from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt, Token
+from app.ports import Generation, Prompt, Token
 
 _CAPITAL_ASKED = re.compile(r"capital of (\w+)\?", re.IGNORECASE)
 _KNOWN = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo"}

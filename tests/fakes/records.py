@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from app.decision.passage import Passage
 from app.decision.policy import Action, Policy, Reason, Retrieval
-from app.decision.record import Citation, DecisionRecord, Timings, Usage
+from app.decision.record import DecisionRecord, Timings, Usage
 
 
 def a_record(**changes: Any) -> DecisionRecord:
@@ -30,7 +31,7 @@ def a_record(**changes: Any) -> DecisionRecord:
         calibrator=None,
         certified=False,
         timings=Timings(total=620.0, probe=200.0, embed=15.0, search=5.0, read=400.0),
-        citations=(Citation(1, "p1", "She", "It was she.", 0.5),),
+        citations=(Passage("p1", "She", "It was she.", 0.5),),
         probe_usage=Usage(40, 8),
         read_usage=Usage(120, 9),
         retrieval_calls=1,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from app.decision.passage import Filter, Passage
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
-from app.ports import Filter, Passage
 
 
 @dataclass

@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
+from app.decision.passage import Filter, Passage
 from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from app.ports import Filter, Generation, Passage, Prompt, Token
+from app.ports import Generation, Prompt, Token
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes
 from tests.fakes.reader import FakeReader

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from app.decision.artifact import Identity
+from app.decision.passage import Passage
 from app.decision.signals import TokenLogprobs, all_names
 from app.errors import DataError, PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt
+from app.ports import Generation, Prompt
 from app.refit.collect import Collector, Labelled, collect, read_questions
 from app.refit.table import load
 from tests.fakes.embedder import FakeEmbedder

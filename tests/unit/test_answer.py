@@ -12,6 +12,7 @@ from app.answer import Answerer
 from app.decision.artifact import Artifact, Calibrators
 from app.decision.bypass import WATCH
 from app.decision.mandatory import compile_rules
+from app.decision.passage import Filter, Passage
 from app.decision.policy import (
     Action,
     Ask,
@@ -24,7 +25,7 @@ from app.decision.policy import (
     needs_probe,
     settle,
 )
-from app.decision.record import Citation, DecisionRecord, Usage
+from app.decision.record import DecisionRecord, Usage
 from app.decision.signals import TokenLogprobs
 from app.errors import (
     NoPassages,
@@ -36,7 +37,7 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.explore import Budget, DiceExplorer
-from app.ports import Filter, Passage, Prompt, Turn
+from app.ports import Prompt, Turn
 from app.question import Question
 from tests.fakes.artifacts import TAU_ABSTAIN, a_line, an_abstention, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
@@ -464,10 +465,7 @@ async def test_citations_are_what_was_searched_best_first() -> None:
     world = await a_world(UNCERTAIN)
     record = await world.answer()
     given = world.reader.prompts[-1].passages
-    assert record.citations == tuple(
-        Citation(index, passage.id, passage.title, passage.text, passage.score)
-        for index, passage in enumerate(given, start=1)
-    )
+    assert record.citations == given
     assert record.citations[0].title == "France"
     assert [citation.score for citation in record.citations] == sorted(
         (citation.score for citation in record.citations), reverse=True

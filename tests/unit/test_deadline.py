@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from app.decision.passage import Passage
 from app.decision.policy import Action, Ask, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord
 from app.errors import UpstreamTimeout, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt, Token
+from app.ports import Generation, Prompt, Token
 from app.question import Question
 
 from .test_answer import ASKED, CONFIDENT, HOPELESS, UNCERTAIN, World, a_world

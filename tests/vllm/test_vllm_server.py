@@ -19,8 +19,9 @@ from app import prompts
 from app.adapters.child_server import ChildServer
 from app.adapters.openai_reader import OpenAIReader
 from app.decision import signals
+from app.decision.passage import Passage
 from app.errors import ConfigurationError, PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Passage, Prompt, Token
+from app.ports import Generation, Prompt, Token
 from app.prompts import Prompts
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from app.adapters.qdrant_payload import point_id, write_payload
-from app.ports import Passage
+from app.decision.passage import Passage
 from tests.wire.servers import handling
 
 

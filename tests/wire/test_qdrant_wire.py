@@ -15,6 +15,7 @@ from qdrant_client import grpc as protocol
 
 from app.adapters.qdrant import Qdrant
 from app.adapters.resilience import Link
+from app.decision.passage import Passage
 from app.errors import (
     ConfigurationError,
     FetchwiseError,
@@ -24,7 +25,6 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Passage
 from tests.wire.servers import (
     Reply,
     Server,

@@ -9,6 +9,7 @@ import pytest
 
 from app.adapters.openai_reader import OpenAIReader
 from app.decision import signals
+from app.decision.passage import Passage
 from app.errors import (
     ConfigurationError,
     FetchwiseError,
@@ -18,7 +19,7 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Generation, Passage, Prompt, Token, Turn
+from app.ports import Generation, Prompt, Token, Turn
 from app.prompts import DEFAULT
 from tests.waiting import until
 from tests.wire.reader_server import MODEL, Dialect, Fault, ReaderServer, reader_server

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.adapters.qdrant_edge import QdrantEdge
+from app.decision.passage import Passage
 from app.errors import (
     ConfigurationError,
     DataError,
@@ -18,7 +19,6 @@ from app.errors import (
     UpstreamBadReply,
     UpstreamUnavailable,
 )
-from app.ports import Passage
 
 PROJECT = Path(__file__).parents[3]
 UNIT = [1.0, 0.0]
@@ -28,7 +28,7 @@ HOLDER = """
 import asyncio, sys, time
 from pathlib import Path
 from app.adapters.qdrant_edge import QdrantEdge
-from app.ports import Passage
+from app.decision.passage import Passage
 
 async def main():
     store = QdrantEdge(Path(sys.argv[2]))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from app.decision.passage import Passage
 from app.errors import DataError, UpstreamUnavailable
 from app.ingest import Progress, ingest
 from app.ingest.documents import Document
 from app.ingest.ingest import embedded_text, passages_of
-from app.ports import Passage
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever
 
