@@ -1,7 +1,7 @@
 """`GET /audit`: whether some group of questions is skipped, withheld or answered wrongly more often than others."""
 
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.auth import DENIALS, OPERATOR
 from app.api.gateway import TheGateway
 from app.api.schemas import ErrorOut
+from app.decision.audit import GroupRates
 from app.errors import UnknownDecision
 
 router = APIRouter()
@@ -19,27 +20,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = DENIALS | {
     422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
     503: {"model": ErrorOut, "description": "The decision log cannot be read now."},
 }
-
-
-class RateOut(BaseModel):
-    """A share of n with its 95 % Wilson interval; null where n is 0."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-
-class GroupOut(BaseModel):
-    """What happened to one group of questions."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    skip: RateOut = Field(description="Settled without reading a passage.")
-    abstain: RateOut = Field(description="Withheld.")
-    error: RateOut = Field(description="Wrong, among given answers that were drawn at random for feedback and judged.")
 
 
 class AuditOut(BaseModel):
@@ -66,9 +46,9 @@ class AuditOut(BaseModel):
 
     days: float
     answers: int = Field(description="How many decisions this is about; the newest, where there are more than `limit`.")
-    overall: GroupOut
-    tags: dict[str, dict[str, GroupOut]] = Field(description="By tag, then by value, the commonest first.")
-    left_out: dict[str, int] = Field(description="By tag, how many rarer values are not shown.")
+    overall: GroupRates
+    tags: Mapping[str, Mapping[str, GroupRates]] = Field(description="By tag, then by value, the commonest first.")
+    left_out: Mapping[str, int] = Field(description="By tag, how many rarer values are not shown.")
 
 
 @router.get(
@@ -83,4 +63,6 @@ async def audit(
     if gateway.log is None:
         raise UnknownDecision("no decisions are kept here (FETCHWISE_DECISION_LOG=off)")
     found = await gateway.log.audit(time.time() - days * _DAY_S, limit)
-    return AuditOut.model_validate({"days": days, "answers": found.overall.skip.n} | asdict(found))
+    return AuditOut(
+        days=days, answers=found.overall.skip.n, overall=found.overall, tags=found.tags, left_out=found.left_out
+    )

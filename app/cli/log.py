@@ -19,7 +19,6 @@ from app.adapters.decision_schema import decisions, feedback
 from app.adapters.decision_store import SqlDecisionStore
 from app.cli.console import app, out, progress
 from app.errors import ConfigurationError, DataError
-from app.parts import open_decision_store
 from app.settings import Settings
 
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -56,7 +55,7 @@ def export_log(
     """Write every decision with its feedback to a file, oldest first; answers go on meanwhile."""
     chosen = form or (Format.PARQUET if to.suffix == ".parquet" else Format.JSONL)
     start = 0.0 if since is None else time.time() - since
-    with _opened() as store, progress() as bar:
+    with opened_log(Settings().decision_log_at) as store, progress() as bar:
         task = bar.add_task("exporting", total=count(store.engine, start))
         _export(pages(store.engine, start), to, chosen, on_rows=lambda rows: bar.advance(task, rows))
         written = int(bar.tasks[0].completed)
@@ -69,7 +68,7 @@ def prune(
 ) -> None:
     """Delete old decisions and their feedback, a few at a time; the space is used again by what comes."""
     before = time.time() - older_than
-    with _opened() as store, progress() as bar:
+    with opened_log(Settings().decision_log_at) as store, progress() as bar:
         task = bar.add_task("pruning", total=count(store.engine, 0.0) - count(store.engine, before))
         while gone := store.prune(before, limit=_PRUNED_AT_ONCE):
             bar.advance(task, gone)
@@ -82,7 +81,7 @@ def show_stats(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,  # noqa: FBT002
 ) -> None:
     """Count decisions and verdicts by what was done."""
-    with _opened() as store:
+    with opened_log(Settings().decision_log_at) as store:
         found = stats(store.engine)
         database = store.engine.url.render_as_string(hide_password=True)
     if as_json:
@@ -99,14 +98,16 @@ def show_stats(
 
 
 @contextmanager
-def _opened() -> Iterator[SqlDecisionStore]:
-    settings = Settings()
-    where = settings.decision_log_at
-    if where is not None and "://" not in where and not Path(where).exists():
-        raise ConfigurationError(f"there is no decision log at {where} yet: FETCHWISE_DATA_DIR says where to look")
-    store = open_decision_store(settings)
-    if store is None:
+def opened_log(where: str | None) -> Iterator[SqlDecisionStore]:
+    """The log at this path or URL, which must be there already: looking at it makes none."""
+    if where is None:
         raise ConfigurationError("FETCHWISE_DECISION_LOG is off: no decisions are kept")
+    if "://" not in where and not Path(where).is_file():
+        raise ConfigurationError(
+            f"there is no decision log at {where}: say with FETCHWISE_DATA_DIR or FETCHWISE_DECISION_LOG where the "
+            "gateway keeps it"
+        )
+    store = SqlDecisionStore.open(where)
     try:
         yield store
     finally:

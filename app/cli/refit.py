@@ -13,9 +13,8 @@ from rich.table import Table
 
 from app.adapters.artifact_store import parse
 from app.adapters.decision_reading import Lessons
-from app.adapters.decision_store import SqlDecisionStore
 from app.cli.console import app, err, log_to_stderr, opened_parts, out, progress
-from app.cli.log import seconds
+from app.cli.log import opened_log, seconds
 from app.decision.cost import Objective, Tariff
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import KS, identity_of
@@ -205,29 +204,16 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
     """Read the decision log of the settings, or the one that is named, and the calibrators that it mentions."""
     from app.refit.from_log import identities, read_log  # noqa: PLC0415
 
-    where = log or settings.decision_log_at
-    if where is None:
-        raise ConfigurationError("FETCHWISE_DECISION_LOG is off, so there is no log to refit from: name one with --log")
-    if "://" not in where and not Path(where).is_file():
-        raise ConfigurationError(
-            f"there is no decision log at {where}: name it with --log, or say with FETCHWISE_DATA_DIR or "
-            "FETCHWISE_DECISION_LOG where the gateway keeps it"
-        )
     start = 0.0 if since is None else time.time() - since
-    store = SqlDecisionStore.open(where)
-    try:
-        lessons = Lessons(store.engine, collection=settings.collection, since=start)
-        with progress() as bar:
-            task = bar.add_task("reading the log", total=None)
-            return read_log(
-                lessons,
-                identity_of=identities(out_dir, settings.calibrators),
-                clip=clip,
-                source=f"decision log, collection {settings.collection}",
-                on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-    finally:
-        store.close()
+    with opened_log(log or settings.decision_log_at) as store, progress() as bar:
+        task = bar.add_task("reading the log", total=None)
+        return read_log(
+            Lessons(store.engine, collection=settings.collection, since=start),
+            identity_of=identities(out_dir, settings.calibrators),
+            clip=clip,
+            source=f"decision log, collection {settings.collection}",
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
 
 
 @app.command()

@@ -94,7 +94,7 @@ def test_without_a_log_there_is_nothing_to_refit_from(
     """A gateway that keeps no decisions is told so; an empty log says what is missing."""
     monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
     assert run(monkeypatch, "refit", "--from-log", "--out", str(tmp_path / "new")) == 1
-    assert "--log" in capsys.readouterr().err
+    assert "FETCHWISE_DECISION_LOG is off" in capsys.readouterr().err
     empty = str(tmp_path / "empty.sqlite3")
     SqlDecisionStore.open(empty).close()
     assert run(monkeypatch, "refit", "--from-log", "--log", empty, "--out", str(tmp_path / "new")) == 1
