@@ -1,6 +1,7 @@
 """The decision log's SQLite file in trouble: locked, full, broken, or not to be opened at all."""
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -119,8 +120,12 @@ def test_a_database_that_cannot_keep_a_log_is_refused(where: str) -> None:
         SqlDecisionStore.open(where)
 
 
-def test_a_password_is_not_told() -> None:
-    """What went wrong with a URL is said without what is secret in it."""
-    with pytest.raises(ConfigurationError) as refused:
-        SqlDecisionStore.open("postgresql://user:secret@127.0.0.1:9/x")
+def test_a_server_that_cannot_be_used_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens there, or the driver is not installed."""
+    where = "postgresql://user:secret@/x?host=/nowhere"
+    with pytest.raises(ConfigurationError, match="cannot be opened") as refused:
+        SqlDecisionStore.open(where)
     assert "secret" not in str(refused.value)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"needs psycopg: pip install 'fetchwise\[postgres\]'"):
+        SqlDecisionStore.open(where)

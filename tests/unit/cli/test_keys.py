@@ -29,7 +29,7 @@ class Console:
         self._capsys = capsys
 
     def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """Run `keys …`; what it printed on stdout and on stderr."""
+        """Run a command; what it printed on stdout and on stderr."""
         self._monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -47,35 +47,30 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_the_key_is_printed_once_and_alone(console: Console) -> None:
-    """On stdout, to be piped; it is the one in the file, and no later command shows it."""
+    """On stdout, to be piped; it is the one in the file, and no command shows it again, nor its hash."""
     printed, said = console.run("keys", "create", "acme")
     presented = printed.strip()
-    (made,) = console.file.read()
+    (made,) = console.file.read() or ()
     assert printed == f"{presented}\n"
     assert matching({made.id: made}, presented) is not None
     assert made.id in said
-    secret = parts(presented)[1]
-    shown = console.run("keys", "list"), console.run("keys", "list", "--json"), console.run("keys", "show", made.id)
-    for text in (
-        said,
-        str(shown),
-        str(console.run("keys", "show", presented, "--json")),
-        str(console.run("keys", "revoke", made.id)),
-    ):
-        assert secret not in text
+    later = [("list",), ("list", "--json"), ("show", made.id), ("show", presented, "--json"), ("revoke", made.id)]
+    shown = [said, *(str(console.run("keys", *command)) for command in later)]
+    for text in shown:
+        assert parts(presented)[1] not in text
         assert made.sha256 not in text
 
 
 def test_what_a_key_may_do(console: Console) -> None:
-    """Every option arrives; numbers, truth values and text stay what they are."""
+    """Every option arrives; numbers, truth values and text stay what they are, and markup is shown as written."""
     console.run(
-        "keys", "create", "acme", "--scope", "operate", "--scope", "answer", "--collection", "a", "--collection", "b",
-        "--filter", "tenant=acme", "--filter", "year=7", "--filter", "open=true", "--filter", 'zip="0815"', "--filter",
-        "eq=a=b", "--per-minute", "60", "--at-once", "4",
+        "keys", "create", "[bold]acme[/]", "--scope", "operate", "--scope", "answer", "--collection", "a",
+        "--collection", "b", "--filter", "tenant=acme", "--filter", "year=7", "--filter", "open=true", "--filter",
+        'zip="0815"', "--filter", "eq=a=b", "--per-minute", "60", "--at-once", "4",
     )  # fmt: skip
-    (made,) = console.file.read()
+    (made,) = console.file.read() or ()
     wanted = {
-        "name": "acme",
+        "name": "[bold]acme[/]",
         "scopes": ["operate", "answer"],
         "collections": ["a", "b"],
         "filter": {"tenant": "acme", "year": 7, "open": True, "zip": "0815", "eq": "a=b"},
@@ -84,66 +79,45 @@ def test_what_a_key_may_do(console: Console) -> None:
         "revoked": None,
     }
     assert made.model_dump(mode="json", exclude={"id", "sha256", "created"}) == wanted
-    listed = json.loads(console.run("keys", "list", "--json")[0])
-    assert listed == [made.model_dump(mode="json", exclude={"sha256"})]
+    assert json.loads(console.run("keys", "list", "--json")[0]) == [made.model_dump(mode="json", exclude={"sha256"})]
     shown, _ = console.run("keys", "show", made.id)
-    for text in ('tenant="acme" and year=7 and open=true', "operate, answer", "a, b", "60", "4"):
+    for text in ("[bold]acme[/]", 'tenant="acme" and year=7 and open=true', "operate, answer", "a, b", "60", "4"):
         assert text in shown
 
 
 def test_a_key_by_default(console: Console) -> None:
     """It may answer and give feedback, everywhere and without limits."""
+    assert "fetchwise keys create" in console.run("keys", "list")[0]
     console.run("keys", "create", "app")
-    (made,) = console.file.read()
+    (made,) = console.file.read() or ()
     assert (made.scopes, made.collections, made.filter) == (["answer", "feedback"], [], {})
     assert (made.per_minute, made.at_once) == (None, None)
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [["--filter", "tenant"], ["--filter", "=a"], ["--scope", "everything"], ["--per-minute", "0"], ["--at-once", "-1"],
-     ["--filter", 'a="x"y"']],
+    ("wrong", "code"),
+    [(["--filter", "tenant"], 2), (["--filter", "=a"], 2), (["--scope", "everything"], 2), (["--per-minute", "0"], 2),
+     (["--at-once", "-1"], 2), (["--filter", 'a="x"y"'], 2), (["--filter", f"{'a' * 65}=b"], 1)],
 )  # fmt: skip
-def test_wrong_options_make_no_key(console: Console, wrong: list[str]) -> None:
+def test_wrong_options_make_no_key(console: Console, wrong: list[str], code: int) -> None:
     """And say what is wrong."""
-    assert console.run("keys", "create", "x", *wrong, code=2)[1]
-    assert console.file.content() is None
-
-
-def test_a_filter_that_cannot_be(console: Console) -> None:
-    """One sentence."""
-    _, said = console.run("keys", "create", "x", "--filter", f"{'a' * 65}=b", code=1)
-    assert "filter" in said
+    said = console.run("keys", "create", "x", *wrong, code=code)[1]
+    assert said
     assert "Traceback" not in said
+    assert console.file.read() is None
 
 
 def test_revoking(console: Console) -> None:
-    """It stays in the list, with when."""
+    """It stays in the list, with when; `--file` goes before the settings."""
     console.run("keys", "create", "acme")
-    (made,) = console.file.read()
+    (made,) = console.file.read() or ()
     assert "is revoked" in console.run("keys", "revoke", made.id)[0]
-    assert console.file.read()[0].revoked is not None
+    assert (console.file.read() or ())[0].revoked is not None
     assert made.id in console.run("keys", "list")[0]
     assert "no such key" in console.run("keys", "revoke", "000000000000", code=1)[1]
-
-
-def test_no_keys_says_what_to_do(console: Console) -> None:
-    """An empty list is no error."""
-    assert "fetchwise keys create" in console.run("keys", "list")[0]
-
-
-def test_another_file(console: Console, tmp_path: Path) -> None:
-    """`--file` goes before the settings."""
-    console.run("keys", "create", "x", "--file", str(tmp_path / "other.json"))
-    assert console.file.content() is None
-    assert len(KeyFile(tmp_path / "other.json").read()) == 1
-
-
-def test_names_are_not_markup(console: Console) -> None:
-    """What people write is shown as they wrote it."""
-    console.run("keys", "create", "[bold]acme[/]", "--filter", "t=[red]")
-    assert "[bold]acme[/]" in console.run("keys", "list")[0]
-    assert "[red]" in console.run("keys", "list")[0]
+    elsewhere = console.file.path.with_name("other.json")
+    console.run("keys", "create", "x", "--file", str(elsewhere))
+    assert len(KeyFile(elsewhere).read() or ()) == len(console.file.read() or ()) == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "no-such-host.invalid"])
@@ -168,18 +142,16 @@ def test_serve_refuses_before_it_binds(console: Console, monkeypatch: pytest.Mon
     assert f"'{WORDS}'" in said
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_damaged_file_refuses_the_start(tmp_path: Path, host: str) -> None:
-    """Whoever could reach it."""
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [({"host": "127.0.0.1"}, "not a file of keys"), ({"host": "0.0.0.0"}, "not a file of keys"),
+     ({"keys": Path("kyes.json")}, "is not there")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, chosen: dict[str, Any], says: str) -> None:
+    """Whoever could reach it; a misspelt name must not mean that keys are off."""
     (tmp_path / "keys.json").write_text("{")
-    with pytest.raises(ConfigurationError, match="not a file of keys"):
-        check_keys(Settings(host=host, data_dir=tmp_path, open_to_anyone=WORDS))
-
-
-def test_a_named_file_must_be_there(tmp_path: Path) -> None:
-    """A misspelt name must not mean that keys are off."""
-    with pytest.raises(ConfigurationError, match="is not there"):
-        check_keys(Settings(data_dir=tmp_path, keys=tmp_path / "kyes.json"))
+    with pytest.raises(ConfigurationError, match=says):
+        check_keys(Settings(data_dir=tmp_path, open_to_anyone=WORDS, **chosen))
 
 
 @pytest.mark.parametrize("key", [None, "fw_0a1b2c3d4e5f_secret"])
@@ -199,36 +171,26 @@ def test_ask_presents_the_key(console: Console, monkeypatch: pytest.MonkeyPatch,
     assert "secret" not in str(printed)
 
 
-def keys_seen(path: Path, **chosen: Any) -> str:
-    """What the doctor says about the keys."""
-    return _keys_found(Settings(data_dir=path.parent, **chosen))
-
-
 def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
     """How many are in force, what they may do, and who else can read them; a revoked one does not count."""
     path = tmp_path / "keys.json"
-    assert keys_seen(path).startswith("off:")
-    with pytest.raises(DataError, match="nobody is let in"):
-        keys_seen(path, keys=path)
-    make_key(path)
-    make_key(path, scopes=[Scope.OPERATE])
-    gone, _ = make_key(path)
-    KeyFile(path).revoke(gone.id)
-    said = keys_seen(path)
-    assert said.startswith("on: 2 in force (scopes: answer 1, feedback 1, operate 1)")
-    assert said.endswith("for its owner's eyes only")
-    for one in KeyFile(path).read():
-        KeyFile(path).revoke(one.id)
-    with pytest.raises(DataError, match="nobody is let in"):
-        keys_seen(path)
 
+    def seen(**chosen: Any) -> str:
+        return _keys_found(Settings(data_dir=tmp_path, **chosen))
 
-def test_the_doctor_looks_at_who_may_touch_the_keys(tmp_path: Path) -> None:
-    """To be read by others is told; to be written by them is wrong."""
-    path = tmp_path / "keys.json"
-    make_key(path)
+    assert seen().startswith("off:")
+    with pytest.raises(DataError, match="nobody is let in"):
+        seen(keys=path)
+    made = [make_key(path)[0], make_key(path, scopes=[Scope.OPERATE])[0], make_key(path)[0]]
+    KeyFile(path).revoke(made.pop().id)
+    assert seen().startswith("on: 2 in force (scopes: answer 1, feedback 1, operate 1)")
+    assert seen().endswith("for its owner's eyes only")
     path.chmod(0o644)
-    assert "others may read it" in keys_seen(path)
+    assert "others may read it" in seen()
     path.chmod(0o660)
     with pytest.raises(DataError, match="let themselves in"):
-        keys_seen(path)
+        seen()
+    for one in made:
+        KeyFile(path).revoke(one.id)
+    with pytest.raises(DataError, match="nobody is let in"):
+        seen()
