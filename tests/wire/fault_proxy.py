@@ -153,9 +153,27 @@ def numbers_as(word: bytes, *names: bytes) -> Fault:
     return reply
 
 
-async def without_logprobs(exchange: Exchange) -> None:
-    """The healthy reply of a server that was not started for log-probabilities."""
-    exchange.say(exchange.body.replace(b'"logprobs"', b'"elsewhere"'))
+def renamed(name: bytes, other: bytes = b'"elsewhere"') -> Fault:
+    """The healthy reply, with these bytes in place of others."""
+
+    async def reply(exchange: Exchange) -> None:
+        exchange.say(exchange.body.replace(name, other))
+
+    return reply
+
+
+def ending_in(event: bytes) -> Fault:
+    """The first half of a healthy stream of events, then this one and no more."""
+
+    async def reply(exchange: Exchange) -> None:
+        events = exchange.body.split(b"\n\n")
+        exchange.say(b"\n\n".join([*events[: len(events) // 2], b"data: " + event, b""]))
+
+    return reply
+
+
+# Of a server that was not started for log-probabilities.
+without_logprobs = renamed(b'"logprobs"')
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks chat completions as vLLM or llama.cpp does, and misbehaves on request."""
+"""A real HTTP server that speaks chat completions as vLLM or llama.cpp does; faults are a proxy's before it."""
 
 import asyncio
 import json
@@ -22,29 +22,6 @@ class Dialect(StrEnum):
 
     VLLM = auto()
     LLAMA = auto()
-
-
-class Fault(StrEnum):
-    """What can go wrong with a reply."""
-
-    SLOW = auto()
-    RESET = auto()
-    HALF = auto()
-    TRUNCATED_JSON = auto()
-    NOT_AN_OBJECT = auto()
-    HTML_500 = auto()
-    STATUS_503 = auto()
-    STATUS_401 = auto()
-    STATUS_400 = auto()
-    NO_LOGPROBS = auto()
-    NULL_LOGPROBS = auto()
-    NULL_NUMBERS = auto()
-    NONSENSE_LOGPROBS = auto()
-    EMPTY_CHOICES = auto()
-    ERROR_IN_STREAM = auto()
-
-
-_MIDSTREAM = {Fault.RESET, Fault.HALF, Fault.TRUNCATED_JSON, Fault.NOT_AN_OBJECT, Fault.ERROR_IN_STREAM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +62,6 @@ class ReaderServer:
         self.url = ""
         self.context_chars = context_chars
         self.answer: Callable[[str], str] = lambda content: from_passages(content, content)
-        self.fault: Fault | None = None
         # With what it refuses to tell its chat template, if it does.
         self.template_status: int | None = None
         self.token_delay_s = 0.0
@@ -104,7 +80,7 @@ class ReaderServer:
         self.requests.append(Asked(request.path, dict(request.headers), body))
         match request.method, request.path:
             case "GET", "/v1/models":
-                return self._broken(request) or web.json_response({"object": "list", "data": [self._model()]})
+                return web.json_response({"object": "list", "data": [self._model()]})
             case "POST", "/tokenize" | "/apply-template" if self.template_status:
                 return _error(self.template_status, "SomeError", "not now")
             case "POST", "/tokenize" if self.dialect is Dialect.VLLM:
@@ -127,12 +103,9 @@ class ReaderServer:
         return {"id": MODEL, "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": 2048, "ftype": "Q8_0"}}
 
     async def _chat(self, request: web.Request, body: Any) -> web.StreamResponse:
-        if self.fault is Fault.SLOW:
-            await self._watched(asyncio.sleep(30))
-        refused = self._broken(request) or self._refusal(body)
-        if refused is not None:
+        if (refused := self._refusal(body)) is not None:
             return refused
-        return await self._watched(self._streamed(request, body) if body.get("stream") else self._whole(request, body))
+        return await self._watched(self._streamed(request, body) if body.get("stream") else self._whole(body))
 
     async def _watched(self, generating: Any) -> Any:
         """Notice a client that leaves: aiohttp then cancels the handler, or a write fails."""
@@ -141,25 +114,6 @@ class ReaderServer:
         except (asyncio.CancelledError, ConnectionError):
             self.dropped += 1
             raise
-
-    def _broken(self, request: web.Request) -> web.Response | None:
-        key = request.headers.get("authorization", "")
-        match self.fault:
-            case Fault.HTML_500:
-                return web.Response(status=500, text=f"<html><h1>Oops</h1>{key}</html>", content_type="text/html")
-            case Fault.STATUS_503:
-                return _error(503, "unavailable_error", f"Loading model {key}")
-            case Fault.STATUS_401 | Fault.STATUS_400:
-                return _error(int(self.fault[-3:]), "SomeError", f"Incorrect API key provided: {key}")
-            case Fault.NOT_AN_OBJECT if not self._is_streamed(request):
-                return web.json_response([1, 2])
-            case Fault.TRUNCATED_JSON if not self._is_streamed(request):
-                return web.Response(text='{"choices": [{"message": {"content": "Pa', content_type="application/json")
-        return None
-
-    def _is_streamed(self, request: web.Request) -> bool:
-        body = self.requests[-1].body
-        return request.method == "POST" and bool(body.get("stream"))
 
     def _refusal(self, body: Any) -> web.Response | None:
         if self.dialect is Dialect.VLLM and body["model"] != MODEL:
@@ -206,19 +160,7 @@ class ReaderServer:
             for number, ((token, part), last) in enumerate(zip(parts, (False, False, True), strict=True))
         ]
 
-    def _logprobs(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        match self.fault:
-            case Fault.NO_LOGPROBS:
-                return {}
-            case Fault.NULL_LOGPROBS:
-                return {"logprobs": None}
-            case Fault.NULL_NUMBERS:
-                entries = [entry | {"logprob": None} for entry in entries]
-            case Fault.NONSENSE_LOGPROBS:
-                return {"logprobs": {"content": [{"tok": 1}]}}
-        return {"logprobs": {"content": entries}}
-
-    async def _whole(self, request: web.Request, body: Any) -> web.StreamResponse:
+    async def _whole(self, body: Any) -> web.StreamResponse:
         answer = self._generate(body)
         for _ in answer.pieces:
             await asyncio.sleep(self.token_delay_s)
@@ -226,22 +168,11 @@ class ReaderServer:
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": "".join(piece.delta for piece in answer.pieces)},
-            **self._logprobs([piece.entry for piece in answer.pieces]),
+            "logprobs": {"content": [piece.entry for piece in answer.pieces]},
             "finish_reason": answer.finish,
             "stop_reason": answer.stop_reason,
         }
-        choices = [] if self.fault is Fault.EMPTY_CHOICES else [choice]
-        reply = json.dumps({"object": "chat.completion", "choices": choices, "usage": answer.usage}).encode()
-        if self.fault is Fault.ERROR_IN_STREAM:
-            return _error(500, "server_error", "engine died")
-        if self.fault not in {Fault.RESET, Fault.HALF}:
-            return web.Response(body=reply, content_type="application/json")
-        response = web.StreamResponse(headers={"content-length": str(len(reply)), "connection": "close"})
-        await response.prepare(request)
-        await response.write(reply[: len(reply) // 2])
-        assert request.transport is not None
-        request.transport.abort() if self.fault is Fault.RESET else request.transport.close()
-        return response
+        return web.json_response({"object": "chat.completion", "choices": [choice], "usage": answer.usage})
 
     async def _streamed(self, request: web.Request, body: Any) -> web.StreamResponse:
         answer = self._generate(body)
@@ -262,8 +193,6 @@ class ReaderServer:
         for number, piece in enumerate(answer.pieces, start=1):
             await asyncio.sleep(self.token_delay_s)
             self.generated += 1
-            if number == 2 and self.fault in _MIDSTREAM:
-                return await self._break_off(request, response)
             finish = answer.finish if number == len(answer.pieces) and self.dialect is Dialect.VLLM else None
             await send(self._chunk({"content": piece.delta}, piece.entry, finish), number)
         if self.dialect is Dialect.LLAMA:
@@ -278,25 +207,8 @@ class ReaderServer:
         return response
 
     def _chunk(self, delta: dict[str, Any], entry: dict[str, Any] | None, finish: str | None = None) -> dict[str, Any]:
-        if self.fault is Fault.EMPTY_CHOICES:
-            return {"choices": []}
-        logprobs = self._logprobs([entry]) if entry else {"logprobs": None}
-        return {"choices": [{"index": 0, "delta": delta, **logprobs, "finish_reason": finish}]}
-
-    async def _break_off(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-        assert request.transport is not None
-        match self.fault:
-            case Fault.RESET:
-                request.transport.abort()
-            case Fault.TRUNCATED_JSON:
-                await response.write(b'data: {"choices": [{"del\n\n')
-            case Fault.NOT_AN_OBJECT:
-                await response.write(b"data: [1, 2]\n\n")
-            case Fault.ERROR_IN_STREAM:
-                key = request.headers.get("authorization", "")
-                event = {"error": {"message": f"engine died {key}", "type": "InternalServerError", "code": 500}}
-                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-        return response
+        logprobs = {"content": [entry]} if entry else None
+        return {"choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]}
 
 
 def _entry(token: str, raw: bytes, number: int) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import open_reader, resilience_of
 from app.ports import Prompt, Reader
 from app.settings import Settings
-from tests.wire.reader_server import MODEL, Dialect, Fault, ReaderServer, reader_server
+from tests.wire.fault_proxy import fault_proxy, status
+from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
 from tests.wire.servers import free_port
 
 
@@ -91,10 +92,10 @@ async def test_a_template_that_cannot_be_told_for_now_is_not_another_template() 
 
 async def test_the_doctor_looks_at_each(tmp_path: Path) -> None:
     """All of them answer, or the one that does not is named by its address."""
-    async with two_servers() as servers, AsyncExitStack() as stack:
-        settings = settings_for(*(server.url for server in servers), data_dir=tmp_path)
+    async with two_servers() as (one, other), fault_proxy(other.url) as proxy, AsyncExitStack() as stack:
+        settings = settings_for(one.url, proxy.url, data_dir=tmp_path)
         found = await _reader(_Patient(settings, stack))
-        assert all(f"{server.url}: {MODEL} (unquantised) answers" in found for server in servers)
-        servers[1].fault = Fault.STATUS_503
-        with pytest.raises(UpstreamUnavailable, match=servers[1].url):
+        assert all(f"{url}: {MODEL} (unquantised) answers" in found for url in (one.url, proxy.url))
+        proxy.fault = status("503 Service Unavailable")
+        with pytest.raises(UpstreamUnavailable, match=proxy.url):
             await _reader(_Patient(settings, stack))
