@@ -58,45 +58,6 @@ class Tariff:
         return (self.call if k else 0.0) + self.passage * k
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Mean cost of each part of a question."""
-
-    cb: float
-    ret1: float
-    ob1: float
-    ret5: float
-    ob5: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How often each number of passages is read; the three add up to one."""
-
-    k0: float
-    k1: float
-    k5: float
-
-    def __post_init__(self) -> None:
-        if min(self.k0, self.k1, self.k5) < 0.0 or abs(self.k0 + self.k1 + self.k5 - 1.0) > 1e-9:
-            raise ValueError(f"shares must be non-negative and add up to one, got {self}")
-
-
-def always(c: Costs, k: int) -> float:
-    """Read k passages for every question, with no probe."""
-    return {1: c.ret1 + c.ob1, 5: c.ret5 + c.ob5}[k]
-
-
-def gated(c: Costs, s: Shares) -> float:
-    """Probe every question, then retrieve and read for those that are not skipped."""
-    return c.cb + s.k1 * always(c, 1) + s.k5 * always(c, 5)
-
-
-def break_even_skip(c: Costs) -> float:
-    """The share of skipped retrievals from which the binary gate is cheaper; above 1 it never is."""
-    return c.cb / always(c, 5)
-
-
 def gate_cost(cb: N, skip: N, retrieving: N) -> N:
     """A gate: a probe for every question, and `retrieving` for each that is not skipped."""
     cost: N = cb + (1.0 - skip) * retrieving
@@ -111,8 +72,3 @@ def break_even_against(cb: N, retrieving: N, reference: N) -> N:
     """
     skip: N = 1.0 - (reference - cb) / retrieving
     return skip
-
-
-def ratio(gate: float, c: Costs) -> float:
-    """Cost of gating over always reading five passages; below 1 is a saving."""
-    return gate / always(c, 5)

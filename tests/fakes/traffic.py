@@ -1,12 +1,22 @@
 """Rows of traffic at costs that are known."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from app.decision.cost import Costs
 from app.observers.traffic import ROW, Rows
 
 # Of a probe, and of reading one passage and five.
 PROBE_TOKENS, READ_TOKENS = (40, 6), {1: (170, 6), 5: (690, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Milliseconds of a probe, of retrieving, and of reading one passage and five."""
+
+    cb: float
+    ret: float
+    ob: dict[int, float]
 
 
 def gated_rows(costs: Costs, counts: dict[int, int], *, at: float = 0.0) -> Rows:
@@ -25,8 +35,7 @@ def _at(k: int, n: int, c: Costs) -> Rows:
     rows["probe_prompt"], rows["probe_completion"] = PROBE_TOKENS
     rows["embed_ms"] = rows["search_ms"] = rows["read_ms"] = np.nan
     if k:
-        fetch, read = (c.ret1, c.ob1) if k == 1 else (c.ret5, c.ob5)
-        rows["embed_ms"], rows["search_ms"], rows["read_ms"] = 0.25 * fetch, 0.75 * fetch, read
+        rows["embed_ms"], rows["search_ms"], rows["read_ms"] = 0.25 * c.ret, 0.75 * c.ret, c.ob[k]
         rows["read_prompt"], rows["read_completion"] = READ_TOKENS[k]
-        rows["total_ms"] += fetch + read
+        rows["total_ms"] += c.ret + c.ob[k]
     return rows

@@ -8,15 +8,15 @@ from typing import cast
 import pytest
 
 from app.decision.bypass import PATIENCE
-from app.decision.cost import Costs, Objective, Tariff
+from app.decision.cost import Objective, Tariff
 from app.observers import bypass as bypass_module
 from app.observers.bypass import BypassWatch
 from app.observers.gate_watch import GateWatch
 from app.observers.traffic import Rows, Traffic, TrafficWindow
-from tests.fakes.traffic import gated_rows
+from tests.fakes.traffic import Costs, gated_rows
 from tests.waiting import until
 
-PAYING = Costs(cb=10.0, ret1=20.0, ob1=60.0, ret5=20.0, ob5=80.0)
+PAYING = Costs(cb=10.0, ret=20.0, ob={5: 80.0})
 LOSING = replace(PAYING, cb=200.0)
 MIX = {0: 300, 5: 700}
 

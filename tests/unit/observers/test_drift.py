@@ -99,7 +99,8 @@ async def test_a_restart_comes_to_the_same_verdict(world: World) -> None:
     await world.watch.refresh()
     again = DriftWatch(world.log, world.holder, tolerance=0.05, delta=0.05, revoke=True)
     await again.refresh()
-    assert again.test.state() == world.watch.test.state()
+    assert (again.test.seen, again.test.evidence) == (world.watch.test.seen, world.watch.test.evidence)
+    assert again.test.evidence_without_any_key == world.watch.test.evidence_without_any_key
     assert world.watch.test.alarm
 
 
