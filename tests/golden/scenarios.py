@@ -21,6 +21,7 @@ _UNCERTIFIED = {"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.6
 CALIBRATORS: dict[str, dict[str, Any] | None] = {
     "certified": {},
     "uncertified": {"policies": _UNCERTIFIED},
+    "uncertified-fallback-5": {"policies": _UNCERTIFIED, "fallback_action": 5},
     "uncertified-abstention": {"abstention": an_abstention(certificate=None, why_not="too few labels")},
     "mismatched": {"identity": an_identity()},
     # Also listed in the data directory's revoked.json.
@@ -95,6 +96,7 @@ SCENARIOS = (
         for state in ("uncertified", "mismatched", "revoked", "none")
         for name, body in (("graded", {}), ("required", REQUIRED), ("forbidden", FORBIDDEN))
     ),
+    Scenario("uncertified-fallback-5", calibrator="uncertified-fallback-5"),
     Scenario("uncertified-binary", BINARY, calibrator="uncertified"),
     Scenario("none-binary", BINARY, calibrator="none"),
     Scenario("none-always", ALWAYS, calibrator="none"),
@@ -117,6 +119,8 @@ SCENARIOS = (
     Scenario("fault-search-hopeless", p=HOPELESS, fails={"search": "unavailable"}),
     Scenario("fault-search-must-answer", GIVE, p=HOPELESS, fails={"search": "unavailable"}),
     Scenario("fault-search-required", REQUIRED, fails={"search": "unavailable"}),
+    Scenario("fault-search-required-deadline", REQUIRED, fails={"search": "deadline"}),
+    Scenario("fault-search-hopeless-deadline", p=HOPELESS, fails={"search": "deadline"}),
     Scenario("fault-search-always", ALWAYS, fails={"search": "unavailable"}),
     Scenario("fault-search-always-deadline", ALWAYS | {"timeout_ms": 5000}, fails={"search": "deadline"}),
     Scenario("fault-search-and-probe-always", ALWAYS, fails={"search": "unavailable", "probe": "timeout"}),

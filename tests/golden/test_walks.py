@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from app.api.openai_reply import ChatCompletion, OpenAIErrorOut
 from app.api.schemas import ErrorOut, Receipt
+from app.decision.policy import Action, Reason
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.reader import FakeReader
@@ -49,6 +50,13 @@ def test_every_file_has_its_scenario(*, updating: bool) -> None:
             path.unlink()
         return
     assert not orphans, f"golden files without a scenario: {UPDATE}"
+
+
+def test_every_reason_is_reached() -> None:
+    """Every reason is in a walk, but for the bypass, which takes a lot of traffic; and every action."""
+    walks = "".join(path.read_text() for path in WALKS.iterdir())
+    assert {reason for reason in Reason if f'"reason": "{reason.value}"' in walks} == set(Reason) - {Reason.BYPASSED}
+    assert all(f'"action": "{action.value}"' in walks for action in Action)
 
 
 async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:

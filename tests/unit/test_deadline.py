@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from app.decision.passage import Passage
-from app.decision.policy import Action, Ask, Policy, Reason, Retrieval
+from app.decision.policy import Action, Ask, Reason
 from app.decision.record import DecisionRecord
-from app.errors import UpstreamTimeout, UpstreamUnavailable
+from app.errors import UpstreamTimeout
 from app.ports import Generation, Prompt, Token
 from app.question import Question
 
-from .test_answer import ASKED, CONFIDENT, HOPELESS, UNCERTAIN, World, a_world
+from .test_answer import ASKED, CONFIDENT, UNCERTAIN, World, a_world
 
 HOUR_S = 3600.0
 
@@ -65,41 +65,6 @@ async def test_retrieval_that_outlasts_it_is_a_retrieval_that_failed(
     assert not record.certified
 
 
-async def test_an_unsure_answer_is_withheld_then(lapse: Lapse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rules of a failed search hold: below the threshold nothing is made up."""
-    world = await a_world(HOPELESS)
-    monkeypatch.setattr(world.retriever, "search", lapse.outlast)
-    record = await ask(world, lapse.within())
-    assert (record.action, record.reason, record.answer) == (Action.ABSTAIN, Reason.RETRIEVAL_FAILED, None)
-
-
-async def test_where_evidence_is_required_the_slow_part_is_named(lapse: Lapse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to fall back to."""
-    world = await a_world(UNCERTAIN)
-    monkeypatch.setattr(world.retriever, "search", lapse.outlast)
-    with pytest.raises(UpstreamTimeout) as caught:
-        await ask(world, lapse.within(), retrieval=Retrieval.REQUIRED)
-    assert caught.value.upstream == "vectors"
-
-
-@pytest.mark.parametrize("k", [0, 5], ids=["probe", "read"])
-async def test_a_reader_that_outlasts_it(lapse: Lapse, k: int) -> None:
-    """The generation is given up, the error names the reader, and nothing is recorded."""
-    world = await a_world(UNCERTAIN)
-
-    def slow(prompt: Prompt) -> None:
-        if len(prompt.passages) == k:
-            world.reader.hang = True
-            lapse.pass_by(2 * HOUR_S)
-
-    world.reader.before = slow
-    with pytest.raises(UpstreamTimeout) as caught:
-        await ask(world, lapse.within())
-    assert caught.value.upstream == "reader"
-    assert world.reader.cancelled == 1
-    assert world.notebook.records == []
-
-
 class Heard:
     """A listener that keeps what it hears."""
 
@@ -142,28 +107,6 @@ async def test_a_stage_for_which_no_time_is_left_is_not_begun(lapse: Lapse) -> N
     with pytest.raises(UpstreamTimeout):
         await ask(world, lapse.within(-1.0))
     assert world.reader.calls == 0
-
-
-async def test_whoever_used_the_time_up_is_named(lapse: Lapse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search without a probe before it leaves no time for a closed-book answer: that is not the reader's failure."""
-    world = await a_world(UNCERTAIN)
-    monkeypatch.setattr(world.retriever, "search", lapse.outlast)
-    with pytest.raises(UpstreamTimeout) as caught:
-        await ask(world, lapse.within(), policy=Policy.ALWAYS)
-    assert caught.value.upstream == "vectors"
-    assert world.reader.calls == 0
-
-
-@pytest.mark.parametrize("deadline", [None, HOUR_S])
-async def test_a_part_with_a_limit_of_its_own(
-    lapse: Lapse, monkeypatch: pytest.MonkeyPatch, deadline: float | None
-) -> None:
-    """Its own error is told as it is, whether or not the question has a deadline."""
-    world = await a_world(UNCERTAIN)
-    error = UpstreamUnavailable("reader", "gone")
-    world.reader.fail_with = error
-    with pytest.raises(UpstreamUnavailable):
-        await ask(world, None if deadline is None else lapse.within(deadline))
 
 
 async def test_a_timeout_that_is_not_the_questions_is_not_taken_for_it(
