@@ -81,11 +81,7 @@ def test_a_revoked_key_stays_in_the_list(file: KeyFile) -> None:
     assert file.revoke(one.id) == revoked
     assert file.read() == [revoked, other]
     assert matching({one.id: revoked}, presented) is None
-
-
-def test_an_unknown_id_is_not_repeated(file: KeyFile) -> None:
-    """It may be a secret that somebody pasted."""
-    make_key(file.path)
+    # What is not known is not repeated: it may be a secret that somebody pasted.
     with pytest.raises(DataError, match="no such key") as caught:
         file.revoke("fw_000000000000_hunter2")
     assert "hunter2" not in str(caught.value)
@@ -123,6 +119,11 @@ def test_a_missing_or_misspelt_field_refuses_the_file(file: KeyFile, field: str)
     content["keys"][0][f"{field}s"] = content["keys"][0].pop(field)
     with pytest.raises(DataError, match="not a file of keys"):
         file.parsed(json.dumps(content).encode())
+    # Nor could anybody say which of two with the same id should hold.
+    twice = _stored(file)
+    twice["keys"] *= 2
+    with pytest.raises(DataError, match="twice"):
+        file.parsed(json.dumps(twice).encode())
 
 
 @pytest.mark.parametrize(
@@ -132,14 +133,6 @@ def test_what_is_no_file_of_keys(file: KeyFile, content: bytes) -> None:
     """Half a file, another version, another file."""
     with pytest.raises(DataError, match="not a file of keys"):
         file.parsed(content)
-
-
-def test_an_id_that_comes_twice_refuses_the_file(file: KeyFile) -> None:
-    """Nobody could say which of the two should hold."""
-    content = _stored(file)
-    content["keys"] *= 2
-    with pytest.raises(DataError, match="twice"):
-        file.parsed(json.dumps(content).encode())
 
 
 def test_a_damaged_file_is_not_overwritten(file: KeyFile) -> None:

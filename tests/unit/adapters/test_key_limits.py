@@ -139,11 +139,11 @@ def test_a_worker_with_the_number_of_a_dead_one_starts_at_zero(tmp_path: Path) -
     assert crashed.begin(1)
     later = KeyMeter(tmp_path / "aaaaaaaaaaaa")
     assert later.begin(1)
+    # A worker that stops in mid-question leaves no count.
     later.close()
-
-
-def test_places_run_out_later_than_workers() -> None:
-    """There may be 64 workers, and as many that replace them."""
+    data = (tmp_path / "aaaaaaaaaaaa").read_bytes()
+    assert data == bytes(len(data))
+    # There may be 64 workers, and as many that replace them.
     assert key_limits._SLOTS >= 2 * 64
 
 
@@ -157,12 +157,3 @@ def test_a_single_process_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch,
     with key_meters(tmp_path / "shared") as meters:
         meters.of("aaaaaaaaaaaa")
     assert (tmp_path / "shared" / "aaaaaaaaaaaa").stat().st_mode & 0o777 == 0o600
-
-
-def test_closing_gives_everything_back(tmp_path: Path) -> None:
-    """A worker that stops in mid-question leaves no count."""
-    meter = KeyMeter(tmp_path / "aaaaaaaaaaaa")
-    meter.begin(5)
-    meter.close()
-    data = (tmp_path / "aaaaaaaaaaaa").read_bytes()
-    assert data == bytes(len(data))

@@ -62,9 +62,15 @@ def open_log(tmp_path: Path) -> Open:
 
     @asynccontextmanager
     async def opened(
-        pace: Pace = QUICK, *, capacity: int = 100, keep_days: int = 0, now: float = 100 * DAY
+        pace: Pace = QUICK,
+        *,
+        capacity: int = 100,
+        keep_days: int = 0,
+        now: float = 100 * DAY,
+        fail_with: Exception | None = None,
     ) -> AsyncIterator[Running]:
         store = FaultyStore(str(tmp_path / "decisions.sqlite3"))
+        store.fail_with = fail_with
         registry = CollectorRegistry()
         log = DecisionLog(
             store,
@@ -283,8 +289,7 @@ async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.M
 
 async def test_pruning_that_fails_is_told_and_does_no_harm(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
     """The log goes on, and tries again tomorrow."""
-    async with open_log(keep_days=90) as running:
-        running.store.fail_with = DOWN
+    async with open_log(keep_days=90, fail_with=DOWN) as running:
         await until(lambda: running.store.prunings)
         running.store.fail_with = None
         running.log.observe(a_record())
