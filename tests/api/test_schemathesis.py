@@ -83,7 +83,8 @@ def test_without_keys(case: schemathesis.Case, open_to_all: Running) -> None:
 
 
 @schema.parametrize()
-@settings(max_examples=max(EXAMPLES // 4, 2))
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES // 4)
 def test_with_keys(case: schemathesis.Case, keys: tuple[Running, list[dict[str, str]]]) -> None:
     """Whoever asks, with whatever key or none: nothing comes that is not documented."""
     running, callers = keys
