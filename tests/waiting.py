@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 
 # For as long as a busy machine may take; whoever waits that long has met a defect.
@@ -16,3 +17,11 @@ async def until(holds: Callable[[], object | Awaitable[object]], *, within_s: fl
             if await found if inspect.isawaitable(found) else found:
                 return
             await asyncio.sleep(0.005)
+
+
+def wait_until(holds: Callable[[], object], complaint: str, *, within_s: float = PATIENCE_S) -> None:
+    """The same where no event loop runs."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.05)

@@ -1,9 +1,11 @@
 """A real browser: a page that remembers what must not happen on it, and what can be measured of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.e2e.processes import REPO, Gateway
 
@@ -11,6 +13,16 @@ SCREENSHOTS = REPO / "build/screenshots"
 WIDE, NARROW = 1280, 390
 PATIENCE_MS = 60_000
 Scheme = Literal["light", "dark"]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium; while it is open, no event loop can be run in this thread."""
+    with sync_playwright() as playwright:
+        # In a container there is no user namespace for its sandbox; it only ever sees our own pages.
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +12,11 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.processes import REPO, free_port
+from tests.e2e.processes import REPO
+from tests.waiting import wait_until
+from tests.wire.servers import free_port
 
 DEPLOY = REPO / "deploy"
-START_TIMEOUT_S = 60
 Labels = Mapping[str, str]
 Rewrite = Callable[[str], str]
 
@@ -63,9 +63,9 @@ class Prometheus:
         ((_, value),) = self.query(expr)
         return value
 
-    def until(self, expr: str, *, timeout_s: float = 60) -> None:
+    def until(self, expr: str) -> None:
         """Wait until an expression has a series."""
-        wait_until(lambda: bool(self.query(expr)), f"{expr} stayed empty", timeout_s)
+        wait_until(lambda: self.query(expr), f"{expr} stayed empty")
 
     def settle(self) -> None:
         """Wait until every rule has been evaluated on what has been scraped by now, and those that read others too."""
@@ -83,14 +83,6 @@ class Prometheus:
         assert not broken, broken
         # The time is that of an evaluation's beginning.
         return all(datetime.fromisoformat(group["lastEvaluation"]) > moment for group in groups)
-
-
-def wait_until(happened: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
-    """Wait for something to be so."""
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.2)
 
 
 @contextmanager
@@ -153,7 +145,7 @@ def _running(name: str, arguments: Sequence[str], folder: Path, ready: str) -> I
             return False
 
     try:
-        wait_until(is_ready, f"{name} was not ready in time", START_TIMEOUT_S)
+        wait_until(is_ready, f"{name} was not ready in time")
         yield
     finally:
         process.terminate()

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,9 @@ from uuid import uuid4
 
 from sqlalchemy import create_engine
 
+from tests.waiting import wait_until
+
 INSTALLED = Path("/usr/lib/postgresql")
-START_TIMEOUT_S = 60.0
 
 
 class PostgresServer:
@@ -54,12 +54,7 @@ class PostgresServer:
                 [self._bin / "postgres", "-D", self._folder / "data", *options],
                 stdout=log, stderr=log, user=self._user, cwd=self._folder,
             )  # fmt: skip
-        deadline = time.monotonic() + START_TIMEOUT_S
-        ready = [self._bin / "pg_isready", "-q", "-h", self._folder]
-        while subprocess.run(ready, check=False).returncode != 0:
-            assert self._process.poll() is None, (self._folder / "log").read_text()
-            assert time.monotonic() < deadline, "PostgreSQL does not start"
-            time.sleep(0.05)
+        wait_until(self._ready, "PostgreSQL does not start")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End it by a signal, by default in order but without waiting for clients; idempotent."""
@@ -67,6 +62,11 @@ class PostgresServer:
             self._process.send_signal(how)
             self._process.wait(60)
             self._process = None
+
+    def _ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        return subprocess.run([self._bin / "pg_isready", "-q", "-h", self._folder], check=False).returncode == 0
 
     def _run(self, program: str, *options: str) -> None:
         command = [self._bin / program, "-D", self._folder / "data", *options]

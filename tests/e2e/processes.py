@@ -2,26 +2,22 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
+from tests.waiting import PATIENCE_S, wait_until
+from tests.wire.servers import free_port
+
 REPO = Path(__file__).parents[2]
 START_TIMEOUT_S = 240
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+T = TypeVar("T")
 
 
 def descendants(pid: int) -> list[int]:
@@ -40,12 +36,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pids: list[int], timeout_s: float = 30) -> list[int]:
-    """Wait for all to end; returns those that did not."""
-    deadline = time.monotonic() + timeout_s
-    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return left
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait for all to end."""
+    wait_until(lambda: not any(map(alive, pids)), "processes are left")
 
 
 def _stat(pid: int) -> tuple[int, str]:
@@ -139,19 +132,31 @@ def gateway(data_dir: Path, **settings: str) -> Iterator[Gateway]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)
-        for pid in wait_until_gone(below, 10):
-            os.kill(pid, signal.SIGKILL)
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _wait_ready(running: Gateway) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if running.process.poll() is not None:
-            raise AssertionError(f"the gateway ended: {running.log.read_text()[-3000:]}")
+    def is_ready() -> bool:
+        assert running.process.poll() is None, f"the gateway ended: {running.log.read_text()[-3000:]}"
         try:
-            if httpx.get(f"{running.url}/readyz", timeout=5).status_code == 200:
-                return
+            return httpx.get(f"{running.url}/readyz", timeout=5).status_code == 200
         except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError(f"the gateway was not ready in time: {running.log.read_text()[-3000:]}")
+            return False
+
+    wait_until(is_ready, f"the gateway was not ready in time; its log is {running.log}", within_s=START_TIMEOUT_S)
+
+
+def from_each_worker(running: Gateway, workers: int, ask: Callable[[httpx.Client], T]) -> dict[int, T]:
+    """What each worker replies: a connection stays with the worker that took it, and says which that is."""
+    replies: dict[int, T] = {}
+
+    def all_asked() -> bool:
+        with httpx.Client(base_url=running.url, timeout=PATIENCE_S) as client:
+            worker = client.get("/healthz").json()["worker"]
+            replies[worker] = ask(client)
+        return len(replies) >= workers
+
+    wait_until(all_asked, "not every worker answered")
+    return replies

@@ -2,17 +2,16 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
 
 from app.adapters.qdrant import Qdrant
-from tests.e2e.processes import REPO, free_port
-from tests.wire.servers import direct
+from tests.e2e.processes import REPO
+from tests.waiting import wait_until
+from tests.wire.servers import direct, free_port
 
 BINARY = REPO / "build" / "qdrant" / "qdrant"
-START_S = 60
 
 
 class QdrantProcess:
@@ -58,11 +57,7 @@ class QdrantProcess:
             self._process = subprocess.Popen(
                 [BINARY], cwd=self._folder, env={**os.environ, **settings}, stdout=file, stderr=file
             )
-        deadline = time.monotonic() + START_S
-        while not self._ready():
-            assert self._process.poll() is None, f"Qdrant ended: {log.read_text()[-3000:]}"
-            assert time.monotonic() < deadline, f"Qdrant was not ready in time: {log.read_text()[-3000:]}"
-            time.sleep(0.05)
+        wait_until(self._ready, f"Qdrant was not ready in time; its log is {log}")
 
     def kill(self) -> None:
         """End it by kill -9, as a crash would; idempotent."""
@@ -72,6 +67,8 @@ class QdrantProcess:
             self._process = None
 
     def _ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "qdrant.log").read_text()[-3000:]
         try:
             return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
         except httpx.HTTPError:

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.monitoring import Prometheus, alertmanager, prometheus, wait_until
+from tests.e2e.monitoring import Prometheus, alertmanager, prometheus
 from tests.e2e.processes import Gateway, gateway
+from tests.waiting import wait_until
 from tests.wire.paper_costs import EIGHT_B, THIRTY_TWO_B, PaperCosts, PaperUpstream, paper_upstream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -39,6 +40,13 @@ class Stack:
         assert {reply.status_code for reply in replies} == {200}
         self.prometheus.until(f"sum(fetchwise_gated_total) == {questions}")
         self.prometheus.settle()
+
+    def judged(self) -> str:
+        """What `/breakeven` says about the gate against reading five passages always."""
+        found = httpx.get(f"{self.gateway.url}/breakeven", timeout=30).json()
+        against = found["costs"]["latency"]["against"]["k5"]
+        assert (found["reference"], found["sentence"]) == ("k5", against["sentence"])
+        return str(against["verdict"])
 
     def told(self) -> dict[str, list[str]]:
         """What Alertmanager was told, and whom it tells."""
@@ -77,6 +85,7 @@ def test_with_the_costs_of_8b_the_alert_fires_and_reaches_its_receiver(tmp_path:
         running.ask(QUESTIONS)
         assert running.prometheus.value("fetchwise:skip_ratio:rate15m") == pytest.approx(EIGHT_B.skip, abs=0.01)
         assert ratio(running.prometheus) > 1.0
+        assert running.judged() == "costs"
         running.prometheus.until(f'ALERTS{{alertname="{GATE}",alertstate="firing",reference="k5"}}')
         wait_until(lambda: running.told().get(GATE) == ["tickets"], f"{GATE} was not told")
         assert running.prometheus.firing() == {GATE}
@@ -93,4 +102,5 @@ def test_with_the_costs_of_32b_it_stays_quiet(tmp_path: Path) -> None:
         running.ask(QUESTIONS)
         assert running.prometheus.value("fetchwise:gated:increase15m") >= 100
         assert ratio(running.prometheus) < 1.0
+        assert running.judged() == "saves"
         assert running.prometheus.query(f'count_over_time(ALERTS{{alertname="{GATE}"}}[1h])') == []

@@ -8,27 +8,26 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
-from tests.e2e.processes import Gateway, command_environment, fetchwise, gateway
+from tests.e2e.browser import PATIENCE_MS, chromium
+from tests.e2e.processes import Gateway, command_environment, fetchwise, from_each_worker, gateway
 from tests.fakes.keys import bearer
-from tests.wire.paper_costs import PaperCosts, paper_upstream
+from tests.waiting import wait_until
+from tests.wire.paper_costs import PaperUpstream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 WORKERS = 3
-PATIENCE_MS = 60_000
 ASKED = {"question": "What is number 7?"}
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Gateway]:
+def running(tmp_path: Path, upstream: PaperUpstream) -> Iterator[Gateway]:
     """Three workers on simulated upstreams, on a loopback address, without keys."""
-    costs = PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)
-    with paper_upstream(costs) as upstream:
-        asyncio.run(upstream.publish_gate(tmp_path / "calibrators"))
-        chosen = upstream.settings(tmp_path / "calibrators") | {"workers": str(WORKERS), "log_level": "debug"}
-        with gateway(tmp_path, **chosen) as one:
-            yield one
+    asyncio.run(upstream.publish_gate(tmp_path / "calibrators"))
+    chosen = upstream.settings(tmp_path / "calibrators") | {"workers": str(WORKERS), "log_level": "debug"}
+    with gateway(tmp_path, **chosen) as one:
+        yield one
 
 
 def create(running: Gateway, *options: str) -> str:
@@ -38,24 +37,14 @@ def create(running: Gateway, *options: str) -> str:
     return done.stdout.strip()
 
 
-def from_each_worker(running: Gateway, ask: Callable[[httpx.Client], int]) -> dict[int, int]:
-    """What each worker replies: a connection stays with the worker that took it."""
-    replies: dict[int, int] = {}
-    deadline = time.monotonic() + 60
-    while len(replies) < WORKERS:
-        assert time.monotonic() < deadline, f"only {len(replies)} workers answered"
-        with httpx.Client(base_url=running.url, timeout=30) as client:
-            worker = client.get("/healthz").json()["worker"]
-            replies[worker] = ask(client)
-    return replies
+def everywhere(running: Gateway, ask: Callable[[httpx.Client], int]) -> set[int]:
+    """What the workers reply."""
+    return set(from_each_worker(running, WORKERS, ask).values())
 
 
 def eventually_everywhere(running: Gateway, status: int, ask: Callable[[httpx.Client], int]) -> None:
     """Every worker comes to say the same."""
-    deadline = time.monotonic() + 60
-    while set((seen := from_each_worker(running, ask)).values()) != {status}:
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.2)
+    wait_until(lambda: everywhere(running, ask) == {status}, f"not every worker says {status}")
 
 
 def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
@@ -64,7 +53,7 @@ def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
     def without(client: httpx.Client) -> int:
         return client.post("/answer", json=ASKED).status_code
 
-    assert set(from_each_worker(running, without).values()) == {200}
+    assert everywhere(running, without) == {200}
     presented = create(running)
     limited = create(running, "--per-minute", "30")
     eventually_everywhere(running, 401, without)
@@ -100,8 +89,7 @@ def test_pages_with_keys(running: Gateway) -> None:
     """The page to ask in takes a key once; the dashboard takes it as the browser's password, and its figures too."""
     answerer, operator = create(running), create(running, "--scope", "operate")
     eventually_everywhere(running, 401, lambda client: client.get("/breakeven").status_code)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.goto(running.url)
@@ -125,7 +113,6 @@ def test_pages_with_keys(running: Gateway) -> None:
                 expect(page.locator("#freshness")).to_contain_text("Read at", timeout=PATIENCE_MS)
                 expect(page.locator("#trouble")).to_be_hidden()
             context.close()
-        browser.close()
 
 
 def test_an_open_gateway_does_not_listen_to_others(tmp_path: Path) -> None:

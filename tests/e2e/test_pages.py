@@ -4,47 +4,34 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Route, expect
 
-from tests.e2e.browser import NARROW, PATIENCE_MS, WIDE, Scheme, Watched, contrast, overflow, watched
-from tests.e2e.processes import REPO, Gateway, gateway
+from tests.e2e.browser import NARROW, PATIENCE_MS, WIDE, Scheme, Watched, chromium, contrast, overflow, watched
+from tests.e2e.conftest import KNOWN
+from tests.e2e.processes import Gateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-KNOWN = "What is the capital of Egypt?"
 OBSCURE = "What is the element berkelium named after?"
 UNANSWERABLE = "What is the internet country domain of Cyprus?"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """The embedded default with the demo world, exactly as `make serve` starts it."""
-    seed = REPO / "demo/passages.jsonl"
-    with gateway(tmp_path_factory.mktemp("data"), seed=str(seed)) as one:
-        # One answer, so that no test of the dashboard depends on those before it.
-        assert one.ask(KNOWN).status_code == 200
+def browser() -> Iterator[Browser]:
+    """One for all pages."""
+    with chromium() as one:
         yield one
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    with sync_playwright() as playwright:
-        # In a container there is no user namespace for its sandbox; it only ever sees our own pages.
-        chromium = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
-def screen(browser: Browser, running: Gateway) -> Iterator[Watched]:
+def screen(browser: Browser, demo: Gateway) -> Iterator[Watched]:
     """A wide, light page; at the end nothing may have gone wrong on it, and nothing may have left this host."""
-    one = watched(browser, running)
+    one = watched(browser, demo)
     yield one
     one.page.context.close()
     assert one.complaints == []
     assert one.requests
-    assert [url for url in one.requests if not url.startswith((running.url, "data:"))] == []
+    assert [url for url in one.requests if not url.startswith((demo.url, "data:"))] == []
 
 
 def receipt_of(screen: Watched) -> str:
@@ -98,9 +85,9 @@ def test_always_reads_five_and_feedback_is_taken(screen: Watched) -> None:
     expect(screen.page.locator(".judge")).to_contain_text("Noted")
 
 
-def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, running: Gateway) -> None:
+def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, demo: Gateway) -> None:
     """A 422 is shown kindly, in the gateway's own words; the browser's console may name the status."""
-    screen = watched(browser, running)
+    screen = watched(browser, demo)
     screen.open("/")
     screen.page.get_by_label("Your question").fill(KNOWN)
     screen.page.get_by_label("Policy").select_option("always")
@@ -116,11 +103,9 @@ def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, runnin
     ("status", "kindly", "offers_again"),
     [(429, "hands full", True), (503, "did not answer", True), (404, "nothing to search", False)],
 )
-def test_an_error_is_told_kindly(
-    browser: Browser, running: Gateway, status: int, kindly: str, offers_again: bool
-) -> None:
+def test_an_error_is_told_kindly(browser: Browser, demo: Gateway, status: int, kindly: str, offers_again: bool) -> None:
     """What went wrong in plain words, what the gateway said, when to try again, and no receipt of another question."""
-    screen = watched(browser, running)
+    screen = watched(browser, demo)
     problem = {"error": {"type": "some_kind", "message": "the very words", "fields": []}}
     screen.open("/")
     screen.ask(KNOWN)
@@ -142,9 +127,9 @@ def test_an_error_is_told_kindly(
     assert all(str(status) in complaint for complaint in screen.complaints)
 
 
-def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, running: Gateway) -> None:
+def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, demo: Gateway) -> None:
     """Where the gateway wants a key, the page takes one, presents it, and remembers it over a reload."""
-    screen = watched(browser, running)
+    screen = watched(browser, demo)
 
     def guarded(route: Route) -> None:
         if route.request.headers.get("authorization") == "Bearer fw_id_secret":
@@ -166,10 +151,10 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, running: Gate
     assert all("401" in complaint for complaint in screen.complaints)
 
 
-def test_text_from_outside_is_never_markup(screen: Watched, running: Gateway) -> None:
+def test_text_from_outside_is_never_markup(screen: Watched, demo: Gateway) -> None:
     """An answer or a passage that looks like a page stays what it is: text."""
     markup = "<img src=x onerror=alert(1)><b id=planted>bold</b>"
-    receipt = running.ask(OBSCURE, policy="always", abstain=False).json()
+    receipt = demo.ask(OBSCURE, policy="always", abstain=False).json()
     receipt["answer"] = markup
     receipt["citations"][0] |= {"title": markup, "text": f"Before {markup} after."}
     screen.page.route("**/answer", lambda route: route.fulfill(json=receipt))
@@ -192,13 +177,13 @@ def test_the_keyboard_is_enough(screen: Watched) -> None:
     expect(screen.page.get_by_label("Policy")).to_be_focused()
 
 
-def test_the_dashboard_moves(screen: Watched, running: Gateway) -> None:
+def test_the_dashboard_moves(screen: Watched, demo: Gateway) -> None:
     """Answers given while it is looked at appear by themselves, and other windows can be chosen."""
     screen.open("/dashboard")
     answers = screen.page.locator("#tiles dd").first
     expect(answers).to_be_visible(timeout=PATIENCE_MS)
     before = int(answers.text_content() or "")
-    assert running.ask(KNOWN).status_code == 200
+    assert demo.ask(KNOWN).status_code == 200
     expect(answers).to_have_text(str(before + 1), timeout=PATIENCE_MS)
     for part in ("reader", "embedder", "vectors"):
         expect(screen.page.get_by_role("list", name="Parts")).to_contain_text(part)
@@ -209,9 +194,9 @@ def test_the_dashboard_moves(screen: Watched, running: Gateway) -> None:
     assert asked.value.json()["timeline"]["bucket_seconds"] == 60
 
 
-def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, running: Gateway) -> None:
+def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, demo: Gateway) -> None:
     """No picture of nothing: a way to the first question instead, and what runs is shown all the same."""
-    quiet = httpx.get(f"{running.url}/dashboard/data").json() | {"answers": 0}
+    quiet = httpx.get(f"{demo.url}/dashboard/data").json() | {"answers": 0}
     screen.page.route("**/dashboard/data*", lambda route: route.fulfill(json=quiet))
     screen.open("/dashboard")
     expect(screen.page.get_by_role("heading", name="No questions in this window")).to_be_visible()
@@ -241,9 +226,9 @@ def test_the_dashboard_rests_while_nobody_looks(screen: Watched) -> None:
         screen.page.evaluate(show, False)
 
 
-def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, running: Gateway) -> None:
+def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, demo: Gateway) -> None:
     """The dashboard keeps its last figures, says what is wrong, and goes on when it can."""
-    screen = watched(browser, running)
+    screen = watched(browser, demo)
     screen.page.clock.install()
     screen.open("/dashboard")
     expect(screen.page.locator("#tiles dd").first).to_be_visible()
@@ -262,18 +247,18 @@ def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, running: 
     assert all("ERR_CONNECTION_REFUSED" in complaint for complaint in screen.complaints)
 
 
-def test_the_headline_is_what_breakeven_says(screen: Watched, running: Gateway) -> None:
+def test_the_headline_is_what_breakeven_says(screen: Watched, demo: Gateway) -> None:
     """The page speaks the sentence of the interface, not one of its own."""
     screen.open("/dashboard")
     expect(screen.page.locator("#headline")).not_to_have_text("Looking…")
-    said = httpx.get(f"{running.url}/breakeven").json()["sentence"]
+    said = httpx.get(f"{demo.url}/breakeven").json()["sentence"]
     assert (screen.page.locator("#headline").text_content() or "").replace("\u00a0", " ") == said
 
 
-def test_the_dashboard_says_whether_the_gate_is_bypassed(screen: Watched, running: Gateway) -> None:
+def test_the_dashboard_says_whether_the_gate_is_bypassed(screen: Watched, demo: Gateway) -> None:
     """In the words of `/breakeven`."""
     screen.open("/dashboard")
-    why = httpx.get(f"{running.url}/breakeven").json()["bypass"]["why"]
+    why = httpx.get(f"{demo.url}/breakeven").json()["bypass"]["why"]
     expect(screen.page.locator("#bypass")).to_contain_text(why)
 
 
@@ -287,9 +272,9 @@ def test_the_documentation_needs_nothing_from_outside(screen: Watched) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW, 375])
-def test_nothing_is_cut_off(browser: Browser, running: Gateway, width: int, scheme: Scheme) -> None:
+def test_nothing_is_cut_off(browser: Browser, demo: Gateway, width: int, scheme: Scheme) -> None:
     """On a desk and on a phone, by day and by night: no sideways scrolling, and a picture of it all to look at."""
-    screen = watched(browser, running, width=width, scheme=scheme)
+    screen = watched(browser, demo, width=width, scheme=scheme)
     for name, question in (("k0", KNOWN), ("k1", OBSCURE), ("abstain", UNANSWERABLE)):
         screen.open("/")
         screen.ask(question)

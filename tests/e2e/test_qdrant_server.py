@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from app.decision.passage import Passage
 from tests.e2e.processes import REPO, command_environment, fetchwise, gateway
 from tests.e2e.qdrant import QdrantProcess
 from tests.e2e.upstreams import upstreams
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -62,14 +63,6 @@ def count(server: QdrantProcess) -> int:
     return asyncio.run(ask())
 
 
-def until(reached: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def test_kill_9_during_ingestion(tmp_path: Path, parts: dict[str, str], server: QdrantProcess) -> None:
     """Whichever end is killed, what was stored stays, and running it again adds the rest, nothing twice."""
     total = 12_000
@@ -82,13 +75,13 @@ def test_kill_9_during_ingestion(tmp_path: Path, parts: dict[str, str], server: 
 
     assert fetchwise("ingest", str(corpus(tmp_path / "first.jsonl", 10)), env=env).returncode == 0
     with started() as ingesting:
-        until(lambda: count(server) >= 500)
+        wait_until(lambda: count(server) >= 500, "nothing was stored")
         ingesting.send_signal(signal.SIGKILL)
     before = count(server)
     assert before < total
 
     with started() as ingesting:
-        until(lambda: count(server) >= before + 500)
+        wait_until(lambda: count(server) >= before + 500, "nothing was added")
         stored = count(server)
         server.kill()
         _, said = ingesting.communicate(timeout=60)
@@ -123,7 +116,7 @@ def test_kill_9_during_questions(tmp_path: Path, parts: dict[str, str], server: 
             server.kill()
             assert not any(answered() for _ in range(20))
             server.start()
-            until(answered)
+            wait_until(answered, "questions still fail")
 
 
 @pytest.mark.parametrize("grpc", [False, True])

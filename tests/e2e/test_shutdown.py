@@ -6,37 +6,28 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.e2e.processes import Gateway, descendants, gateway, wait_until_gone
-from tests.e2e.test_workers import QUICK, eventually, under_way
-from tests.wire.paper_costs import PaperUpstream, paper_upstream
+from tests.e2e.test_workers import under_way
+from tests.waiting import wait_until
+from tests.wire.paper_costs import PaperUpstream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-SLOW_MS = 6000.0
-# Longer than any bound here.
-ENDLESS_MS = 100_000.0
 
 each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
-@pytest.fixture
-def upstream() -> Iterator[PaperUpstream]:
-    with paper_upstream(QUICK) as serving:
-        yield serving
-
-
 @contextlib.contextmanager
-def slow_gateway(folder: Path, upstream: PaperUpstream, ms: float, **more: str) -> Iterator[Gateway]:
-    """A gateway whose reader takes so long from now on."""
+def held_gateway(folder: Path, upstream: PaperUpstream, **more: str) -> Iterator[Gateway]:
+    """A gateway whose parts answer nothing until they are let go."""
     asyncio.run(upstream.publish_gate(folder / "calibrators"))
     chosen = upstream.settings(folder / "calibrators") | {"decision_log": str(folder / "log.sqlite3")} | more
     with gateway(folder, **chosen) as running:
-        upstream.costs = replace(QUICK, cb=ms)
+        upstream.held = True
         yield running
 
 
@@ -61,19 +52,20 @@ def refused(running: Gateway) -> bool:
 )
 def test_answers_under_way_end(tmp_path: Path, upstream: PaperUpstream, workers: str, number: signal.Signals) -> None:
     """Every client gets its answer, plain or streamed, every decision is kept, newcomers are refused, the exit is 0."""
-    with slow_gateway(tmp_path, upstream, SLOW_MS, workers=workers) as running, ThreadPoolExecutor(4) as pool:
+    with held_gateway(tmp_path, upstream, workers=workers) as running, ThreadPoolExecutor(4) as pool:
         plain = [pool.submit(running.ask, f"What is number {n}?") for n in range(3)]
         streamed = pool.submit(running.ask, "What is told as it comes?", stream=True)
-        eventually(lambda: under_way(running) == 4.0, "the questions are not under way")
+        wait_until(lambda: under_way(running) == 4.0, "the questions are not under way")
         below = descendants(running.process.pid)
         running.process.send_signal(number)
-        eventually(lambda: refused(running), "newcomers are still served")
-        assert not any(asking.done() for asking in (*plain, streamed)), "too quick to tell anything"
+        wait_until(lambda: refused(running), "newcomers are still served")
+        assert not any(asking.done() for asking in (*plain, streamed))
+        upstream.held = False
         receipts = [asking.result(60) for asking in plain]
         assert [reply.status_code for reply in receipts] == [200] * 3
         assert "event: final" in streamed.result(60).text
         assert running.process.wait(60) == 0
-        assert wait_until_gone(below) == []
+        wait_until_gone(below)
         assert {reply.json()["id"] for reply in receipts} < logged(tmp_path)
         assert len(logged(tmp_path)) == 4
         assert "Traceback" not in running.log.read_text()
@@ -83,11 +75,11 @@ def test_answers_under_way_end(tmp_path: Path, upstream: PaperUpstream, workers:
 def test_what_outlasts_the_stop_is_told_so(tmp_path: Path, upstream: PaperUpstream, workers: str) -> None:
     """After the bound the client hears 503 in the one shape, and the gateway ends in order."""
     with (
-        slow_gateway(tmp_path, upstream, ENDLESS_MS, workers=workers, shutdown_timeout_s="1") as running,
+        held_gateway(tmp_path, upstream, workers=workers, shutdown_timeout_s="1") as running,
         ThreadPoolExecutor(1) as pool,
     ):
         asking: Future[httpx.Response] = pool.submit(running.ask, "What takes forever?")
-        eventually(lambda: under_way(running) == 1.0, "the question is not under way")
+        wait_until(lambda: under_way(running) == 1.0, "the question is not under way")
         running.process.send_signal(signal.SIGTERM)
         reply = asking.result(60)
         assert (reply.status_code, reply.json()["error"]["type"]) == (503, "stopping")

@@ -3,11 +3,8 @@
 import asyncio
 import os
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +12,21 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.processes import Gateway, alive, command_environment, descendants, fetchwise, gateway, wait_until_gone
-from tests.wire.paper_costs import EIGHT_B, THIRTY_TWO_B, PaperCosts, PaperUpstream, paper_upstream
+from tests.e2e.processes import (
+    Gateway,
+    alive,
+    command_environment,
+    descendants,
+    fetchwise,
+    from_each_worker,
+    gateway,
+    wait_until_gone,
+)
+from tests.waiting import wait_until
+from tests.wire.paper_costs import PaperUpstream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 WORKERS = 3
-# No need to wait for a model here.
-QUICK = PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)
-
-
-@pytest.fixture
-def upstream() -> Iterator[PaperUpstream]:
-    with paper_upstream(QUICK) as serving:
-        yield serving
 
 
 def settings(upstream: PaperUpstream, folder: Path, **more: str) -> dict[str, str]:
@@ -51,16 +50,9 @@ async def ask_many(url: str, count: int, *, at_once: int = 12) -> list[dict[str,
         return await asyncio.gather(*(one(number) for number in range(count)))
 
 
-def from_each_worker(running: Gateway, path: str) -> dict[int, httpx.Response]:
-    """The same request to every worker: a connection stays with the worker that took it, and says which that is."""
-    replies: dict[int, httpx.Response] = {}
-    deadline = time.monotonic() + 60
-    while len(replies) < WORKERS:
-        assert time.monotonic() < deadline, f"only {len(replies)} workers answered"
-        with httpx.Client(base_url=running.url, timeout=30) as client:
-            worker = client.get("/healthz").json()["worker"]
-            replies[worker] = client.get(path)
-    return replies
+def get_from_each(running: Gateway, path: str) -> dict[int, httpx.Response]:
+    """The same request to every worker."""
+    return from_each_worker(running, WORKERS, lambda client: client.get(path))
 
 
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
@@ -72,27 +64,20 @@ def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def eventually(check: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream) -> None:
     """Whichever worker is asked, counters add up to what was sent, and the break-even is the same; nothing is left."""
     with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
         receipts = asyncio.run(ask_many(running.url, 300))
         by_k = Counter(str(receipt["k"]) for receipt in receipts)
         assert len(by_k) == 3
-        scrapes = from_each_worker(running, "/metrics")
+        scrapes = get_from_each(running, "/metrics")
         for reply in scrapes.values():
             assert sum(samples(reply.text, "requests_total").values()) == 300
             assert samples(reply.text, "gated_total") == {(k,): count for k, count in by_k.items()}
             assert samples(reply.text, "in_flight") == {(): 0.0}
             assert samples(reply.text, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 1}
             assert len(samples(reply.text, "calibrator_info")) == 1
-        judged = [reply.json() for reply in from_each_worker(running, "/breakeven").values()]
+        judged = [reply.json() for reply in get_from_each(running, "/breakeven").values()]
         for one in judged:
             # How long ago the first question was is all that differs.
             del one["window"]["covered_seconds"]
@@ -103,7 +88,7 @@ def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream)
         assert directory.exists()
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(30) == 0
-        assert wait_until_gone(below) == []
+        wait_until_gone(below)
         assert not directory.exists()
         assert "Traceback" not in running.log.read_text()
 
@@ -117,19 +102,19 @@ def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, 
     """Its questions stay in the counters and in the window; what it worked on no longer counts as under way."""
     with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
         asyncio.run(ask_many(running.url, 60))
-        before = set(from_each_worker(running, "/healthz"))
-        upstream.costs = replace(QUICK, cb=20_000.0)
+        before = set(get_from_each(running, "/healthz"))
+        upstream.held = True
         with httpx.Client(base_url=running.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
             victim = client.get("/healthz").json()["worker"]
             asking = pool.submit(client.post, "/answer", json={"question": "What takes forever?"})
-            eventually(lambda: under_way(running) == 1.0, "the question is not under way")
+            wait_until(lambda: under_way(running) == 1.0, "the question is not under way")
             os.kill(victim, signal.SIGKILL)
             assert isinstance(asking.exception(60), httpx.TransportError)
-        eventually(lambda: set(from_each_worker(running, "/healthz")) - before != set(), "no worker took its place")
-        for reply in from_each_worker(running, "/metrics").values():
+        wait_until(lambda: set(get_from_each(running, "/healthz")) - before != set(), "no worker took its place")
+        for reply in get_from_each(running, "/metrics").values():
             assert sum(samples(reply.text, "requests_total").values()) == 60
             assert samples(reply.text, "in_flight") == {(): 0.0}
-        for reply in from_each_worker(running, "/breakeven").values():
+        for reply in get_from_each(running, "/breakeven").values():
             assert reply.json()["window"]["answers"] == 60
 
 
@@ -144,7 +129,7 @@ def test_workers_go_with_their_supervisor(tmp_path: Path, upstream: PaperUpstrea
         assert len([pid for pid in below if alive(pid)]) >= WORKERS
         running.process.kill()
         running.process.wait(10)
-        assert wait_until_gone(below) == []
+        wait_until_gone(below)
 
 
 @pytest.mark.parametrize(
@@ -166,20 +151,3 @@ def test_a_part_that_is_down_stops_the_start_in_a_sentence(tmp_path: Path, upstr
     assert done.returncode == 1
     assert "embedder" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("costs", "scale", "verdict"),
-    [pytest.param(EIGHT_B, 3.0, "costs", id="8B"), pytest.param(THIRTY_TWO_B, 1.5, "saves", id="32B")],
-)
-def test_the_papers_readers(tmp_path: Path, costs: PaperCosts, scale: float, verdict: str) -> None:
-    """With the paper's costs the small reader loses time by gating and the large one gains, and /breakeven says so."""
-    with paper_upstream(costs, scale=scale) as upstream, gateway(tmp_path, **settings(upstream, tmp_path)) as running:
-        asyncio.run(ask_many(running.url, 300, at_once=8))
-        found = httpx.get(f"{running.url}/breakeven", timeout=30).json()
-        against = found["costs"]["latency"]["against"]["k5"]
-        assert found["reference"] == "k5"
-        assert against["verdict"] == verdict, found
-        assert found["sentence"] == against["sentence"]
-        shown = samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "gate_cost_ratio")
-        assert (shown["latency", "k5"] > 1.0) == (verdict == "costs")

@@ -36,7 +36,9 @@ _PASSAGE = re.compile(r"^\[\d+\] ", re.MULTILINE)
 # Multiples of it fall evenly into [0, 1), so that every stretch of questions has the same share below any number.
 _GOLDEN = 0.6180339887498949
 # How sure the reader is of an answer that the artifact's thresholds send to no, one and five passages.
-_SURE, _HALF_SURE, _UNSURE = 0.9, 0.6, 0.3
+_SURE, _HALF_SURE, _UNSURE, _HOPELESS = 0.9, 0.6, 0.3, 0.1
+# In a question: whatever is read, the answer is withheld.
+HOPELESS = "hopeless"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,22 @@ class PaperCosts:
 
 
 EIGHT_B = PaperCosts(cb=64.6, ret=27.5, ob1=61.4, ob5=80.0, skip=0.335)
+# For tests in which time does not matter.
+QUICK = PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)
 THIRTY_TWO_B = PaperCosts(cb=161.1, ret=27.5, ob1=257.0, ob5=319.0, skip=0.542)
 
 
 class PaperUpstream:
-    """Answers everything that a gateway asks of its three parts; `down` makes a part answer 503."""
+    """Answers everything that a gateway asks of its three parts.
+
+    `down` makes a part answer 503; while `held`, nothing is answered. A reader never knows what is `HOPELESS`.
+    """
 
     def __init__(self, costs: PaperCosts, scale: float) -> None:
         self.costs = costs
         self.scale = scale
         self.down: set[str] = set()
+        self.held = False
         self.url = ""
         self.probes = 0
 
@@ -122,7 +130,7 @@ class PaperUpstream:
 
     async def _generated(self, content: str) -> dict[str, Any]:
         passages = len(_PASSAGE.findall(content))
-        sure = _SURE if passages else self._how_sure()
+        sure = _HOPELESS if HOPELESS in content else _SURE if passages else self._how_sure()
         await self._spend(self.costs.ob5 if passages > 1 else self.costs.ob1 if passages else self.costs.cb)
         entries = [_token("Kingston", sure), _token("<|im_end|>", _SURE)]
         choice = {"message": {"content": "Kingston"}, "logprobs": {"content": entries}, "finish_reason": "stop"}
@@ -137,6 +145,8 @@ class PaperUpstream:
 
     async def _spend(self, ms: float) -> None:
         await asyncio.sleep(ms * self.scale / 1000.0)
+        while self.held:  # noqa: ASYNC110 - changed by another thread
+            await asyncio.sleep(0.02)
 
 
 def _token(text: str, sure: float) -> dict[str, Any]:
