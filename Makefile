@@ -20,9 +20,9 @@ VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
 
-# One process per core; a test that fails is the same alone: `.venv/bin/python -m pytest tests/...`.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --durations=10
-PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+PYTEST := $(VENV)/bin/python -m pytest --durations=10
+# One process per core; each test is the same alone: `.venv/bin/python -m pytest tests/...`.
+PARALLEL := -n auto --maxprocesses 8
 
 .PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-overload soak clean
 
@@ -34,10 +34,10 @@ serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT m
 	exec $(VENV)/bin/fetchwise serve
 
 test: $(INSTALLED) ## Run the tests that need nothing but pip (two minutes on two cores)
-	$(PYTEST) $(PARALLEL) -m "not e2e and not vllm and not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not vllm and not slow"
 
 test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
-	$(PYTEST) $(PARALLEL) -m "slow and not e2e and not vllm"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not vllm"
 
 coverage: $(INSTALLED) ## Check that the tests of the decision core take every branch of it
 	$(PYTEST) $(PARALLEL) -m "not slow" tests/unit/decision --cov=app.decision --cov-branch --cov-fail-under=96
@@ -65,7 +65,7 @@ debian: ## Install the Debian packages that `make test-e2e` lacks
 	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
 
 test-e2e: $(INSTALLED) debian $(QDRANT) ## Run whole flows against real processes (installs Debian packages it lacks)
-	$(PYTEST) -m e2e tests
+	$(PYTEST) -n 2 --dist loadgroup -m e2e tests
 
 prepare-vllm: ## Install vLLM and its model for `make test-vllm`, in an environment of its own (3 GB)
 	@! $(PYTHON) tests/vllm/prepare.py --check-cpu || $(MAKE) --no-print-directory $(VLLM_MODEL)/DONE
