@@ -31,9 +31,11 @@ from app.decision.policy import (
 )
 from app.decision.record import DecisionRecord
 from app.errors import NoPassages, UpstreamError
+from app.explore import DiceExplorer
 from app.journey import Journey, Upstreams, usage_of
-from app.ports import Clock, Embedder, Explorer, Gatekeeper, Listener, Observer, Reader, Retriever, Shadows, Stages
+from app.ports import Clock, Embedder, Gatekeeper, Listener, Observer, Reader, Retriever, Stages
 from app.question import Question
+from app.shadow import ShadowRunner
 
 _NO_RULES = Mandatory({})
 
@@ -63,8 +65,8 @@ class Answerer:
         observers: Sequence[Observer] = (),
         bypassed: Callable[[], bool] = lambda: False,
         mandatory: Mandatory = _NO_RULES,
-        explorer: Explorer | None = None,
-        shadows: Shadows | None = None,
+        explorer: DiceExplorer | None = None,
+        shadows: ShadowRunner | None = None,
         stages: Stages = nullcontext,
         solicit_share: float = 0.0,
         dice: random.Random | None = None,

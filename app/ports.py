@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from app.decision.artifact import Identity
 from app.decision.passage import Filter, Passage
-from app.decision.policy import Ask, Decision, Gate
+from app.decision.policy import Decision, Gate
 from app.decision.record import DecisionRecord
 from app.decision.signals import TokenLogprobs
 
@@ -175,26 +175,6 @@ class Listener(Protocol):
 
     def token(self, text: str) -> None:
         """A piece of the answer that is given; never of one that may yet be withheld."""
-        ...
-
-
-class Explorer(Protocol):
-    """Lets a random action stand in for some decisions, so that the log does not only know what the gate chose."""
-
-    def consider(self, ask: Ask, decision: Decision) -> Decision:
-        """The decision, or a random one in its stead, with the chance of each."""
-        ...
-
-
-class Shadows(Protocol):
-    """Asks some questions again at every k when nobody waits."""
-
-    def draws(self, ask: Ask, *, collection: str, max_tokens: int) -> bool:
-        """Throw the dice for one question."""
-        ...
-
-    def run(self, identifier: str, text: str) -> None:
-        """Put a drawn question on the list; must not block."""
         ...
 
 

@@ -6,15 +6,13 @@ embed_passages -+                      +-- else one chunk of passages, so that a
 """
 
 import asyncio
-import atexit
 import hashlib
 import importlib
 import math
 import os
-import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,35 +70,28 @@ class SentenceTransformerEmbedder:
         self._max_batch = max_batch
         self._queries: deque[_Job] = deque()
         self._passages: deque[_Job] = deque()
-        # Guards both queues and `_open`; notified whenever either changes.
-        self._changed = threading.Condition()
-        self._open = False
-        self._thread: threading.Thread | None = None
-        self._loaded: Future[_Loaded] = Future()
+        # One thread: it loads the model first, then takes one turn for every job that was put in a queue.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+        self._loading: Future[_Loaded] | None = None
+        self._closed = False
 
     async def start(self) -> None:
         """Load the model in its thread; ConfigurationError where that cannot be done. Idempotent."""
-        with self._changed:
-            if self._thread is None:
-                self._open = True
-                # What is running cannot be cancelled: a caller that gives up leaves the load to the others.
-                self._loaded.set_running_or_notify_cancel()
-                self._thread = threading.Thread(target=self._work, name="embedder", daemon=True)
-                self._thread.start()
-                # A thread that is inside torch when the interpreter goes away aborts the process.
-                atexit.register(self._stop)
-        await asyncio.wrap_future(self._loaded)
+        if self._loading is None:
+            self._loading = self._thread.submit(_load, self._model, self._threads)
+        # A caller that gives up leaves the load to the others.
+        await asyncio.shield(asyncio.wrap_future(self._loading))
 
     @property
     def name(self) -> str:
         """The checkpoint, the first digits of its weights' hash where they are a local file, and any query prefix."""
-        name = self._ready().name
+        name = self._loaded().name
         return f"{name}+{self._query_prefix!r}" if self._query_prefix else name
 
     @property
     def dimension(self) -> int:
         """The length of every vector."""
-        return self._ready().dimension
+        return self._loaded().dimension
 
     async def embed_query(self, text: str) -> Sequence[float]:
         """Embed one question after the query prefix, together with whichever others are waiting."""
@@ -134,67 +125,34 @@ class SentenceTransformerEmbedder:
 
     async def close(self) -> None:
         """Stop the thread after what it is encoding now; what still waits gets UpstreamUnavailable. Idempotent."""
-        await asyncio.to_thread(self._stop)
-        atexit.unregister(self._stop)
+        self._closed = True
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        for queue in (self._queries, self._passages):
+            while queue:
+                job = queue.popleft()
+                if job.vectors.set_running_or_notify_cancel():
+                    job.vectors.set_exception(UpstreamUnavailable("embedder", "the embedder was closed"))
 
-    def _stop(self) -> None:
-        with self._changed:
-            self._open = False
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _ready(self) -> _Loaded:
-        if not self._loaded.done():
+    def _loaded(self) -> _Loaded:
+        if self._loading is None or not self._loading.done():
             raise UpstreamUnavailable("embedder", "the embedder has not been started")
-        return self._loaded.result()
+        return self._loading.result()
 
     def _put(self, queue: deque[_Job], *jobs: _Job) -> None:
-        with self._changed:
-            if not self._open:
-                raise UpstreamUnavailable("embedder", "the embedder is not running")
-            queue.extend(jobs)
-            self._changed.notify_all()
+        loading = self._loading
+        if self._closed or loading is None or not loading.done() or loading.exception():
+            raise UpstreamUnavailable("embedder", "the embedder is not running")
+        for job in jobs:
+            queue.append(job)
+            self._thread.submit(self._turn)
 
-    # From here on everything runs in the worker thread.
-
-    def _work(self) -> None:
-        try:
-            loaded = _load(self._model, self._threads)
-        except BaseException as error:  # noqa: BLE001 - whoever awaits start() must hear of it, or waits for ever
-            with self._changed:
-                self._open = False
-            self._abandon()
-            self._loaded.set_exception(error)
-            return
-        self._loaded.set_result(loaded)
-        while jobs := self._take():
-            _serve(loaded, jobs)
-        self._abandon()
-
-    def _take(self) -> list[_Job]:
-        """Wait for work; no jobs means that the embedder was closed."""
-        with self._changed:
-            while True:
-                if not self._open:
-                    return []
-                queue, most = (self._queries, self._max_batch) if self._queries else (self._passages, 1)
-                jobs = [queue.popleft() for _ in range(min(most, len(queue)))]
-                # A cancelled caller's job is dropped here; from here on cancelling it changes nothing for the others.
-                wanted = [job for job in jobs if job.vectors.set_running_or_notify_cancel()]
-                if wanted:
-                    return wanted
-                if not jobs:
-                    self._changed.wait()
-
-    def _abandon(self) -> None:
-        with self._changed:
-            waiting = [*self._queries, *self._passages]
-            self._queries.clear()
-            self._passages.clear()
-        for job in waiting:
-            if job.vectors.set_running_or_notify_cancel():
-                job.vectors.set_exception(UpstreamUnavailable("embedder", "the embedder was closed"))
+    def _turn(self) -> None:
+        """Encode all waiting queries, up to `max_batch`, else one chunk of passages; in the thread."""
+        queue, most = (self._queries, self._max_batch) if self._queries else (self._passages, 1)
+        jobs = [queue.popleft() for _ in range(min(most, len(queue)))]
+        # A cancelled caller's job is dropped here; from here on cancelling it changes nothing for the others.
+        if wanted := [job for job in jobs if job.vectors.set_running_or_notify_cancel()]:
+            _serve(self._loaded(), wanted)
 
 
 def _serve(loaded: _Loaded, jobs: list[_Job]) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,6 @@ from app.errors import DataError
 from app.ingest.chunks import markdown_sections
 
 _INT64 = range(-(2**63), 2**63)
-_INSTALL = "pip install 'fetchwise[ingest]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,16 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
 
 def read(path: Path) -> Iterator[Document | Skipped]:
     """Read one file lazily; never raises for what is in it."""
-    reader = _READERS.get(_kind(path))
-    if reader is None:
-        known = ", ".join(sorted(_READERS))
-        yield Skipped(path, None, f"unknown type {path.suffix or 'without a suffix'}: known are {known}")
-        return
+    kind = _kind(path)
     try:
-        yield from reader(path)
+        if kind in _ROWS:
+            with path.open("rb") as file:
+                yield from _rows(path, gzip.GzipFile(fileobj=file) if kind.endswith(".gz") else file, file)
+        elif kind in _WHOLE:
+            yield from _whole(path, _WHOLE[kind])
+        else:
+            known = ", ".join(sorted([*_ROWS, *_WHOLE]))
+            yield Skipped(path, None, f"unknown type {path.suffix or 'without a suffix'}: known are {known}")
     except OSError as error:
         yield Skipped(path, None, f"cannot be read: {error.strerror or error}")
 
@@ -81,16 +83,6 @@ def read(path: Path) -> Iterator[Document | Skipped]:
 def _kind(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     return "".join(suffixes) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
-
-
-def _read_jsonl(path: Path) -> Iterator[Document | Skipped]:
-    with path.open("rb") as file:
-        yield from _rows(path, file, file)
-
-
-def _read_jsonl_gz(path: Path) -> Iterator[Document | Skipped]:
-    with path.open("rb") as file, gzip.GzipFile(fileobj=file) as unpacked:
-        yield from _rows(path, unpacked, file)
 
 
 def _rows(path: Path, lines: Iterable[bytes], file: IO[bytes]) -> Iterator[Document | Skipped]:
@@ -160,36 +152,36 @@ def _decodes(raw: bytes) -> bool:
     return True
 
 
-def _read_text(path: Path) -> Iterator[Document | Skipped]:
+# Titles and texts; a title may be empty. DataError where there is nothing to read.
+_Parse = Callable[[bytes], list[tuple[str, str]]]
+
+
+def _whole(path: Path, parse: _Parse) -> Iterator[Document | Skipped]:
     raw = path.read_bytes()
-    text = _decoded(path, raw)
-    if isinstance(text, Skipped):
-        yield text
-    else:
-        yield Document(path.stem, text, {"source": path.name}, position=len(raw))
-
-
-def _read_markdown(path: Path) -> Iterator[Document | Skipped]:
-    raw = path.read_bytes()
-    text = _decoded(path, raw)
-    if isinstance(text, Skipped):
-        yield text
-        return
-    sections = list(markdown_sections(text))
-    if not sections:
-        yield Skipped(path, None, "empty: headings without text", len(raw))
-    for section in sections:
-        title = " > ".join(section.headings) or path.stem
-        yield Document(title, section.text, {"source": path.name}, position=len(raw))
-
-
-def _decoded(path: Path, raw: bytes) -> str | Skipped:
-    if not raw.strip():
-        return Skipped(path, None, "empty", len(raw))
     try:
-        return raw.decode("utf-8-sig")
+        found = parse(raw)
+    except DataError as error:
+        yield Skipped(path, None, str(error), len(raw))
+        return
+    for title, text in found:
+        yield Document(title or path.stem, text, {"source": path.name}, position=len(raw))
+
+
+def _text(raw: bytes) -> list[tuple[str, str]]:
+    if not raw.strip():
+        raise DataError("empty")
+    try:
+        return [("", raw.decode("utf-8-sig"))]
     except UnicodeDecodeError as error:
-        return Skipped(path, None, f"not UTF-8: byte {error.start}", len(raw))
+        raise DataError(f"not UTF-8: byte {error.start}") from error
+
+
+def _markdown(raw: bytes) -> list[tuple[str, str]]:
+    [(_, text)] = _text(raw)
+    sections = [(" > ".join(section.headings), section.text) for section in markdown_sections(text)]
+    if not sections:
+        raise DataError("empty: headings without text")
+    return sections
 
 
 # What a browser puts on lines of its own.
@@ -205,20 +197,14 @@ def _is_block(tag: Any) -> bool:  # noqa: ANN401 - a bs4.Tag; the package is opt
     return _BLOCKS.fullmatch(tag.name) is not None
 
 
-def _read_html(path: Path) -> Iterator[Document | Skipped]:
-    try:
-        bs4 = importlib.import_module("bs4")
-    except ImportError:
-        yield Skipped(path, None, f"HTML needs another package: {_INSTALL}")
-        return
-    raw = path.read_bytes()
+def _html(raw: bytes) -> list[tuple[str, str]]:
+    bs4 = _optional("bs4", "HTML")
     with warnings.catch_warnings():
         # It warns of XHTML, and of text that looks like a file name: both are read well enough.
         warnings.simplefilter("ignore")
         soup = bs4.BeautifulSoup(raw, "html.parser")
     if soup.contains_replacement_characters:
-        yield Skipped(path, None, "its characters cannot be decoded", len(raw))
-        return
+        raise DataError("its characters cannot be decoded")
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for tag in soup.find_all(_UNREAD):
         tag.decompose()
@@ -227,39 +213,35 @@ def _read_html(path: Path) -> Iterator[Document | Skipped]:
         tag.insert_after("\n\n")
     text = soup.get_text()
     if not text.strip():
-        yield Skipped(path, None, "empty: no text in it", len(raw))
-        return
-    yield Document(title or path.stem, text, {"source": path.name}, position=len(raw))
+        raise DataError("empty: no text in it")
+    return [(title, text)]
 
 
-def _read_pdf(path: Path) -> Iterator[Document | Skipped]:
-    try:
-        pypdf = importlib.import_module("pypdf")
-    except ImportError:
-        yield Skipped(path, None, f"PDF needs another package: {_INSTALL}")
-        return
-    raw = path.read_bytes()
+def _pdf(raw: bytes) -> list[tuple[str, str]]:
+    pypdf = _optional("pypdf", "PDF")
     try:
         reader = pypdf.PdfReader(BytesIO(raw))
         # Many are encrypted with an empty password, only to forbid printing.
-        if reader.is_encrypted and not reader.decrypt(""):
-            yield Skipped(path, None, "encrypted: remove its password first", len(raw))
-            return
-        title = str((reader.metadata and reader.metadata.title) or "").strip()
-        text = "\n".join(page.extract_text() for page in reader.pages)
-    except Exception as error:  # noqa: BLE001 - a broken PDF makes the parser raise nearly anything
-        reason = "encrypted: remove its password first" if _is_encrypted(raw) else f"not a readable PDF: {error}"
-        yield Skipped(path, None, reason, len(raw))
-        return
+        readable = not reader.is_encrypted or reader.decrypt("")
+        title = str((readable and reader.metadata and reader.metadata.title) or "").strip()
+        text = "\n".join(page.extract_text() for page in reader.pages) if readable else ""
+    except Exception as error:
+        # A broken PDF makes the parser raise nearly anything; one whose cipher it lacks is known by its trailer.
+        readable = not re.search(rb"/Encrypt\s+\d+\s+\d+\s+R", raw)
+        if readable:
+            raise DataError(f"not a readable PDF: {error}") from error
+    if not readable:
+        raise DataError("encrypted: remove its password first")
     if not text.strip():
-        yield Skipped(path, None, "empty: no text in it, perhaps a scan", len(raw))
-        return
-    yield Document(_unicode(title) or path.stem, _unicode(text), {"source": path.name}, position=len(raw))
+        raise DataError("empty: no text in it, perhaps a scan")
+    return [(_unicode(title), _unicode(text))]
 
 
-def _is_encrypted(raw: bytes) -> bool:
-    """Whether the trailer names an encryption: where the parser lacks the cipher it cannot say so itself."""
-    return re.search(rb"/Encrypt\s+\d+\s+\d+\s+R", raw) is not None
+def _optional(package: str, kind: str) -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise DataError(f"{kind} needs another package: pip install 'fetchwise[ingest]'") from error
 
 
 def _unicode(text: str) -> str:
@@ -267,12 +249,11 @@ def _unicode(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-_READERS = {
-    ".jsonl": _read_jsonl,
-    ".jsonl.gz": _read_jsonl_gz,
-    ".txt": _read_text,
-    ".md": _read_markdown,
-    ".html": _read_html,
-    ".htm": _read_html,
-    ".pdf": _read_pdf,
+_ROWS = (".jsonl", ".jsonl.gz")
+_WHOLE: dict[str, _Parse] = {
+    ".txt": _text,
+    ".md": _markdown,
+    ".html": _html,
+    ".htm": _html,
+    ".pdf": _pdf,
 }
