@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.decision.artifact import SCHEMA, Artifact, as_json, checksum
+from app.decision.artifact import SCHEMA, Artifact, checksum
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
 from app.processes import replace_file
 
@@ -186,7 +186,7 @@ def _change(line: bytes) -> Change | None:
 
 def serialise(artifact: Artifact) -> bytes:
     """The artifact as a person would want to read it, its checksum first."""
-    body = {"checksum": checksum(artifact), **as_json(artifact)}
+    body = {"checksum": checksum(artifact), **asdict(artifact)}
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 

@@ -205,8 +205,7 @@ def may_withhold(ask: Ask, gate: Gate, k: int) -> bool:
     """
     if not ask.abstain or gate.artifact is None or gate.tau_abstain() is None:
         return False
-    fitted = gate.artifact.calibrators
-    return (fitted.conf1 if k == COMPACT else fitted.conf5) is not None
+    return k in gate.artifact.calibrators
 
 
 class Fallback(StrEnum):
@@ -233,17 +232,14 @@ def without_passages(ask: Ask, gate: Gate, p0: float | None, *, found_nothing: b
 
 def confidence_of(artifact: Artifact | None, k: int, signals: Mapping[str, float]) -> float | None:
     """P(right) of the answer really given: by its own signals, under the calibrator fitted for that k."""
-    if artifact is None:
-        return None
-    fitted = artifact.calibrators
-    calibrator = fitted.p0 if k == 0 else fitted.conf1 if k == COMPACT else fitted.conf5
-    return calibrator.predict(signals) if calibrator else None
+    calibrator = artifact.calibrators.get(k) if artifact is not None else None
+    return calibrator.predict(signals) if calibrator is not None else None
 
 
 def _certified(ask: Ask, gate: Gate, fit: PolicyFit) -> bool:
     """Exactly the certified policy: its thresholds, its corpus, and no abstention beyond a certified one."""
     assert gate.artifact is not None
-    if fit.certificate is None or fit.thresholds.early is not None:
+    if fit.certificate is None:
         return False
     # Abstention is certified for the answers of the graded policy; under another it would withhold other ones.
     certified_abstention = gate.artifact.abstention.certificate is not None and ask.policy is Policy.GRADED

@@ -36,7 +36,7 @@ class _Recent:
         self.version = artifact.version
         self.fitted_on = max(1, round(_TRAIN * artifact.window.groups))
         self.confidence = RecentMean(window)
-        deciding = sorted(signals_of(artifact.calibrators.p0))
+        deciding = sorted(signals_of(artifact.p0))
         bins = {name: bins_of(artifact.quantiles[name]) for name in deciding if name in artifact.quantiles}
         self.signals = [(name, RecentCounts(each, window)) for name, each in bins.items() if len(each.shares) > 1]
 

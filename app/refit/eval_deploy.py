@@ -63,11 +63,11 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         artifact, summary = refit(study.outcomes, _options(study.ks))
     except DataError as error:
         return _without_splits(study, main, str(error), first)
-    method, names = artifact.calibrators.p0.method, signals_of(artifact.calibrators.p0)
+    method, names = artifact.p0.method, signals_of(artifact.p0)
     unseen = study.judged(method, names, 0, 0)
     if unseen is None:
         return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
-    p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
+    p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
     _, validation, _ = split(study.outcomes)
     rules = {name: _match(artifact, validation.outcomes, graded=name == "graded") for name in ("binary", "graded")}
     graded = artifact.policies["graded"]
@@ -156,12 +156,12 @@ def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on
 
 def _given(study: Study, artifact: Artifact) -> Point:
     thresholds = artifact.policies["graded"].thresholds
-    p = predict_many(artifact.calibrators.p0, study.outcomes.signals[0], len(study.outcomes))
+    p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
     return _point(study, p, "artifact", thresholds, "its own data")
 
 
 def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:
-    p = predict_many(artifact.calibrators.p0, validation.signals[0], len(validation))
+    p = predict_many(artifact.p0, validation.signals[0], len(validation))
     return _matching(validation, p, graded=graded)
 
 
@@ -173,7 +173,7 @@ def _matching(outcomes: Outcomes, p: Floats, *, graded: bool) -> Thresholds:
 
 def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: int) -> dict[str, Any]:
     grouping = units(test.outcomes)
-    p = predict_many(artifact.calibrators.p0, test.outcomes.signals[0], len(test.outcomes))
+    p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
     ledger = Ledger(test, p, grouping, {})
     route, draws = ledger.route(thresholds), Draws(grouping, resamples)
     return {

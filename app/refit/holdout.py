@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from app.decision.artifact import Calibrators, PolicyFit
+from app.decision.artifact import PolicyFit
+from app.decision.calibrator import Calibrator
 from app.decision.cost import Objective, Tariff
 from app.errors import DataError
 from app.refit.abstention import answers
@@ -74,20 +75,17 @@ def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str,
     return {"axis": "passage"} | {name: draws.interval(values) for name, values in area.items()}
 
 
-def confidences(calibrators: Calibrators, outcomes: Outcomes, route: Route) -> Floats:
+def confidences(calibrators: Mapping[int, Calibrator], outcomes: Outcomes, route: Route) -> Floats:
     """The confidence of the answer really given, by the calibrator of the number of passages that it read."""
     return pick(confidence_at(calibrators, outcomes), route)
 
 
-def confidence_at(calibrators: Calibrators, outcomes: Outcomes) -> dict[int, Floats]:
+def confidence_at(calibrators: Mapping[int, Calibrator], outcomes: Outcomes) -> dict[int, Floats]:
     """The confidence of every answer at each k; NaN where there is no calibrator for it."""
-    n, fitted = (
-        len(outcomes),
-        dict(zip(outcomes.ks, (calibrators.p0, calibrators.conf1, calibrators.conf5), strict=True)),
-    )
+    n = len(outcomes)
     return {
-        k: np.full(n, np.nan) if calibrator is None else predict_many(calibrator, outcomes.signals[k], n)
-        for k, calibrator in fitted.items()
+        k: predict_many(calibrators[k], outcomes.signals[k], n) if k in calibrators else np.full(n, np.nan)
+        for k in outcomes.ks
     }
 
 

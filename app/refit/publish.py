@@ -78,7 +78,7 @@ def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | No
 def _served_accuracy(artifact: Artifact, test: Test) -> float:
     """Accuracy on test of what the gateway would serve: the certified graded policy, or else the fallback action."""
     thresholds = artifact.policies["graded"].thresholds if _certified(artifact) else None
-    p = predict_many(artifact.calibrators.p0, test.outcomes.signals[0], len(test.outcomes))
+    p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
     ledger = Ledger(test, p, units(test.outcomes), {})
     return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_action)))
 

@@ -10,12 +10,12 @@ from app.decision.artifact import (
     FIXED,
     Abstention,
     Artifact,
-    Calibrators,
+    DataWindow,
     PolicyFit,
     Thresholds,
-    Window,
     content_version,
 )
+from app.decision.calibrator import Calibrator
 from app.decision.cost import Objective, Tariff
 from app.decision.signals import FIRST_TOKEN_NAMES, NAMES
 from app.errors import DataError
@@ -84,7 +84,7 @@ class Trained:
 
     ledger: Ledger[Train]
     chosen: Mapping[int, ChosenCalibrator]
-    calibrators: Calibrators
+    calibrators: Mapping[int, Calibrator]
     graded: tuple[Step, ...]
     binary: tuple[Step, ...]
     # What the gateway may come to serve: the fallback (None), or a step of the graded path that train foresees.
@@ -164,11 +164,10 @@ def choose(
     ledger = Ledger(train, chosen[0].out_of_fold, grouping, gate_costs(outcomes, options.objective, options.tariff))
     graded = lay_path(ledger, graded=True, references=references, epsilon=options.epsilon)
     ahead = foreseen(ledger, graded, references, options.epsilon)
-    _, few, many = (chosen[k].calibrator if k in chosen else None for k in ks)
     return Trained(
         ledger,
         chosen,
-        Calibrators(p0=chosen[0].calibrator, conf1=few, conf5=many),
+        {k: each.calibrator for k, each in chosen.items()},
         graded=graded,
         binary=lay_path(ledger, graded=False, references=references, epsilon=options.epsilon),
         possible=(None, *(step.thresholds for step in graded[:ahead])),
@@ -222,10 +221,10 @@ def _certify_abstention(
     )
 
 
-def ledger_of(part: S, calibrators: Calibrators, options: Options) -> Ledger[S]:
+def ledger_of(part: S, calibrators: Mapping[int, Calibrator], options: Options) -> Ledger[S]:
     """A split under fitted calibrators."""
     outcomes = part.outcomes
-    p = predict_many(calibrators.p0, outcomes.signals[0], len(outcomes))
+    p = predict_many(calibrators[0], outcomes.signals[0], len(outcomes))
     costs = gate_costs(outcomes, options.objective, options.tariff)
     return Ledger(part, p, units(outcomes, salt="order"), costs)
 
@@ -292,11 +291,12 @@ def _artifact(outcomes: Outcomes, trained: Trained, certified: Certified, option
         version="",
         created=options.created,
         identity=outcomes.identity,
+        ks=outcomes.ks,
         calibrators=trained.calibrators,
         policies=certified.policies,
         abstention=certified.abstention,
         fallback_action=trained.fallback,
-        window=Window(len(outcomes), len(set(outcomes.groups)), options.source, outcomes.first, outcomes.last),
+        window=DataWindow(len(outcomes), len(set(outcomes.groups)), options.source, outcomes.first, outcomes.last),
         quantiles={
             name: tuple(np.nanquantile(values, _DECILES).tolist())
             for name, values in trained.ledger.split.outcomes.signals[0].items()

@@ -112,7 +112,7 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
     thresholds, right, wrong, missing = point["thresholds"], bars["right"], bars["wrong"], bars["missing"]
     made = f"{found['curves']['p0']['method']} on {', '.join(found['curves']['p0']['signals'])}"
     if artifact is not None:
-        p, labels = predict_many(artifact.calibrators.p0, outcomes.signals[0], len(outcomes)), outcomes.correct[0]
+        p, labels = predict_many(artifact.p0, outcomes.signals[0], len(outcomes)), outcomes.correct[0]
         known = np.isfinite(p)
         right, wrong = (np.histogram(p[known & kind], _BARS, (0.0, 1.0))[0].tolist() for kind in (labels, ~labels))
         missing, made = int((~known).sum()), "the artifact's own p0"

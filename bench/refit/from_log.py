@@ -19,7 +19,6 @@ sys.path.insert(0, str(ROOT))
 
 from app.adapters.decision_reading import Lesson, Lessons  # noqa: E402
 from app.adapters.decision_store import SqlDecisionStore  # noqa: E402
-from app.decision.artifact import Calibrators  # noqa: E402
 from app.decision.calibrator import Calibrator  # noqa: E402
 from app.refit.choose import choose_calibrator  # noqa: E402
 from app.refit.refit import Options, refit  # noqa: E402
@@ -31,12 +30,12 @@ BETTER = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.0, 0.85, 0.85), 5: step(0.0,
 OPTIONS = Options("bench", "2026-01-01T00:00:00Z")
 
 
-def naive(path: Path) -> Calibrators:
+def naive(path: Path) -> dict[int, Calibrator]:
     """Verdicts on what was served, each counting one."""
     store = SqlDecisionStore.open(str(path))
     lessons = list(Lessons(store.engine, collection="demo", since=0.0).read())
     store.close()
-    return Calibrators(p0=_fit(lessons, 0), conf1=_fit(lessons, 1))
+    return {k: _fit(lessons, k) for k in (0, 1)}
 
 
 def _fit(lessons: list[Lesson], k: int) -> Calibrator:

@@ -1,7 +1,7 @@
 """Artifacts for tests: all certified by default, on numbers that binary fractions hold exactly.
 
-Every calibrator reads `seq_logprob` from -1 to 0, and p0, conf1 and conf5 are 1 + seq_logprob: `closed_book(0.75)`
-are signals for which each of them says exactly 0.75.
+Every calibrator reads `seq_logprob` from -1 to 0, and is 1 + seq_logprob: `closed_book(0.75)` are signals for which
+each of them says exactly 0.75.
 """
 
 from dataclasses import replace
@@ -10,18 +10,14 @@ from typing import Any
 from app.decision.artifact import (
     Abstention,
     Artifact,
-    Calibrators,
     Certificate,
-    Early,
-    Flow,
+    DataWindow,
     Identity,
     PolicyFit,
     Thresholds,
-    Variant,
-    Window,
 )
 from app.decision.calibrator import Isotonic
-from app.decision.foresight import SCORE, Foresight, Scorer
+from app.decision.cost import Objective
 
 TAU0, TAU1, TAU_BINARY, TAU_ABSTAIN = 0.75, 0.5, 0.625, 0.25
 
@@ -32,7 +28,7 @@ def a_line(low: float = 0.0, high: float = 1.0) -> Isotonic:
 
 
 def closed_book(p: float) -> dict[str, float]:
-    """The signals for which the default p0, conf1 and conf5 say p."""
+    """The signals for which every default calibrator says p."""
     return {"seq_logprob": p - 1.0}
 
 
@@ -61,7 +57,7 @@ def a_certificate(**changes: Any) -> Certificate:
 
 def a_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
     """A certified pair of thresholds."""
-    fit = PolicyFit(Thresholds(tau0, tau1), objective="calls", certificate=a_certificate())
+    fit = PolicyFit(Thresholds(tau0, tau1), objective=Objective.CALLS, certificate=a_certificate())
     return replace(fit, **changes)
 
 
@@ -76,26 +72,6 @@ def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:
     return replace(Abstention(tau, risk_target=0.2, certificate=certificate), **changes)
 
 
-def a_foresight(dimension: int = 256) -> Foresight:
-    """By the question alone: p0 is its first number, p1 its second, each where the vector has them in [0, 1]."""
-    line = Isotonic(SCORE, x=(0.0, 1.0), y=(0.0, 1.0))
-    scorers = [Scorer(tuple(float(at == number) for at in range(dimension)), 0.0, line) for number in (0, 1)]
-    return Foresight("fake-256", dimension, (), *scorers)
-
-
-def an_early_artifact(early: Early, **changes: Any) -> Artifact:
-    """The default artifact, its graded policy deciding early, with what that compares."""
-    policies = {"graded": a_fit(thresholds=Thresholds(TAU0, TAU1, early))}
-    exits = {length: a_line() for length, _ in early.exits}
-    return replace(an_artifact(policies=policies, foresight=a_foresight(), exits=exits), **changes)
-
-
-def a_variant(fit: PolicyFit, **changes: Any) -> Variant:
-    """The graded policy by other means; by default half of the questions go without passages, and half read five."""
-    variant = Variant(fit, an_abstention(), Flow(unasked1=0.0, unasked5=0.0, k0=0.5, k1=0.0, k5=0.5))
-    return replace(variant, **changes)
-
-
 def an_artifact(**changes: Any) -> Artifact:
     """An artifact with every calibrator and every certificate, of which any field can be changed by name."""
     artifact = Artifact(
@@ -103,18 +79,12 @@ def an_artifact(**changes: Any) -> Artifact:
         version="2026-01-31-0a1b2c3d",
         created="2026-01-31T12:00:00Z",
         identity=an_identity(),
-        calibrators=Calibrators(
-            p0=a_line(),
-            p1=a_line(0.25, 0.75),
-            p5=a_line(0.5, 0.875),
-            conf1=a_line(),
-            conf5=a_line(),
-        ),
+        ks=(0, 1, 5),
+        calibrators={k: a_line() for k in (0, 1, 5)},
         policies={"graded": a_fit(), "binary": a_fit(TAU_BINARY, TAU_BINARY)},
         abstention=an_abstention(),
         fallback_action=1,
-        window=Window(rows=2000, groups=1000, source="outcomes.jsonl", first="2026-01-01", last="2026-01-30"),
-        cost_ms={1: 61.5, 5: 107.5},
+        window=DataWindow(rows=2000, groups=1000, source="outcomes.jsonl", first="2026-01-01", last="2026-01-30"),
         quantiles={"seq_logprob": (-1.0, -0.5, 0.0)},
         report={"test": {"accuracy": 0.75}},
     )

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
-from app.decision.artifact import Artifact, Calibrators, Identity, Thresholds
+from app.decision.artifact import Artifact, Identity, Thresholds
+from app.decision.calibrator import Calibrator
 from app.decision.explore import explore
 from app.decision.feedback import Feedback
 from app.decision.policy import ANSWERED, Ask, Gate, decide
@@ -37,16 +38,14 @@ class Hidden:
 
     chance: Mapping[int, Callable[[Floats], Floats]]
 
-    def error(self, calibrators: Calibrators, k: int, among: Floats = GRID) -> float:
+    def error(self, calibrators: Mapping[int, Calibrator], k: int, among: Floats = GRID) -> float:
         """How far the probability of an answer at k is from the truth, on average over questions."""
-        fitted = {0: calibrators.p0, 1: calibrators.conf1, 5: calibrators.conf5}[k]
-        assert fitted is not None
-        p = predict_many(fitted, {"seq_logprob": among - 1.0}, len(among))
+        p = predict_many(calibrators[k], {"seq_logprob": among - 1.0}, len(among))
         return float(np.abs(p - self.chance[k](among)).mean())
 
-    def served(self, calibrators: Calibrators, thresholds: Thresholds) -> tuple[float, float]:
+    def served(self, calibrators: Mapping[int, Calibrator], thresholds: Thresholds) -> tuple[float, float]:
         """A policy's true accuracy minus that of the best fixed k, and the share of five passages that it reads."""
-        p = predict_many(calibrators.p0, {"seq_logprob": GRID - 1.0}, len(GRID))
+        p = predict_many(calibrators[0], {"seq_logprob": GRID - 1.0}, len(GRID))
         k = np.where(p >= thresholds.tau0, 0, np.where(p >= thresholds.tau1, 1, 5))
         accuracy = float(np.mean(np.select([k == one for one in KS], [self.chance[one](GRID) for one in KS])))
         return accuracy - max(float(self.chance[one](GRID).mean()) for one in KS), float(k.mean()) / 5.0

@@ -10,7 +10,6 @@ import pytest
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import Lesson, Lessons
 from app.adapters.decision_store import SqlDecisionStore
-from app.decision.artifact import Calibrators
 from app.decision.calibrator import Calibrator
 from app.decision.feedback import Feedback
 from app.decision.policy import Action, Reason, Retrieval
@@ -48,7 +47,7 @@ def judged(path: Path) -> list[Lesson]:
     return found
 
 
-def naive(lessons: list[Lesson]) -> Calibrators:
+def naive(lessons: list[Lesson]) -> dict[int, Calibrator]:
     """What everybody would fit first: verdicts on what was served, each counting one."""
 
     def one(k: int) -> Calibrator:
@@ -58,7 +57,7 @@ def naive(lessons: list[Lesson]) -> Calibrators:
         labels = np.array([bool(row.correct) for row in rows])
         return choose_calibrator(signals, labels, each, tuple(signals)).calibrator
 
-    return Calibrators(p0=one(0), conf1=one(1), conf5=one(5))
+    return {k: one(k) for k in KS}
 
 
 def test_a_naive_refit_misses_what_the_gate_hides_and_chance_shows_it(tmp_path: Path, explored: Path) -> None:

@@ -97,7 +97,7 @@ class Truth:
         return float((1.0 - self._chances(route))[answered].mean()) if answered.any() else 0.0, float(answered.mean())
 
     def _ledger(self, trained: Trained) -> Ledger[Test]:
-        p = predict_many(trained.calibrators.p0, self.outcomes.signals[0], len(self.outcomes))
+        p = predict_many(trained.calibrators[0], self.outcomes.signals[0], len(self.outcomes))
         return Ledger(Test(self.outcomes), p, self.units, {})
 
     def _chances(self, route: Route) -> NDArray[np.float64]:

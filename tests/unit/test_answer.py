@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.answer import Answerer
-from app.decision.artifact import Artifact, Calibrators
+from app.decision.artifact import Artifact
 from app.decision.bypass import WATCH
 from app.decision.passage import Filter, Passage
 from app.decision.policy import (
@@ -284,7 +284,7 @@ async def test_only_passages_that_were_really_read_are_cited() -> None:
 
 async def test_a_missing_confidence_never_abstains() -> None:
     """Without conf5 an answer from five passages is given, with no confidence: not measured is not low."""
-    gate = Gate(an_artifact(calibrators=Calibrators(p0=a_line())))
+    gate = Gate(an_artifact(calibrators={0: a_line()}))
     record = await (await a_world(UNCERTAIN, gate=gate, k5=0.0)).answer()
     assert (record.action, record.confidence) == (Action.K5, None)
 

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.adapters.artifact_store import ArtifactStore, parse, serialise
-from app.decision.artifact import ALWAYS_K, Abstention, Artifact, Calibrators, PolicyFit, Thresholds, checksum
+from app.decision.artifact import FIXED, Abstention, Artifact, PolicyFit, Thresholds, checksum
 from app.decision.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
+from app.decision.cost import Objective
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
 from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
 
@@ -49,35 +50,35 @@ def rewrite(store: ArtifactStore, artifact: Artifact, change: Callable[[dict[str
 @pytest.mark.parametrize("calibrator", METHODS, ids=lambda calibrator: calibrator.method)
 def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Calibrator) -> None:
     """A published artifact is loaded equal to itself, with the same types, whichever method each calibrator has."""
-    artifact = an_artifact(calibrators=Calibrators(*[calibrator] * 5))
+    artifact = an_artifact(calibrators=dict.fromkeys((0, 1, 5), calibrator))
     path = store.publish(artifact)
     assert path == store.folder / f"{artifact.version}.json"
     loaded = store.load(artifact.version)
     assert loaded == artifact
-    assert type(loaded.calibrators.p0) is type(calibrator)
-    assert loaded.calibrators.p0.predict({S: -0.5, f"{S}@4": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
+    assert type(loaded.p0) is type(calibrator)
+    assert loaded.p0.predict({S: -0.5, f"{S}@4": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
 
 
 def test_keys_and_tuples_make_the_round_trip(store: ArtifactStore) -> None:
-    """Costs are found by whole number again, and sequences are tuples, though JSON has neither."""
+    """Calibrators are found by whole number again, and sequences are tuples, though JSON has neither."""
     artifact = an_artifact()
     store.publish(artifact)
     loaded = store.load(artifact.version)
-    assert loaded.cost_ms == {1: 61.5, 5: 107.5}
+    assert list(loaded.calibrators) == [0, 1, 5]
     assert loaded.quantiles == {"seq_logprob": (-1.0, -0.5, 0.0)}
     assert loaded.identity is not None
     assert (loaded.identity.stop, loaded.identity.ks) == (("\n",), (0, 1, 5))
-    hash(loaded.calibrators)
+    hash(loaded.p0)
 
 
 @pytest.mark.parametrize(
     "artifact",
     [
         an_artifact(identity=None),
-        an_artifact(calibrators=Calibrators(a_line())),
+        an_artifact(calibrators={0: a_line()}),
         an_artifact(policies={"graded": an_uncertified_fit()}, abstention=an_abstention(certificate=None, why_not="x")),
-        an_artifact(policies={}, cost_ms={}, quantiles={}, report={}),
-        an_artifact(policies={"graded": PolicyFit(ALWAYS_K[5], "calls")}),
+        an_artifact(policies={}, quantiles={}, report={}),
+        an_artifact(policies={"graded": PolicyFit(FIXED[2], Objective.CALLS)}),
         an_artifact(name="naïve \u2028 {x}", report={"notes": ["à", None, True, {"deep": [1, 2.5]}]}),
     ],
     ids=["no identity", "p0 alone", "uncertified", "bare", "fixed", "unicode"],
@@ -91,12 +92,11 @@ def test_whatever_may_be_absent_makes_the_round_trip(store: ArtifactStore, artif
 @pytest.mark.parametrize(
     "changes",
     [
-        {"cost_ms": {1: 60, 5: 108}},
         {"policies": {"graded": a_fit(1, 0)}},
         {"report": {"by_k": {2: "a", 10: "b"}}},
         {"report": {"curve": ((0, 1), (1, 1))}},
     ],
-    ids=["whole costs", "whole thresholds", "integer keys", "tuples"],
+    ids=["whole thresholds", "integer keys", "tuples"],
 )
 def test_what_json_respells_is_not_a_change(store: ArtifactStore, changes: dict[str, Any]) -> None:
     """An artifact made with whole numbers, integer keys or tuples in its report is served after it is published."""
@@ -112,10 +112,9 @@ def artifacts(draw: st.DrawFn) -> Artifact:
     text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     return an_artifact(
         name=draw(text),
-        calibrators=Calibrators(*[draw(st.sampled_from(METHODS)) for _ in range(5)]),
+        calibrators={k: draw(st.sampled_from(METHODS)) for k in (0, 1, 5)},
         policies={"graded": replace(a_fit(), thresholds=Thresholds(tau0, tau1))},
         abstention=Abstention(draw(unit), risk_target=draw(unit), why_not=draw(st.none() | text)),
-        cost_ms=draw(st.dictionaries(st.sampled_from([0, 1, 5]), st.floats(0.0, 1e9))),
         quantiles=draw(st.dictionaries(text, st.lists(st.floats(-100, 100), max_size=3).map(tuple), max_size=3)),
     )
 
@@ -323,20 +322,20 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("schema", to=2), "has schema 2, this gateway reads 1: refit it"),
-        (_set("schema", to="1"), "has schema '1'"),
-        (_set("schema", to=True), "schema: Input should be a valid integer"),
+        (_set("schema", to=1), "has schema 1, this gateway reads 2: refit it"),
+        (_set("schema", to="2"), "has schema '2'"),
         (lambda body: body.pop("schema"), "has schema None"),
         (lambda body: body.pop("checksum"), "it has no checksum"),
         (_set("surprise", to=1), "surprise: "),
         (_set("policies", "graded", "surprise", to=1), "surprise: "),
-        (_set("calibrators", "p0", "method", to="magic"), "not a valid artifact"),
-        (_set("calibrators", "p0", to=None), "not a valid artifact"),
-        (_set("calibrators", "p0", "x", to=[0.0, -1.0]), "increasing x"),
+        (_set("calibrators", "0", "method", to="magic"), "not a valid artifact"),
+        (_set("calibrators", "0", to=None), "not a valid artifact"),
+        (_set("calibrators", "0", "x", to=[0.0, -1.0]), "increasing x"),
         (_set("policies", "graded", "thresholds", "tau1", to=0.9), "0 <= tau1 <= tau0"),
         (_set("policies", "graded", "thresholds", "tau0", to="0.75"), "valid number"),
         (_set("fallback_action", to=0), "fallback_action must be 1 or 5"),
-        (_set("cost_ms", to={"one": 1.0}), "cost_ms"),
+        (_set("calibrators", to={"one": 1.0}), "calibrators"),
+        (_set("policies", "graded", "objective", to="passages"), "objective"),
         (lambda body: body.pop("window"), "window: "),
     ],
 )

@@ -251,15 +251,15 @@ async def test_a_new_one_replaces_one_that_does_not_match_either(world: World) -
     assert (await world.look()).version == "two"
 
 
-@pytest.mark.parametrize("older", [b'"schema": 0', b'"schema": 2'])
+@pytest.mark.parametrize("older", [b'"schema": 1', b'"schema": 3'])
 async def test_another_schema_is_refused(world: World, older: bytes) -> None:
     """A file of an older or newer schema replaces nothing."""
     good = world.promote(version="good")
     await world.look()
     path = world.store.publish(an_artifact(version="old"))
-    path.write_bytes(path.read_bytes().replace(b'"schema": 1', older))
+    path.write_bytes(path.read_bytes().replace(b'"schema": 2', older))
     world.name("old")
-    assert "this gateway reads 1" in (await world.look()).problem
+    assert "this gateway reads 2" in (await world.look()).problem
     assert world.artifact() == good
 
 

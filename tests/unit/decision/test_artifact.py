@@ -1,6 +1,5 @@
 """The artifact: one byte string per content, a name for it, and numbers that make sense."""
 
-import json
 import math
 from dataclasses import fields, replace
 from typing import Any
@@ -10,29 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.artifact import (
-    ALWAYS_K,
+    FIXED,
     Abstention,
     Artifact,
-    Calibrators,
-    Early,
+    DataWindow,
     Identity,
     Thresholds,
-    Window,
     canonical_bytes,
     checksum,
     content_version,
     mismatches,
 )
+from app.decision.cost import Objective
 from app.decision.policy import route
 from tests.fakes.artifacts import (
     a_certificate,
     a_fit,
-    a_foresight,
     a_line,
-    a_variant,
     an_abstention,
     an_artifact,
-    an_early_artifact,
     an_identity,
 )
 
@@ -53,18 +48,15 @@ OTHER: dict[str, Any] = {
     "version": "another",
     "created": "2026-02-01T12:00:00Z",
     "identity": None,
-    "calibrators": Calibrators(p0=a_line()),
+    "ks": (0, 1, 6),
+    "calibrators": {0: a_line()},
     "policies": {"graded": a_fit()},
     "abstention": an_abstention(certificate=None),
     "fallback_action": 5,
-    "window": Window(rows=2000, groups=1000, source="another"),
-    "cost_ms": {1: 61.5, 5: 107.25},
+    "window": DataWindow(rows=2000, groups=1000, source="another"),
     "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
     "report": {"test": {"accuracy": 0.5}},
-    "foresight": a_foresight(),
-    "exits": {4: a_line()},
-    "variants": {"whole probes": a_variant(a_fit())},
-    "schema": 2,
+    "schema": 3,
 }
 
 
@@ -74,7 +66,7 @@ def test_canonical_bytes_do_not_know_the_order_of_keys() -> None:
     turned = replace(
         artifact,
         policies=dict(reversed(list(artifact.policies.items()))),
-        cost_ms=dict(reversed(list(artifact.cost_ms.items()))),
+        calibrators=dict(reversed(list(artifact.calibrators.items()))),
         report={"b": {"d": 3, "c": 2}, "a": 1},
     )
     assert canonical_bytes(turned) == canonical_bytes(artifact)
@@ -87,10 +79,9 @@ def test_canonical_bytes_do_not_know_the_order_of_keys() -> None:
         ({"report": {"by_k": {2: "a", 10: "b"}}}, {"report": {"by_k": {"10": "b", "2": "a"}}}),
         ({"report": {True: 1}}, {"report": {"true": 1}}),
         ({"report": {"rows": (1, 2)}}, {"report": {"rows": [1, 2]}}),
-        ({"cost_ms": {1: 60, 5: 108}}, {"cost_ms": {1: 60.0, 5: 108.0}}),
         ({"policies": {"graded": a_fit(1, 0)}}, {"policies": {"graded": a_fit(1.0, 0.0)}}),
     ],
-    ids=["integer keys", "boolean keys", "tuples", "whole costs", "whole thresholds"],
+    ids=["integer keys", "boolean keys", "tuples", "whole thresholds"],
 )
 def test_canonical_bytes_survive_json(one: dict[str, Any], other: dict[str, Any]) -> None:
     """What JSON changes on the way to a file and back (keys, tuples, 1 for 1.0) changes no checksum."""
@@ -115,17 +106,17 @@ def test_canonical_bytes_refuse_what_json_has_not(number: float) -> None:
 def test_the_checksum_changes_with_every_field() -> None:
     """Each field of an artifact, its policies and its identity is under the checksum."""
     assert set(OTHER) == {part.name for part in fields(Artifact)}
-    seen = {checksum(an_artifact())} | {checksum(an_artifact(**{name: value})) for name, value in OTHER.items()}
+    one = an_artifact(calibrators={0: a_line(), 1: a_line()})
+    seen = {checksum(one)} | {checksum(replace(one, **{name: value})) for name, value in OTHER.items()}
     assert len(seen) == len(OTHER) + 1
     inside = [
         an_artifact(policies={"graded": replace(a_fit(), **change)})
         for change in (
             {"thresholds": Thresholds(0.75, 0.25)},
-            {"objective": "passages"},
+            {"objective": Objective.MONEY},
             {"certificate": a_certificate(n=801)},
             {"why_not": "x"},
             {"labels_needed": 1},
-            {"escalate": True},
         )
     ]
     assert len({checksum(artifact) for artifact in inside}) == len(inside)
@@ -140,14 +131,14 @@ def test_the_checksum_tells_any_two_numbers_apart(one: float, other: float) -> N
 
 def test_content_version_names_day_and_content() -> None:
     """The version begins with the day, follows the content, and does not depend on the version itself."""
-    artifact = an_artifact()
+    artifact = an_artifact(calibrators={0: a_line(), 1: a_line()})
     version = content_version(artifact)
     assert version.startswith("2026-01-31-")
     assert len(version) == len("2026-01-31-") + 8
     assert content_version(replace(artifact, version=version)) == version
     for name, value in OTHER.items():
         if name != "version":
-            assert content_version(an_artifact(**{name: value})) != version
+            assert content_version(replace(artifact, **{name: value})) != version
 
 
 def test_equal_identities_match() -> None:
@@ -181,9 +172,9 @@ def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
 @pytest.mark.parametrize("k", [0, 1, 5])
 @given(p0=st.floats(0.0, 1.0))
 def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
-    """`ALWAYS_K` reads k passages whatever the probability, one included."""
-    assert route(p0, ALWAYS_K[k])[0] == k
-    assert route(1.0, ALWAYS_K[k])[0] == k
+    """`FIXED` reads k passages whatever the probability, one included."""
+    assert route(p0, FIXED[(0, 1, 5).index(k)])[0] == k
+    assert route(1.0, FIXED[(0, 1, 5).index(k)])[0] == k
 
 
 @pytest.mark.parametrize("tau", [-0.1, 2.1, math.nan])
@@ -200,42 +191,15 @@ def test_the_fallback_reads(action: int) -> None:
         an_artifact(fallback_action=action)
 
 
-def test_an_artifact_without_early_parts_keeps_the_bytes_it_had_before_there_were_any() -> None:
-    """Foresight, exits and early thresholds are under the checksum where they are, and leave no trace where not."""
-    body = json.loads(canonical_bytes(an_artifact()))
-    assert not {"foresight", "exits"} & body.keys()
-    assert body["policies"]["graded"]["thresholds"] == {"tau0": 0.75, "tau1": 0.5}
-    early = json.loads(canonical_bytes(an_early_artifact(Early(0.25, 0.5, ((4, 0.125),), exit_k=1))))
-    assert early["policies"]["graded"]["thresholds"]["early"]["exits"] == [[4, 0.125]]
-    assert set(early["exits"]) == {"4"}
-    assert early["foresight"]["dimension"] == 256
+@pytest.mark.parametrize("ks", [(1, 2, 5), (0, 5, 1), (0, 1, 1)])
+def test_ks_begin_with_none_and_rise(ks: tuple[int, int, int]) -> None:
+    """A policy chooses among no passage, few and many."""
+    with pytest.raises(ValueError, match="two rising numbers of passages"):
+        an_artifact(ks=ks, calibrators={0: a_line()}, fallback_action=ks[1])
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"unasked": -0.1},
-        {"compact": 2.1},
-        {"unasked": math.nan},
-        {"exits": ((3, 0.5),)},
-        {"exits": ((4, 0.5), (2, 0.5))},
-        {"exits": ((2, 0.5), (2, 0.25))},
-        {"exits": ((2, 2.5),)},
-        {"exit_k": 0},
-    ],
-)
-def test_early_thresholds_must_make_sense(parts: dict[str, Any]) -> None:
-    """Thresholds beyond [0, 2], lengths that no signal has, out of order or twice, and exits into nothing fail."""
-    with pytest.raises(ValueError, match=r"early thresholds|exits need"):
-        Early(**parts)
-
-
-def test_early_thresholds_need_what_they_compare() -> None:
-    """Thresholds on the question want foresight of the right embedder, and every exit a calibrator of its length."""
-    with pytest.raises(ValueError, match="foresight"):
-        an_early_artifact(Early(0.5), foresight=None)
-    with pytest.raises(ValueError, match="calibrator of its length"):
-        an_early_artifact(Early(0.5, exits=((4, 0.5),)), exits={2: a_line()})
-    with pytest.raises(ValueError, match="fake-256, the artifact is for another"):
-        an_early_artifact(Early(0.5), identity=an_identity(embedder="another"))
-    assert an_early_artifact(Early(0.5), identity=None).foresight is not None
+def test_every_calibrator_is_of_a_k_that_can_be_read() -> None:
+    """The closed-book one must be there, and none for another number of passages."""
+    for ks in ((1, 5), (0, 1, 3)):
+        with pytest.raises(ValueError, match="calibrators are for k=0"):
+            an_artifact(calibrators=dict.fromkeys(ks, a_line()))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.decision.artifact import ALWAYS_K, Artifact, Calibrators, Thresholds
+from app.decision.artifact import FIXED, Artifact, Thresholds
 from app.decision.policy import (
     Ask,
     Decision,
@@ -66,9 +66,9 @@ def artifacts(draw: st.DrawFn) -> Artifact:
         "graded": draw(st.sampled_from([None, a_fit(tau0, tau1), an_uncertified_fit(tau0, tau1)])),
         "binary": draw(st.sampled_from([None, a_fit(tau, tau), an_uncertified_fit(tau, tau)])),
     }
-    optional = [draw(st.sampled_from([None, a_line(0.25, 0.75)])) for _ in range(4)]
+    optional = draw(st.sets(st.sampled_from([1, 5])))
     return an_artifact(
-        calibrators=Calibrators(a_line(), *optional),
+        calibrators={0: a_line(), **dict.fromkeys(optional, a_line(0.25, 0.75))},
         policies={name: fit for name, fit in fits.items() if fit is not None},
         abstention=draw(st.sampled_from([an_abstention(), an_abstention(certificate=None)])),
         fallback_action=draw(st.sampled_from([1, 5])),
@@ -201,7 +201,7 @@ def test_required_boundaries(p0: float, k: int) -> None:
 def test_required_without_a_region_for_one_passage() -> None:
     """Where both thresholds are equal only five passages are left."""
     assert {route(p0, Thresholds(0.5, 0.5), required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {5}
-    assert {route(p0, ALWAYS_K[1], required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {1}
+    assert {route(p0, FIXED[1], required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {1}
 
 
 def test_a_decision_carries_its_numbers() -> None:
@@ -221,12 +221,12 @@ def test_a_decision_carries_its_numbers() -> None:
 def test_a_fixed_action_needs_no_probe(k: int, retrieval: Retrieval) -> None:
     """Thresholds that read k passages at any probability do so without one, and lose no certificate by it."""
     ask = Ask(retrieval=retrieval)
-    gate = Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[k])}))
+    gate = Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=FIXED[(0, 1, 5).index(k)])}))
     assert not needs_probe(ask, gate)
     for signals in ({}, closed_book(0.0), closed_book(1.0)):
         decision = decide(ask, gate, signals)
         assert (decision.k, decision.certified) == (k, retrieval is Retrieval.AUTO)
-    closed_book_always = Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=ALWAYS_K[0])}))
+    closed_book_always = Gate(an_artifact(policies={"graded": replace(a_fit(), thresholds=FIXED[0])}))
     # The probe is the answer there, unless passages are required, and then five are all that is left.
     assert needs_probe(ask, closed_book_always) == (retrieval is Retrieval.AUTO)
 
@@ -370,10 +370,10 @@ def test_without_passages_or_calibrator() -> None:
 
 
 def test_confidence_is_that_of_the_answer_given() -> None:
-    """Each k has its own calibrator: p0, conf1, conf5; one that is not there gives no confidence."""
-    calibrators = Calibrators(a_line(), conf1=a_line(0.25, 0.75), conf5=a_line(0.5, 1.0))
+    """Each k has its own calibrator; one that is not there gives no confidence."""
+    calibrators = {0: a_line(), 1: a_line(0.25, 0.75), 5: a_line(0.5, 1.0)}
     artifact = an_artifact(calibrators=calibrators)
     assert [confidence_of(artifact, k, closed_book(0.0)) for k in (0, 1, 5)] == [0.0, 0.25, 0.5]
     assert confidence_of(None, 5, closed_book(1.0)) is None
-    assert confidence_of(an_artifact(calibrators=Calibrators(a_line())), 1, closed_book(1.0)) is None
+    assert confidence_of(an_artifact(calibrators={0: a_line()}), 1, closed_book(1.0)) is None
     assert confidence_of(artifact, 5, {}) is None

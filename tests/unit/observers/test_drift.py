@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.decision.artifact import Artifact, Calibrators
+from app.decision.artifact import Artifact
 from app.decision.calibrator import Fused
 from app.decision.drift import DriftTest, Solicited
 from app.errors import LogUnavailable
@@ -240,7 +240,7 @@ def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
     """A fused calibrator's signals are watched, one without quantiles or with a single value is not."""
     fused = Fused(("seq_logprob", "margin", "neg_entropy"), (0.0,) * 3, (1.0,) * 3, (1.0,) * 3, 0.0)
     quantiles = {"seq_logprob": (-0.5,), "margin": (1.0, 1.0), "seq_logprob@4": (-0.5,)}
-    artifact = uniform(calibrators=Calibrators(p0=fused, p1=a_line()), quantiles=quantiles)
+    artifact = uniform(calibrators={0: fused, 1: a_line()}, quantiles=quantiles)
     drift = SignalDrift(lambda: artifact)
     signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@4": -0.5}
     for _ in range(200):

@@ -10,11 +10,11 @@ from app.decision.artifact import (
     UNREACHABLE,
     Abstention,
     Artifact,
-    Calibrators,
+    DataWindow,
     PolicyFit,
     Thresholds,
-    Window,
 )
+from app.decision.cost import Objective
 from app.decision.policy import Ask, Gate, decide, foregone
 from app.refit.certify import lower_bound, walk
 from app.refit.fit import fit, predict_many
@@ -40,11 +40,12 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
         version="v",
         created="2026-01-01",
         identity=IDENTITY,
-        calibrators=Calibrators(p0),
-        policies={"graded": PolicyFit(thresholds, "calls")},
+        ks=(0, 1, 5),
+        calibrators={0: p0},
+        policies={"graded": PolicyFit(thresholds, Objective.CALLS)},
         abstention=Abstention(0.0, 0.2),
         fallback_action=5,
-        window=Window(60, 60, "world"),
+        window=DataWindow(60, 60, "world"),
     )
     gate = Gate(artifact, allow_uncertified=True)
     p = predict_many(p0, table.signals[0], len(table))
