@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, fsum, isfinite, isnan, log, nan
 from operator import mul
-from sys import maxsize
 
 TOP = 20
-PREFIXES = (1, 2, 4, 8)
 NAMES = ("seq_logprob", "neg_entropy", "margin")
 # The same on the first token of the answer alone.
 FIRST_TOKEN_NAMES = tuple(f"{name}@1" for name in NAMES)
-# How many tokens, and what the signals on them are called; the whole answer first.
-_LENGTHS = ((maxsize, NAMES), *((length, tuple(f"{name}@{length}" for name in NAMES)) for length in PREFIXES))
+ALL_NAMES = NAMES + FIRST_TOKEN_NAMES
 
 # Servers mark an impossible token with -inf or -9999. Real log-probabilities of printed alternatives stay far
 # above this, so the clamp touches sentinels only, and one of them cannot swamp a mean.
@@ -30,33 +27,18 @@ class TokenLogprobs:
     top: tuple[float, ...] = ()
 
 
-def prefixed(name: str, length: int) -> str:
-    """Name a signal on the first `length` tokens, e.g. `margin@4`."""
-    return f"{name}@{length}"
-
-
-def all_names() -> tuple[str, ...]:
-    """Every signal that `extract` can return: each on the whole answer, then on each prefix."""
-    return NAMES + tuple(prefixed(name, length) for length in PREFIXES for name in NAMES)
-
-
 def extract(tokens: Sequence[TokenLogprobs]) -> dict[str, float]:
-    """Compute every signal on the whole answer and on its prefixes.
+    """Compute every signal on the whole answer and on its first token.
 
-    A prefix longer than the answer is the whole answer: that is what an early-exit probe would have seen. Where
-    nothing can be said (no token, a NaN, no alternatives) the name is absent; a stand-in would look calibrated.
+    Where nothing can be said (no token, a NaN, no alternatives) the name is absent; a stand-in would look calibrated.
     """
     by_token = (
         [_clamp(token.logprob) for token in tokens],
         [-_entropy(token.top) for token in tokens],
         [_margin(token.top) for token in tokens],
     )
-    whole = [_mean(values) for values in by_token]
-    signals: dict[str, float] = {}
-    for length, names in _LENGTHS:
-        means = whole if length >= len(tokens) else [_mean(values[:length]) for values in by_token]
-        signals |= {name: value for name, value in zip(names, means, strict=True) if isfinite(value)}
-    return signals
+    found = [*map(_mean, by_token), *(values[0] if values else nan for values in by_token)]
+    return {name: value for name, value in zip(ALL_NAMES, found, strict=True) if isfinite(value)}
 
 
 def _mean(values: Sequence[float]) -> float:

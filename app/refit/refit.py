@@ -17,7 +17,7 @@ from app.decision.artifact import (
 )
 from app.decision.calibrator import Calibrator
 from app.decision.cost import Objective, Tariff
-from app.decision.signals import FIRST_TOKEN_NAMES, NAMES
+from app.decision.signals import ALL_NAMES
 from app.errors import DataError
 from app.refit.abstention import Given, certify_abstention, lay_abstention
 from app.refit.certify import certify_policy
@@ -135,7 +135,7 @@ def refit(
     say("evaluating on test")
     notes = (*aside.notes, *trained.notes, *policy_notes(certified.policies, outcomes.ks))
     report = _report(trained, certified, validation, test, options) | {**aside.report, "notes": list(notes)}
-    artifact = _artifact(outcomes, trained, certified, options)
+    artifact = _artifact(outcomes, names, trained, certified, options)
     artifact = replace(artifact, report=cast("dict[str, Any]", plain(report)))
     return replace(artifact, version=content_version(artifact)), Summary(notes, test)
 
@@ -285,7 +285,9 @@ def _report(
     }
 
 
-def _artifact(outcomes: Outcomes, trained: Trained, certified: Certified, options: Options) -> Artifact:
+def _artifact(
+    outcomes: Outcomes, names: tuple[str, ...], trained: Trained, certified: Certified, options: Options
+) -> Artifact:
     return Artifact(
         name=options.name,
         version="",
@@ -300,7 +302,7 @@ def _artifact(outcomes: Outcomes, trained: Trained, certified: Certified, option
         quantiles={
             name: tuple(np.nanquantile(values, _DECILES).tolist())
             for name, values in trained.ledger.split.outcomes.signals[0].items()
-            if np.isfinite(values).any()
+            if name in names and np.isfinite(values).any()
         },
     )
 
@@ -308,7 +310,7 @@ def _artifact(outcomes: Outcomes, trained: Trained, certified: Certified, option
 def _candidate_signals(outcomes: Outcomes, options: Options) -> tuple[str, ...]:
     """The signals that may be fitted on; of a table that will be served, those that the gateway can compute."""
     collected = {name for named in outcomes.signals.values() for name in named}
-    servable = collected if outcomes.identity is None else collected & {*NAMES, *FIRST_TOKEN_NAMES}
+    servable = collected if outcomes.identity is None else collected & set(ALL_NAMES)
     if options.signals is None:
         return tuple(sorted(servable))
     for name in options.signals:

@@ -65,7 +65,7 @@ def give(store: SqlDecisionStore, identifier: str = "0123", at: float = 5.0, **s
 
 FULL = a_record(
     id="whole",
-    signals={"seq_logprob": -0.25, "margin@4": 2.5},
+    signals={"seq_logprob": -0.25, "margin@1": 2.5},
     read_signals={"seq_logprob@1": -0.125},
     thresholds=Thresholds(0.75, 0.5),
     tau_abstain=0.25,

@@ -119,7 +119,7 @@ async def test_every_token_has_twenty_alternatives(reader: Reader) -> None:
         assert list(token.top) == sorted(token.top, reverse=True)
         assert token.logprob <= 0
         assert math.isfinite(token.logprob)
-    assert set(signals.extract(answer.tokens)) == set(signals.all_names())
+    assert set(signals.extract(answer.tokens)) == set(signals.ALL_NAMES)
 
 
 @pytest.mark.parametrize("prompt", [FRANCE, INVENTED], ids=["closed-book", "open-book"])

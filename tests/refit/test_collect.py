@@ -11,7 +11,7 @@ import pytest
 
 from app.decision.artifact import Identity
 from app.decision.passage import Passage
-from app.decision.signals import TokenLogprobs, all_names
+from app.decision.signals import ALL_NAMES, TokenLogprobs
 from app.errors import DataError, PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt
 from app.refit.collect import Collector, Labelled, collect, read_questions
@@ -82,7 +82,7 @@ async def test_the_table_holds_what_the_refit_job_reads(tmp_path: Path, world: A
     assert (report.asked, report.known, report.failed) == (6, 0, ())
     assert table.identity == IDENTITY
     assert [table.correct[k].mean() for k in (0, 1, 5)] == [0.0, 1.0, 1.0]
-    assert set(table.signals[0]) == set(all_names())
+    assert set(table.signals[0]) == set(ALL_NAMES)
     assert table.prompt_tokens[5].tolist() == [10.0] * 6
 
 

@@ -111,7 +111,7 @@ async def test_every_token_has_twenty_alternatives(reader: OpenAIReader) -> None
         assert list(token.top) == sorted(token.top, reverse=True)
         assert token.logprob == token.top[0] <= 0
         assert sum(map(math.exp, token.top)) <= 1 + 1e-4
-    assert set(signals.extract(answer.tokens)) == set(signals.all_names())
+    assert set(signals.extract(answer.tokens)) == set(signals.ALL_NAMES)
 
 
 async def test_the_answer_ends_at_a_newline(make_reader: MakeReader) -> None:

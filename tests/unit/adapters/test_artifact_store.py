@@ -23,7 +23,7 @@ from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_
 
 S = "seq_logprob"
 METHODS: tuple[Calibrator, ...] = (
-    Logistic(f"{S}@4", mean=-1.1, scale=0.3, slope=2.0, intercept=-0.1),
+    Logistic(f"{S}@1", mean=-1.1, scale=0.3, slope=2.0, intercept=-0.1),
     Isotonic(S, x=(-3.0, -0.7, -0.1), y=(0.0, 0.1, 1.0)),
     Temperature("margin", temperature=0.3, bias=1.7),
     MinMax("neg_entropy", low=-3.3, high=0.0),
@@ -56,7 +56,7 @@ def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Cal
     loaded = store.load(artifact.version)
     assert loaded == artifact
     assert type(loaded.p0) is type(calibrator)
-    assert loaded.p0.predict({S: -0.5, f"{S}@4": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
+    assert loaded.p0.predict({S: -0.5, f"{S}@1": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
 
 
 def test_keys_and_tuples_make_the_round_trip(store: ArtifactStore) -> None:

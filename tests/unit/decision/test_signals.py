@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.signals import LOGPROB_FLOOR, NAMES, PREFIXES, TOP, TokenLogprobs, all_names, extract, prefixed
+from app.decision.signals import ALL_NAMES, LOGPROB_FLOOR, NAMES, TOP, TokenLogprobs, extract
 
 LN = math.log
 # Half, a quarter, and eighteen hundredths: 0.93 seen, a tail of 0.07.
@@ -84,7 +84,6 @@ def test_a_nan_takes_its_signals_away() -> None:
     nan_itself = extract([SPREAD, TokenLogprobs(math.nan, SPREAD.top)])
     assert "seq_logprob" not in nan_itself
     assert "seq_logprob@1" in nan_itself
-    assert "seq_logprob@2" not in nan_itself
     assert {"neg_entropy", "margin"} <= nan_itself.keys()
     nan_far_down = extract([TokenLogprobs(-0.5, (*SPREAD.top[:-1], math.nan))])
     assert "neg_entropy" not in nan_far_down
@@ -116,19 +115,16 @@ def test_alternatives_beyond_twenty_change_nothing() -> None:
 
 
 def test_names_are_what_extract_returns() -> None:
-    """`all_names` lists each signal once, whole answers first, and a full answer has all of them."""
-    names = all_names()
-    assert names[: len(NAMES)] == NAMES
-    assert len(names) == len(set(names)) == len(NAMES) * (1 + len(PREFIXES))
-    assert set(extract([SPREAD] * 9)) == set(names)
-    assert prefixed("margin", 4) == "margin@4"
+    """Each signal on the whole answer, then on its first token; a full answer has all of them."""
+    assert ALL_NAMES == ("seq_logprob", "neg_entropy", "margin", "seq_logprob@1", "neg_entropy@1", "margin@1")
+    assert tuple(extract([SPREAD] * 9)) == ALL_NAMES
 
 
 @given(answers)
 def test_every_signal_is_finite_and_bounded(answer: list[TokenLogprobs]) -> None:
     """Of a real distribution all signals exist, are finite, and lie where they can."""
     signals = extract(answer)
-    assert set(signals) == set(all_names())
+    assert set(signals) == set(ALL_NAMES)
     for name, value in signals.items():
         assert math.isfinite(value)
         if name.startswith("margin"):
@@ -152,15 +148,11 @@ def test_entropy_understates_the_truth(weights: list[float]) -> None:
 
 
 @given(answers)
-def test_a_prefix_is_the_answer_cut_short(answer: list[TokenLogprobs]) -> None:
-    """A prefix signal is the signal of the first tokens, and of the whole answer where that is shorter."""
-    signals = extract(answer)
-    for length in PREFIXES:
-        cut = extract(answer[:length])
-        for name in NAMES:
-            assert signals[prefixed(name, length)] == cut[name]
-            if len(answer) <= length:
-                assert signals[prefixed(name, length)] == signals[name]
+def test_the_first_token_is_the_answer_cut_short(answer: list[TokenLogprobs]) -> None:
+    """A first-token signal is the signal of an answer that ended there."""
+    signals, cut = extract(answer), extract(answer[:1])
+    for name in NAMES:
+        assert signals[f"{name}@1"] == cut[name]
 
 
 @given(answers, st.integers(0, 2**32))
@@ -187,5 +179,5 @@ def test_order_matters_only_where_it_should(answer: list[TokenLogprobs], seed: i
 def test_nonsense_never_becomes_a_number(answer: list[TokenLogprobs]) -> None:
     """Whatever a server returns, what `extract` returns is finite and known by name."""
     signals = extract(answer)
-    assert set(signals) <= set(all_names())
+    assert set(signals) <= set(ALL_NAMES)
     assert all(math.isfinite(value) for value in signals.values())

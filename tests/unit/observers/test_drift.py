@@ -239,10 +239,10 @@ def test_a_new_calibrator_begins_anew() -> None:
 def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
     """A fused calibrator's signals are watched, one without quantiles or with a single value is not."""
     fused = Fused(("seq_logprob", "margin", "neg_entropy"), (0.0,) * 3, (1.0,) * 3, (1.0,) * 3, 0.0)
-    quantiles = {"seq_logprob": (-0.5,), "margin": (1.0, 1.0), "seq_logprob@4": (-0.5,)}
+    quantiles = {"seq_logprob": (-0.5,), "margin": (1.0, 1.0), "seq_logprob@1": (-0.5,)}
     artifact = uniform(calibrators={0: fused, 1: a_line()}, quantiles=quantiles)
     drift = SignalDrift(lambda: artifact)
-    signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@4": -0.5}
+    signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}
     for _ in range(200):
         drift.observe(a_record(calibrator="one", signals=signals))
     assert list(drift.look().signals) == ["seq_logprob"]
