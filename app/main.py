@@ -34,7 +34,6 @@ from app.api.status import router as status_router
 from app.api.status import states
 from app.correlation import RequestNote
 from app.errors import UnknownCollection, UpstreamUnavailable
-from app.learning import Learning, open_learning
 from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog, LogMetrics
 from app.observers.gate_watch import GateWatch
@@ -45,7 +44,7 @@ from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow, traffic_window
 from app.parts import Parts, mandatory_rules, open_decision_log, open_keys, open_parts
 from app.settings import Settings
-from app.watching import open_gatekeeper, watch_drift, watch_gate, watch_loop, watch_parts
+from app.watching import Learning, open_gatekeeper, open_learning, watch_drift, watch_gate, watch_loop, watch_parts
 
 if TYPE_CHECKING:
     from app.adapters.otel import Tracing

@@ -1,9 +1,10 @@
-"""Opens what keeps an eye on the running gateway: its calibrator, drift, what gating costs, and its parts."""
+"""Opens what runs beside the questions: the calibrator, drift, what gating costs, learning, the loop and the parts."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +16,7 @@ from app.decision.artifact import Artifact
 from app.decision.cost import Objective
 from app.decision.policy import FULL
 from app.errors import ConfigurationError
+from app.explore import Budget, DiceExplorer
 from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftMetrics, DriftWatch
@@ -25,6 +27,7 @@ from app.observers.signal_drift import SignalDrift
 from app.observers.traffic import TrafficWindow
 from app.parts import KS, Parts
 from app.settings import Settings
+from app.shadow import ShadowRunner
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +116,56 @@ async def watch_gate(
             yield gate_watch, bypass
     finally:
         scraped.unregister(metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What is switched on; None where it is not."""
+
+    # Counts what learning costs, as an observer of every decision.
+    budget: Budget | None = None
+    explorer: DiceExplorer | None = None
+    shadows: ShadowRunner | None = None
+
+
+@asynccontextmanager
+async def open_learning(
+    settings: Settings,
+    parts: Parts,
+    gatekeeper: ArtifactGatekeeper,
+    log: DecisionLog | None,
+    *,
+    on_shadow: Callable[[str], None],
+) -> AsyncIterator[Learning]:
+    """Draw as the settings say; without a log nothing could be learned, so nothing is drawn."""
+    if settings.shadow_share and settings.log_texts == "hash":
+        raise ConfigurationError(
+            "FETCHWISE_SHADOW_SHARE needs the texts, or nobody could ever judge a shadow run: set it to 0, or "
+            "FETCHWISE_LOG_TEXTS=full"
+        )
+    if log is None or not (settings.explore_share or settings.shadow_share):
+        yield Learning()
+        return
+    budget = Budget(settings.learning_budget)
+    shadows = ShadowRunner(
+        settings.shadow_share,
+        budget,
+        reader=parts.reader,
+        embedder=parts.embedder,
+        retriever=parts.vectors,
+        identity=lambda: gatekeeper.running,
+        on_done=log.observe,
+        on_end=on_shadow,
+    )
+    shadows.start()
+    try:
+        yield Learning(
+            budget,
+            DiceExplorer(settings.explore_share, budget) if settings.explore_share else None,
+            shadows if settings.shadow_share else None,
+        )
+    finally:
+        await shadows.close()
 
 
 @asynccontextmanager
