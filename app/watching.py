@@ -12,19 +12,15 @@ from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.api.gateway import Pings
 from app.api.status import watch
-from app.decision.artifact import Artifact
 from app.decision.cost import Objective
-from app.decision.policy import FULL
 from app.errors import ConfigurationError
 from app.explore import Budget, DiceExplorer
 from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
-from app.observers.drift import DriftMetrics, DriftWatch
-from app.observers.gate_metrics import GateMetrics, InForce
-from app.observers.gate_watch import GateWatch
-from app.observers.gauges import LoopLag, TrafficMetrics
-from app.observers.signal_drift import SignalDrift
+from app.observers.drift import DriftWatch, SignalDrift
+from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
 from app.observers.traffic import TrafficWindow
+from app.observers.traffic_view import TrafficView
 from app.parts import KS, Parts
 from app.settings import Settings
 from app.shadow import ShadowRunner
@@ -53,69 +49,63 @@ async def open_gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[Art
         await gatekeeper.close()
 
 
-@asynccontextmanager
-async def watch_drift(
-    settings: Settings, gatekeeper: ArtifactGatekeeper, log: DecisionLog | None, scraped: CollectorRegistry
-) -> AsyncIterator[SignalDrift]:
-    """Hold traffic and feedback against what the calibrator was fitted on, and show it at every scrape."""
-    signals = SignalDrift(lambda: gatekeeper.serving)
-    watch = None
-    if log is not None:
-        watch = DriftWatch(
-            log,
-            gatekeeper,
-            tolerance=settings.drift_tolerance,
-            delta=settings.drift_delta,
-            revoke=settings.drift_action == "revoke",
-        )
-    metrics = DriftMetrics(signals.look, gatekeeper, lambda: watch.test if watch else None)
-    scraped.register(metrics)
-    try:
-        if watch is not None:
-            await watch.start()
-        yield signals
-    finally:
-        if watch is not None:
-            await watch.close()
-        scraped.unregister(metrics)
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What looks at the traffic."""
+
+    traffic: TrafficView
+    bypass: BypassWatch
+    signals: SignalDrift
 
 
 @asynccontextmanager
-async def watch_gate(
-    settings: Settings, gatekeeper: ArtifactGatekeeper, window: TrafficWindow, scraped: CollectorRegistry
-) -> AsyncIterator[tuple[GateWatch, BypassWatch]]:
-    """Judge whether gating pays, show it at every scrape, and bypass the gate where the operator wants that."""
+async def watch_calibrator(
+    settings: Settings,
+    gatekeeper: ArtifactGatekeeper,
+    log: DecisionLog | None,
+    window: TrafficWindow,
+    scraped: CollectorRegistry,
+) -> AsyncIterator[Watching]:
+    """Judge whether gating pays, and whether the calibrator is still true; show it at every scrape."""
     if settings.objective is Objective.MONEY and settings.tariff.is_free:
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
 
-    def deciding() -> Artifact | None:
-        return gatekeeper.gate(collection=settings.collection, max_tokens=settings.max_tokens).artifact
-
     def reference() -> int:
-        artifact = deciding()
-        return artifact.fallback_action if artifact else FULL
+        return gatekeeper.status().fallback_action
 
-    def version() -> str | None:
-        artifact = deciding()
-        return artifact.version if artifact else None
+    def deciding() -> str | None:
+        status = gatekeeper.status()
+        return status.version if status.matches else None
 
-    def in_force() -> InForce:
-        standing = gatekeeper.standing()
-        # A calibrator that decides nothing is shown as none, whatever lies in the folder.
-        version = standing.version if standing.matches else None
-        return InForce(version, standing.certified, reference(), revoked=standing.revoked)
-
-    gate_watch = GateWatch(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
-    bypass = BypassWatch(
-        gate_watch, objective=settings.objective, calibrator=version, enabled=settings.bypass == "auto"
+    traffic = TrafficView(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
+    bypass = BypassWatch(traffic, objective=settings.objective, calibrator=deciding, enabled=settings.bypass == "auto")
+    signals = SignalDrift(lambda: gatekeeper.serving)
+    drift = None
+    if log is not None:
+        drift = DriftWatch(
+            log,
+            lambda: gatekeeper.serving,
+            tolerance=settings.drift_tolerance,
+            delta=settings.drift_delta,
+            revoke=gatekeeper.revoke if settings.drift_action == "revoke" else None,
+        )
+    gauges = Gauges(
+        status=gatekeeper.status,
+        traffic=traffic.look,
+        bypassed=bypass.on,
+        signals=signals.look,
+        drift=lambda: drift.test if drift else None,
     )
-    metrics = GateMetrics(in_force, gate_watch.look, bypass.on)
-    scraped.register(metrics)
+    scraped.register(gauges)
     try:
+        if drift is not None:
+            await drift.start()
         async with _meanwhile(bypass.keep_considering(), "judge whether to bypass the gate"):
-            yield gate_watch, bypass
+            yield Watching(traffic, bypass, signals)
     finally:
-        scraped.unregister(metrics)
+        if drift is not None:
+            await drift.close()
+        scraped.unregister(gauges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 import asyncio
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
-from app.decision.artifact import Artifact, Identity, mismatches
-from app.decision.policy import Gate
+from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
+from app.decision.policy import FULL, Gate
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader
 from app.processes import replace_file
@@ -20,19 +20,6 @@ POLL_S = 1.0
 IDENTIFY_EVERY = 30
 # How far back to look for an artifact that matches, where the one that CURRENT names may not serve.
 _STEPS_BACK = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What `/readyz`, the log and a metric say about the calibrator; `problem` is empty where it serves."""
-
-    version: str | None
-    certified: bool
-    # Whether it was fitted on what runs: else it decides nothing.
-    matches: bool
-    problem: str
-    # Found wrong while it served: its fallback action serves instead.
-    revoked: bool = False
 
 
 class Revocations:
@@ -103,7 +90,7 @@ class ArtifactGatekeeper:
         self._compared: tuple[Identity | None, Identity | None, bool] = (None, None, False)
         self._unidentified = "the reader has not been identified yet"
         self._task: asyncio.Task[None] | None = None
-        self._said: Standing | None = None
+        self._said: CalibratorStatus | None = None
 
     async def start(self) -> None:
         """Look once, then keep watching."""
@@ -174,27 +161,32 @@ class ArtifactGatekeeper:
             await asyncio.to_thread(self._revocations.add, version, why)
             self._tell()
 
-    def standing(self) -> Standing:
+    def status(self) -> CalibratorStatus:
         """Why questions are, or are not, decided by a calibrator."""
         artifact = self._artifact
         if artifact is None:
             problem = self._refusal or f"no calibrator in {self._store.folder}: every question reads five passages"
-            return Standing(None, certified=False, matches=False, problem=problem)
+            return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=FULL)
         fit = artifact.policies.get("graded")
         certified = fit is not None and fit.certificate is not None
         mismatch = self.mismatch(artifact)
         if mismatch:
             problem = f"{mismatch}; {self._refusal}" if self._refusal else mismatch
-            return Standing(artifact.version, certified=False, matches=False, problem=problem)
+            return CalibratorStatus(
+                artifact.version, certified=False, matches=False, problem=problem, fallback_action=FULL
+            )
+        fallback = artifact.fallback_action
         revoked = self._revocations.why(artifact.version)
         if revoked is not None:
             problem = f"{artifact.version} is revoked, its fallback action serves until another is in force: {revoked}"
             problem = f"{problem}; {self._refusal}" if self._refusal else problem
-            return Standing(artifact.version, certified=False, matches=True, problem=problem, revoked=True)
+            return CalibratorStatus(
+                artifact.version, certified=False, matches=True, problem=problem, fallback_action=fallback, revoked=True
+            )
         problem = self._refusal
         if not certified and not self._allow_uncertified:
             problem = problem or f"{artifact.version} carries no certificate: its fallback action serves"
-        return Standing(artifact.version, certified, matches=True, problem=problem)
+        return CalibratorStatus(artifact.version, certified, matches=True, problem=problem, fallback_action=fallback)
 
     async def refresh(self, *, identify: bool) -> None:
         """Take up a new CURRENT, and a new identity where asked to; nothing that fails here fails a request."""
@@ -204,13 +196,13 @@ class ArtifactGatekeeper:
         self._tell()
 
     def _tell(self) -> None:
-        standing = self.standing()
-        if standing != self._said:
-            self._said = standing
-            if standing.problem:
-                logger.warning("calibrator: %s", standing.problem)
+        status = self.status()
+        if status != self._said:
+            self._said = status
+            if status.problem:
+                logger.warning("calibrator: %s", status.problem)
             else:
-                logger.info("calibrator: serving %s", standing.version)
+                logger.info("calibrator: serving %s", status.version)
 
     async def _identify(self) -> None:
         try:
@@ -261,7 +253,7 @@ class ArtifactGatekeeper:
             try:
                 artifact = self._store.load(version)
             except ArtifactError as error:
-                # The standing reports the file that CURRENT names; this one nobody asked for.
+                # The status reports the file that CURRENT names; this one nobody asked for.
                 logger.debug("calibrator: %s cannot stand in: %s", version, error)
                 continue
             if not self.mismatch(artifact):

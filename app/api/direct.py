@@ -9,7 +9,7 @@ another.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, FastAPI
@@ -135,8 +135,12 @@ def build_app(
     lifespan: Lifespan[FastAPI],
     log_questions: bool,
     tracing: "Tracing | None",
+    fields: Mapping[str, Mapping[str, str]],
 ) -> FastAPI:
-    """An application without routes, with the request log around it and an OpenAPI document that is true."""
+    """An application without routes, with the request log around it and an OpenAPI document that is true.
+
+    `fields` says what fields of schemas mean that cannot say so themselves: dataclasses of the core.
+    """
     app = FastAPI(
         title="Fetchwise",
         description="An online RAG gateway that knows before it fetches.",
@@ -151,7 +155,7 @@ def build_app(
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _true(generate())
+            app.openapi_schema = _true(generate(), fields)
         return app.openapi_schema
 
     def logged() -> ASGIApp:
@@ -169,15 +173,19 @@ def include_direct(app: FastAPI, *routers: APIRouter) -> None:
         app.router.routes.extend(router.routes)
 
 
-def _true(document: dict[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document without the errors that FastAPI adds by itself and that nobody ever gets."""
+def _true(document: dict[str, Any], fields: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The OpenAPI document with all descriptions, and without the errors that FastAPI adds and nobody ever gets."""
+    schemas = document["components"]["schemas"]
     for path, operations in document["paths"].items():
         if path.startswith(OPENAI_PREFIX):
             # There a request that does not validate is a 400, and documented as such.
             for operation in operations.values():
                 operation["responses"].pop("422", None)
     for name in _FASTAPIS_OWN:
-        document["components"]["schemas"].pop(name, None)
+        schemas.pop(name, None)
+    for name, described in fields.items():
+        for field, meaning in described.items():
+            schemas[name]["properties"][field]["description"] = meaning
     return document
 
 

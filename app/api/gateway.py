@@ -3,19 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
+from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.answer import Answerer
-from app.api.calibrator_survey import CalibratorsOut
 from app.api.limits import Permits
-from app.api.schemas import CalibratorState
-from app.decision.breakeven import BreakEven
 from app.decision.policy import Policy
 from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
+from app.observers.traffic_view import TrafficView
 
 # How to ask each part behind the gateway whether it is there; it raises, or returns a remark.
 Pings = Mapping[str, Callable[[], Awaitable[object]]]
@@ -30,13 +30,12 @@ class Gateway:
     pings: Pings
     # What a scrape of this worker shows of all of them.
     scraped: CollectorRegistry
-    calibrator: Callable[[], CalibratorState]
-    # Blocks: the newest versions in the folder, at most so many.
-    calibrators: Callable[[int], CalibratorsOut]
+    gatekeeper: ArtifactGatekeeper
+    # The folder of calibrators.
+    calibrators: Path
     # None where no decisions are kept.
     log: DecisionLog | None
-    # Blocks: what gating cost in the last so many seconds, by default as many as the gauges look back.
-    break_even: Callable[[int | None], BreakEven]
+    traffic: TrafficView
     bypass: BypassWatch
     default_policy: Policy
     default_collection: str

@@ -1,19 +1,23 @@
 """The pages for people: files of the package, under headers that let nothing in from outside."""
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
 from app.api.auth import OPERATOR_PAGE, OPERATOR_PAGE_DATA
+from app.api.gateway import Gateway, TheGateway
+from app.api.operators import BypassReport
+from app.api.status import states
+from app.observers.gauges import load
 
 _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}
@@ -36,14 +40,6 @@ class Span(IntEnum):
     FIVE_MINUTES = 300
     QUARTER = 900
     HOUR = 3600
-
-
-DashboardData = Callable[[int], Awaitable[dict[str, Any]]]
-
-
-async def _data(request: Request) -> DashboardData:
-    data: DashboardData = request.app.state.dashboard
-    return data
 
 
 class _Files(StaticFiles):
@@ -71,8 +67,30 @@ def add_pages(app: FastAPI, *, collection: str) -> None:
     app.mount("/static", _Files(directory=_STATIC, packages=[_SWAGGER]))
 
     @app.get("/dashboard/data", dependencies=[OPERATOR_PAGE_DATA], include_in_schema=False)
-    async def data(read: Annotated[DashboardData, Depends(_data)], window: Span = Span.QUARTER) -> Response:
-        return Response(orjson.dumps(await read(window.value)), media_type="application/json")
+    async def data(gateway: TheGateway, window: Span = Span.QUARTER) -> Response:
+        return Response(orjson.dumps(await _dashboard(gateway, window)), media_type="application/json")
+
+
+async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
+    """Everything that the dashboard draws; thresholds are those of a request that names no policy."""
+    look, under_way, parts = await asyncio.gather(
+        asyncio.to_thread(gateway.traffic.look, seconds),
+        asyncio.to_thread(load, gateway.scraped),
+        states(gateway.pings),
+    )
+    gate = gateway.gatekeeper.gate(collection=gateway.default_collection, max_tokens=gateway.default_max_tokens)
+    fit = gate.fit_in_force(gateway.default_policy)
+    return {
+        "now": look.now,
+        "breakeven": look.break_even,
+        **look.figures,
+        **under_way,
+        "parts": parts,
+        "calibrator": gateway.gatekeeper.status(),
+        "bypass": BypassReport.of(gateway.bypass),
+        "thresholds": fit
+        and {"tau0": fit.thresholds.tau0, "tau1": fit.thresholds.tau1, "tau_abstain": gate.tau_abstain()},
+    }
 
 
 def _serve(app: FastAPI, path: str, content: bytes) -> None:

@@ -277,12 +277,3 @@ class ErrorOut(BaseModel):
     """The one shape of every 4xx and 5xx."""
 
     error: Problem
-
-
-class CalibratorState(BaseModel):
-    """The calibrator in force; `problem` says why questions are not decided by it, if they are not."""
-
-    version: str | None
-    certified: bool
-    problem: str
-    revoked: bool = Field(default=False, description="Whether feedback showed that its confidences are too high.")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from app.api.auth import OPERATOR, MayOperate
 from app.api.gateway import Pings, TheGateway
-from app.api.schemas import CalibratorState
+from app.decision.artifact import CalibratorStatus
 from app.errors import FetchwiseError
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Readiness(BaseModel):
 
     ready: bool
     parts: dict[str, str]
-    calibrator: CalibratorState
+    calibrator: CalibratorStatus
 
     def without_details(self) -> "Readiness":
         """Which part, but not why: that may name addresses, models and folders."""
@@ -78,7 +79,7 @@ class Readiness(BaseModel):
         return Readiness(
             ready=self.ready,
             parts={part: "ok" if up(state) else "not ready" for part, state in self.parts.items()},
-            calibrator=self.calibrator.model_copy(update={"problem": problem}),
+            calibrator=replace(self.calibrator, problem=problem),
         )
 
 
@@ -104,7 +105,7 @@ async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Respons
     parts = await states(gateway.pings)
     ready = all(up(state) for state in parts.values())
     response.status_code = 200 if ready else 503
-    told = Readiness(ready=ready, parts=parts, calibrator=gateway.calibrator())
+    told = Readiness(ready=ready, parts=parts, calibrator=gateway.gatekeeper.status())
     return told if may_operate else told.without_details()
 
 

@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore, serialise
-from app.api.calibrator_survey import PolicyOut, VersionOut, survey
+from app.api.calibrator_survey import Version, survey
 from app.cli.console import app, err, out
-from app.decision.artifact import Artifact, Certificate, mismatches
+from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
 from app.settings import Settings
 
@@ -53,7 +53,7 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
     store = _store(folder)
     found = survey(store, _EVERY)
     if as_json:
-        typer.echo(found.model_dump_json(indent=1))
+        typer.echo(json.dumps(asdict(found), indent=1))
         return
     table = Table("", "version", "created", "certified", "τ0", "τ1", "τ abstain", "since", title=str(store.folder))
     since = {change.version: change.at for change in reversed(found.changes)}
@@ -67,7 +67,7 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
         out.print(found.problem or "nothing is served: `fetchwise calibrators promote VERSION`", highlight=False)
 
 
-def _row(one: VersionOut, since: str) -> list[str]:
+def _row(one: Version, since: str) -> list[str]:
     if one.policies is None or one.abstention is None:
         return [one.version, "", "unreadable", "", "", "", since]
     graded = one.policies.get("graded")
@@ -81,8 +81,8 @@ def _row(one: VersionOut, since: str) -> list[str]:
     ]
 
 
-def _thresholds(fit: PolicyOut | None) -> tuple[str, str]:
-    return ("–", "–") if fit is None else (f"{fit.tau0:.3f}", f"{fit.tau1:.3f}")
+def _thresholds(fit: PolicyFit | None) -> tuple[str, str]:
+    return ("–", "–") if fit is None else (f"{fit.thresholds.tau0:.3f}", f"{fit.thresholds.tau1:.3f}")
 
 
 @calibrators.command()

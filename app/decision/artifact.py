@@ -68,6 +68,21 @@ class Identity:
     ks: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CalibratorStatus:
+    """Whether a calibrator decides about questions to the default collection; `problem` says why it does not."""
+
+    version: str | None
+    certified: bool
+    # Whether it was fitted on what runs: else it decides nothing.
+    matches: bool
+    problem: str
+    # Passages read where no gate decides.
+    fallback_action: int
+    # Found wrong while it served: its fallback action serves instead.
+    revoked: bool = False
+
+
 def mismatches(fitted: Identity, running: Identity) -> list[str]:
     """Name every part in which two identities differ, with both values; empty where they match."""
     return [

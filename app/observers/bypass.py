@@ -10,7 +10,7 @@ from collections.abc import Callable
 from app.decision.breakeven import percent
 from app.decision.bypass import WATCH, Bypass, live_ratio
 from app.decision.cost import Objective
-from app.observers.gate_watch import GateWatch
+from app.observers.traffic_view import TrafficView
 from app.ports import Clock
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class BypassWatch:
 
     def __init__(
         self,
-        watch: GateWatch,
+        view: TrafficView,
         *,
         objective: Objective,
         calibrator: Callable[[], str | None],
@@ -36,7 +36,7 @@ class BypassWatch:
         self.objective = objective
         self.enabled = enabled
         self.why = _UNKNOWN if enabled else OFF
-        self._watch = watch
+        self._view = view
         self._calibrator = calibrator
         self._clock = clock
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class BypassWatch:
         """Look at the traffic once, and change the state if enough looks in a row agree."""
         with self._lock:
             self._restart_for_new_calibrator()
-            found = self._watch.look_since(self._since)
+            found = self._view.break_even_since(self._since)
             ratio = live_ratio(found, self.objective)
             before, self._bypass = self._bypass, self._bypass.look(ratio)
             view = found.costs.get(self.objective.value)

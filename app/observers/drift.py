@@ -1,4 +1,4 @@
-"""Watches whether shown confidences still come true, and takes the calibrator out of force where they do not.
+"""Drift: whether shown confidences still come true, by judgements, and whether signals look as they did, without.
 
 Every worker reads the same judgements from the log in the same order and comes to the same verdict, so nothing has to
 be passed between them, and a restart comes to it again.
@@ -6,50 +6,44 @@ be passed between them, and a restart comes to it again.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from typing import Protocol
-
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from app.decision.artifact import Artifact
+from app.decision.calibrator import signals_of
 from app.decision.drift import DriftTest
+from app.decision.record import DecisionRecord
+from app.decision.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 from app.errors import FetchwiseError
 from app.observers.decision_log import DecisionLog
-from app.observers.signal_drift import Outlook
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
 # Few enough that the event loop turns in between.
 _AT_ONCE = 100
-
-
-class Revocable(Protocol):
-    """What holds the calibrator in force."""
-
-    @property
-    def serving(self) -> Artifact | None:
-        """The artifact in force."""
-        ...
-
-    def revoked(self, version: str) -> str | None:
-        """Why a version is revoked; None where it is not."""
-        ...
-
-    async def revoke(self, version: str, why: str) -> None:
-        """Let no threshold of this version decide any more; the second time changes nothing."""
-        ...
+# Answers over which signals are counted.
+_RECENT = 2_000
+# The quantiles are those of the train split, which takes this share of the groups.
+_TRAIN = 0.4
+Revoke = Callable[[str, str], Awaitable[None]]
 
 
 class DriftWatch:
     """Tests the calibrator in force on the judgements that were asked for, from its first on."""
 
     def __init__(
-        self, log: DecisionLog, calibrator: Revocable, *, tolerance: float, delta: float, revoke: bool
+        self,
+        log: DecisionLog,
+        serving: Callable[[], Artifact | None],
+        *,
+        tolerance: float,
+        delta: float,
+        revoke: Revoke | None,
     ) -> None:
+        """`revoke` takes a version out of force, and says why; None where that is left to the operator."""
         self._log = log
-        self._calibrator = calibrator
+        self._serving = serving
         self._tolerance = tolerance
         self._delta = delta
         self._revoke = revoke
@@ -78,7 +72,7 @@ class DriftWatch:
 
     async def refresh(self) -> None:
         """Learn the judgements that came in since, and act on what they show."""
-        artifact = self._calibrator.serving
+        artifact = self._serving()
         version = artifact.version if artifact else None
         if version != self._version:
             self._version, self._position, self._test, self._said = version, 0, self._fresh(), ""
@@ -103,8 +97,8 @@ class DriftWatch:
         )
         if not test.alarm:
             self._say("%s drifts by the feedback of one key alone, which is not acted on: %s", version, found)
-        elif self._revoke:
-            await self._calibrator.revoke(version, found)
+        elif self._revoke is not None:
+            await self._revoke(version, found)
         else:
             self._say("%s drifts, and serves on as FETCHWISE_DRIFT_ACTION=alert says: %s", version, found)
 
@@ -131,54 +125,70 @@ class DriftWatch:
             logger.exception("looking for drift failed; trying again")
 
 
-class DriftMetrics(Collector):
-    """Computed at the scrape; what is not known, or not watched, is absent."""
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """A signal's stability index, and the limit beyond which it is no accident."""
 
-    def __init__(
-        self, look: Callable[[], Outlook], calibrator: Revocable, test: Callable[[], DriftTest | None]
-    ) -> None:
-        self._look = look
-        self._calibrator = calibrator
-        self._test = test
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without a sample, so that registering computes nothing."""
-        yield from _families()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What stands now."""
-        index, limit, accuracy, evidence, revoked = _families()
-        outlook, test, artifact = self._look(), self._test(), self._calibrator.serving
-        for signal, stability in outlook.signals.items():
-            index.add_metric((signal,), stability.index)
-            limit.add_metric((signal,), stability.limit)
-        if outlook.accuracy is not None:
-            accuracy.add_metric((), outlook.accuracy)
-        if test is not None:
-            evidence.add_metric((), test.evidence)
-        revoked.add_metric((), artifact is not None and self._calibrator.revoked(artifact.version) is not None)
-        yield from (index, limit, accuracy, evidence, revoked)
+    index: float
+    limit: float
 
 
-def _families() -> tuple[GaugeMetricFamily, ...]:
-    return (
-        GaugeMetricFamily(
-            "fetchwise_drift_psi",
-            "Population stability index of a signal: the last 2,000 questions against those fitted on.",
-            labels=("signal",),
-        ),
-        GaugeMetricFamily(
-            "fetchwise_drift_psi_limit",
-            "The index above which a signal differs by more than chance and habit; it falls as questions come in.",
-            labels=("signal",),
-        ),
-        GaugeMetricFamily(
-            "fetchwise_estimated_accuracy",
-            "Mean confidence of the last 2,000 answers given: their accuracy, for as long as confidences are true.",
-        ),
-        GaugeMetricFamily(
-            "fetchwise_drift_evidence",
-            "How much the judgements asked for speak against the confidences shown; from 1 on, drift is shown.",
-        ),
-        GaugeMetricFamily("fetchwise_drift_revoked", "Whether the calibrator in force is revoked, 1 or 0."),
-    )
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What recent answers look like. `accuracy` is what their own confidences add up to: true while these are."""
+
+    signals: Mapping[str, Stability] = field(default_factory=dict)
+    accuracy: float | None = None
+
+
+class _Recent:
+    """The last answers under one artifact."""
+
+    def __init__(self, artifact: Artifact, window: int) -> None:
+        self.version = artifact.version
+        self.fitted_on = max(1, round(_TRAIN * artifact.window.groups))
+        self.confidence = RecentMean(window)
+        deciding = sorted(signals_of(artifact.p0))
+        bins = {name: bins_of(artifact.quantiles[name]) for name in deciding if name in artifact.quantiles}
+        self.signals = [(name, RecentCounts(each, window)) for name, each in bins.items() if len(each.shares) > 1]
+
+
+class SignalDrift:
+    """Watches the signals that decide. A new calibrator begins anew; answers under any other are passed over."""
+
+    def __init__(self, serving: Callable[[], Artifact | None], *, window: int = _RECENT) -> None:
+        self._serving = serving
+        self._window = window
+        self._recent: _Recent | None = None
+
+    def observe(self, record: DecisionRecord) -> None:
+        """Count one answer."""
+        recent = self._recent
+        if recent is None or recent.version != record.calibrator:
+            artifact = self._serving()
+            if artifact is None or artifact.version != record.calibrator:
+                return
+            self._recent = recent = _Recent(artifact, self._window)
+        for name, counts in recent.signals:
+            value = record.signals.get(name)
+            if value is not None:
+                counts.add(value)
+        if record.answer is not None and record.confidence is not None:
+            recent.confidence.add(record.confidence)
+
+    def look(self) -> Outlook:
+        """What there is to say now; of a signal that was seen less than 200 times, nothing."""
+        recent = self._recent
+        if recent is None:
+            return Outlook()
+        return Outlook(
+            signals={
+                name: Stability(
+                    psi(counts.counts, counts.bins.shares),
+                    psi_limit(counts.total, recent.fitted_on, len(counts.bins.shares)),
+                )
+                for name, counts in recent.signals
+                if counts.total >= ENOUGH
+            },
+            accuracy=recent.confidence.value,
+        )

@@ -1,22 +1,29 @@
-"""What operators scrape beside finished decisions: the registries, the load, the parts, and the event loop's lag."""
+"""What operators scrape beside finished decisions: load, parts, the event loop's lag, and what stands at the scrape."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
+from app.decision.artifact import CalibratorStatus
+from app.decision.drift import DriftTest
 from app.errors import ConfigurationError, Denial
+from app.observers.drift import Outlook
+from app.observers.traffic_view import Look
 
 # prometheus_client reads it once, when it is imported, and keeps every value in that directory from then on.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PARTS = ("reader", "embedder", "vectors")
 _FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
+_LOAD = {"fetchwise_in_flight": "in_flight", "fetchwise_shed_total": "shed"}
 LAG_EVERY_S = 0.25
 # Below a millisecond nobody notices, above a second everybody does.
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -36,8 +43,22 @@ def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistr
         raise ConfigurationError(f"workers share their counts only if {SHARED_VARIABLE} was set before they started")
     scraped = CollectorRegistry()
     PlatformCollector(registry=scraped)
-    MultiProcessCollector(scraped, path=str(shared))  # type: ignore[no-untyped-call]
+    _Workers(scraped, path=str(shared))  # type: ignore[no-untyped-call]
     return counted, scraped
+
+
+class _Workers(MultiProcessCollector):
+    """The counts of all workers; it names those that `load` looks for, so that a look collects nothing else."""
+
+    def describe(self) -> Iterator[Metric]:
+        yield Metric("fetchwise_in_flight", "", "gauge")
+        yield Metric("fetchwise_shed", "", "counter")
+
+
+def load(scraped: CollectorRegistry) -> dict[str, int]:
+    """How many questions all workers work on, and how many they have refused."""
+    families = scraped.restricted_registry(_LOAD).collect()
+    return {_LOAD[sample.name]: int(sample.value) for family in families for sample in family.samples}
 
 
 class TrafficMetrics:
@@ -154,3 +175,99 @@ class LoopLag:
             due = now() + LAG_EVERY_S
             await asyncio.sleep(LAG_EVERY_S)
             self._lag.observe(max(0.0, now() - due))
+
+
+class Gauges(Collector):
+    """What stands at the scrape: the calibrator, whether gating pays, and drift. What is unknown is absent."""
+
+    def __init__(
+        self,
+        *,
+        status: Callable[[], CalibratorStatus],
+        traffic: Callable[[], Look],
+        bypassed: Callable[[], bool],
+        signals: Callable[[], Outlook],
+        drift: Callable[[], DriftTest | None],
+    ) -> None:
+        self._status = status
+        self._traffic = traffic
+        self._bypassed = bypassed
+        self._signals = signals
+        self._drift = drift
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The families without a sample, so that registering computes nothing."""
+        yield from _families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What stands now, and what the window says."""
+        calibrator, fallback, bypass, skip, even, ratio, index, limit, accuracy, evidence, revoked = families = (
+            _families()
+        )
+        status, found, signals, drift = self._status(), self._traffic().break_even, self._signals(), self._drift()
+        # A calibrator that decides nothing is shown as none, whatever lies in the folder.
+        version = status.version if status.matches else None
+        calibrator.add_metric((version or "none", "revoked" if status.revoked else str(status.certified).lower()), 1)
+        fallback.add_metric((f"k{status.fallback_action}",), 1)
+        bypass.add_metric((), self._bypassed())
+        _add(skip, (), found.skip_rate.value)
+        for cost, view in found.costs.items():
+            if view is not None:
+                for reference, comparison in view.against.items():
+                    _add(even, (cost, reference), comparison.break_even_skip.value)
+                    _add(ratio, (cost, reference), comparison.gate_cost_ratio.value)
+        for signal, stability in signals.signals.items():
+            index.add_metric((signal,), stability.index)
+            limit.add_metric((signal,), stability.limit)
+        _add(accuracy, (), signals.accuracy)
+        _add(evidence, (), drift.evidence if drift else None)
+        revoked.add_metric((), status.revoked)
+        yield from families
+
+
+def _families() -> tuple[GaugeMetricFamily, ...]:
+    return (
+        GaugeMetricFamily(
+            "fetchwise_calibrator_info",
+            "1 for the calibrator in force; the version is `none` where none matches what runs. `certified` is true, "
+            "false or revoked.",
+            labels=("version", "certified"),
+        ),
+        GaugeMetricFamily("fetchwise_fallback_info", "1 for what would be read without a gate.", labels=("reference",)),
+        GaugeMetricFamily("fetchwise_bypass", "1 while most questions bypass the gate because it loses, else 0."),
+        GaugeMetricFamily("fetchwise_skip_ratio", "Share of gated questions in the window that read no passage."),
+        GaugeMetricFamily(
+            "fetchwise_break_even_skip_ratio",
+            "Skip ratio from which gating is cheaper than always reading the reference; above 1 it never is.",
+            labels=("cost", "reference"),
+        ),
+        GaugeMetricFamily(
+            "fetchwise_gate_cost_ratio",
+            "Cost of gating over that of always reading the reference; below 1 is a saving.",
+            labels=("cost", "reference"),
+        ),
+        GaugeMetricFamily(
+            "fetchwise_drift_psi",
+            "Population stability index of a signal: the last 2,000 questions against those fitted on.",
+            labels=("signal",),
+        ),
+        GaugeMetricFamily(
+            "fetchwise_drift_psi_limit",
+            "The index above which a signal differs by more than chance and habit; it falls as questions come in.",
+            labels=("signal",),
+        ),
+        GaugeMetricFamily(
+            "fetchwise_estimated_accuracy",
+            "Mean confidence of the last 2,000 answers given: their accuracy, for as long as confidences are true.",
+        ),
+        GaugeMetricFamily(
+            "fetchwise_drift_evidence",
+            "How much the judgements asked for speak against the confidences shown; from 1 on, drift is shown.",
+        ),
+        GaugeMetricFamily("fetchwise_drift_revoked", "Whether the calibrator in force is revoked, 1 or 0."),
+    )
+
+
+def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)

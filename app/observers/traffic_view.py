@@ -1,17 +1,87 @@
-"""A window of traffic summed up for the dashboard's pictures: pure over the rows of `app.observers.traffic`."""
+"""What operators see of the traffic: one view of a window, computed at most once a second however many ask."""
 
 import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.breakeven import MIN_SAMPLE
-from app.observers.traffic import ACTIONS, Rows
+from app.decision.breakeven import MIN_SAMPLE, BreakEven
+from app.decision.cost import Tariff
+from app.observers.breakeven import estimate
+from app.observers.traffic import ACTIONS, Rows, Traffic, TrafficWindow
+from app.ports import Clock
 
+FRESH_S = 1.0
+# Different windows that are remembered at once; a dashboard asks for a few.
+_KEPT = 16
 STAGES = ("probe", "embed", "search", "read")
 BUCKETS = 60
 P_BINS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one window says: whether gating pays, and the figures that the dashboard draws."""
+
+    now: float
+    break_even: BreakEven
+    figures: dict[str, Any]
+
+
+class TrafficView:
+    """Looks at the traffic of all workers. `reference` tells how many passages would be read without a gate."""
+
+    def __init__(
+        self,
+        window: TrafficWindow,
+        *,
+        seconds: int,
+        reference: Callable[[], int],
+        tariff: Tariff,
+        clock: Clock = time.time,
+    ) -> None:
+        self.seconds = seconds
+        self._reference = reference
+        self._tariff = tariff
+        self._window = window
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._latest: dict[int, Look] = {}
+
+    def look(self, seconds: int | None = None) -> Look:
+        """The last so many seconds, by default as many as the gauges look back. Blocks: call it in a thread."""
+        wanted = self.seconds if seconds is None else seconds
+        with self._lock:
+            now, found = self._clock(), self._latest.get(wanted)
+            # A clock that was set back must not keep an old look alive.
+            if found is None or not 0.0 <= now - found.now < FRESH_S:
+                traffic = self._window.read(wanted)
+                figures = summary(traffic.rows, now=now, seconds=wanted, reference=self._reference())
+                found = Look(now, self._judged(traffic, wanted), figures)
+                # Taken out and put in anew, so that the first one is the one unasked for longest.
+                self._latest.pop(wanted, None)
+                self._latest[wanted] = found
+                if len(self._latest) > _KEPT:
+                    del self._latest[next(iter(self._latest))]
+            return found
+
+    def break_even_since(self, since: float) -> BreakEven:
+        """The figures of the gauges, with gating judged only by questions that came since. Blocks, too.
+
+        What reading took the questions before them counts all the same.
+        """
+        traffic = self._window.read(self.seconds)
+        rows = traffic.rows.copy()
+        rows["gated"] &= rows["at"] >= since
+        return self._judged(replace(traffic, rows=rows), self.seconds)
+
+    def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
+        return estimate(traffic, seconds=seconds, reference=self._reference(), tariff=self._tariff)
 
 
 def summary(rows: Rows, *, now: float, seconds: float, reference: int) -> dict[str, Any]:

@@ -1,10 +1,14 @@
 """`GET /audit` over HTTP: rates by tag from what the log holds."""
 
-from app.api.audit import AuditOut
+from pydantic import TypeAdapter
+
+from app.api.operators import AuditReport
 
 from .conftest import Open
 from .replies import check_shape
 from .test_feedback import say
+
+REPORT = TypeAdapter(AuditReport)
 
 
 async def test_groups_are_told_apart_by_their_tags(open_gateway: Open) -> None:
@@ -15,8 +19,10 @@ async def test_groups_are_told_apart_by_their_tags(open_gateway: Open) -> None:
             assert (await say(gateway, receipt["id"], correct=correct)).status_code == 200
         response = await gateway.client.get("/audit")
         assert response.status_code == 200, response.text
-        found = AuditOut.model_validate(response.json())
-        newest = AuditOut.model_validate((await gateway.client.get("/audit", params={"limit": 1})).json())
+        found = TypeAdapter(AuditReport).validate_python(response.json())
+        newest = TypeAdapter(AuditReport).validate_python(
+            (await gateway.client.get("/audit", params={"limit": 1})).json()
+        )
     assert found.answers == 3
     assert found.overall.skip.value == 2 / 3
     day, night = found.tags["team"]["day"], found.tags["team"]["night"]

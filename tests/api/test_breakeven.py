@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import TypeAdapter
 
-from app.api.breakeven import BreakEvenOut
+from app.api.operators import FIELDS, BreakEvenReport
 from app.errors import UpstreamUnavailable
-from app.observers import gate_watch
+from app.observers import traffic_view
 from tests.api.conftest import Open
 from tests.fakes.artifacts import an_abstention
 from tests.fakes.gateway import FakeGateway
@@ -20,7 +21,7 @@ SURE, HALF_SURE, UNSURE = "capital of France?", "capital of Italy?", "capital of
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look anew at every request: a second is long in a test."""
-    monkeypatch.setattr(gate_watch, "FRESH_S", 0.0)
+    monkeypatch.setattr(traffic_view, "FRESH_S", 0.0)
 
 
 async def ask(gateway: FakeGateway, question: str, times: int, **more: Any) -> None:
@@ -39,10 +40,10 @@ async def mixed(gateway: FakeGateway, times: int = 40) -> None:
     await ask(gateway, UNSURE, times)
 
 
-async def breakeven(gateway: FakeGateway, query: str = "") -> BreakEvenOut:
+async def breakeven(gateway: FakeGateway, query: str = "") -> BreakEvenReport:
     response = await gateway.client.get(f"/breakeven{query}")
     assert response.status_code == 200, response.text
-    return BreakEvenOut.model_validate(response.json())
+    return TypeAdapter(BreakEvenReport).validate_python(response.json())
 
 
 async def metrics(gateway: FakeGateway) -> dict[str, dict[tuple[str, ...], float]]:
@@ -95,9 +96,9 @@ async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
     assert shown["gated_total"] == {("0",): 80, ("1",): 40, ("5",): 40}
     assert shown["break_even_skip_ratio"].keys() == {(c, k) for c in ("latency", "tokens") for k in ("k1", "k5")}
     for (cost, reference), value in shown["gate_cost_ratio"].items():
-        view = found.costs[cost]  # type: ignore[index]
+        view = found.costs[cost]
         assert view is not None
-        assert view.against[reference].gate_cost_ratio.value == value  # type: ignore[index]
+        assert view.against[reference].gate_cost_ratio.value == value
 
 
 def _value(estimate: Any) -> float:
@@ -122,7 +123,7 @@ async def test_what_the_caller_chose_is_not_gated(gateway: FakeGateway) -> None:
     assert (found.window.answers, found.window.gated) == (35, 0)
     assert found.costs["latency"] is not None
     assert found.costs["latency"].parts["ob5"].n == 30
-    assert found.caveats == []
+    assert found.caveats == ()
 
 
 async def test_money_needs_a_tariff(open_gateway: Open) -> None:
@@ -168,7 +169,7 @@ async def test_a_bad_window_is_a_422(gateway: FakeGateway, window: str) -> None:
 
 async def test_the_figures_are_computed_once_a_second(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ask: within the second, new questions do not show yet."""
-    monkeypatch.setattr(gate_watch, "FRESH_S", 60.0)
+    monkeypatch.setattr(traffic_view, "FRESH_S", 60.0)
     assert (await breakeven(gateway)).window.answers == 0
     await ask(gateway, SURE, 1)
     assert (await breakeven(gateway)).window.answers == 0
@@ -184,15 +185,14 @@ async def test_a_search_that_fails_saves_nothing(gateway: FakeGateway) -> None:
     assert (found.window.answers, found.window.gated) == (30, 0)
 
 
-async def test_the_schema_has_an_example_that_fits_it(gateway: FakeGateway) -> None:
-    """What /docs shows is what a client could get."""
+async def test_the_document_says_what_the_fields_mean(gateway: FakeGateway) -> None:
+    """The core's own types are the schema, with what they mean over HTTP beside each field."""
     schema = (await gateway.client.get("/openapi.json")).json()
     operation = schema["paths"]["/breakeven"]["get"]
     assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorOut")
-    assert schema["components"]["schemas"]["BreakEvenOut"]["examples"]
-    # From the model itself, because FastAPI leaves null out of the examples that it shows.
-    (example,) = BreakEvenOut.model_json_schema()["examples"]
-    BreakEvenOut.model_validate(example)
+    for name, fields in FIELDS.items():
+        for field, meaning in fields.items():
+            assert schema["components"]["schemas"][name]["properties"][field]["description"] == meaning
 
 
 async def test_which_parts_answer_is_shown(open_gateway: Open) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from app.decision.bypass import PATIENCE
 from app.errors import ConfigurationError
-from app.observers import gate_watch
+from app.observers import traffic_view
 from tests.fakes.artifacts import a_fit
 
 from .conftest import Open
@@ -18,7 +18,7 @@ from .test_breakeven import HALF_SURE, ask, breakeven
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look anew at every request: a second is long in a test."""
-    monkeypatch.setattr(gate_watch, "FRESH_S", 0.0)
+    monkeypatch.setattr(traffic_view, "FRESH_S", 0.0)
 
 
 async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None:

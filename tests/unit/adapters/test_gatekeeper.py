@@ -11,8 +11,8 @@ import pytest
 
 from app.adapters import gatekeeper as module
 from app.adapters.artifact_store import ArtifactStore
-from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations, Standing
-from app.decision.artifact import Artifact, Identity
+from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
+from app.decision.artifact import Artifact, CalibratorStatus, Identity
 from app.decision.policy import Policy
 from app.errors import UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
@@ -60,9 +60,9 @@ class World:
         self.store.folder.mkdir(parents=True, exist_ok=True)
         (self.store.folder / "CURRENT").write_text(f"{version}\n")
 
-    async def look(self, *, identify: bool = False) -> Standing:
+    async def look(self, *, identify: bool = False) -> CalibratorStatus:
         await self.gatekeeper.refresh(identify=identify)
-        return self.gatekeeper.standing()
+        return self.gatekeeper.status()
 
     def artifact(self, *, collection: str = "demo", max_tokens: int = 24) -> Artifact | None:
         return self.gatekeeper.gate(collection=collection, max_tokens=max_tokens).artifact
@@ -77,11 +77,12 @@ async def test_no_calibrator(world: World) -> None:
     """An empty or missing folder is no error: nothing decides, and the standing says so."""
     standing = await world.look(identify=True)
     folder = world.store.folder
-    assert standing == Standing(
+    assert standing == CalibratorStatus(
         None,
         certified=False,
         matches=False,
         problem=f"no calibrator in {folder}: every question reads five passages",
+        fallback_action=5,
     )
     assert world.artifact() is None
 
@@ -90,13 +91,15 @@ async def test_before_the_first_look(world: World) -> None:
     """Until it has looked the gate is shut, and asking is safe."""
     world.promote()
     assert world.artifact() is None
-    assert world.gatekeeper.standing().version is None
+    assert world.gatekeeper.status().version is None
 
 
 async def test_a_match_serves(world: World) -> None:
     """An artifact fitted on exactly what runs is in the gate, with no problem to report."""
     artifact = world.promote()
-    assert await world.look() == Standing(artifact.version, certified=True, matches=True, problem="")
+    assert await world.look() == CalibratorStatus(
+        artifact.version, certified=True, matches=True, problem="", fallback_action=1
+    )
     gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
     assert gate.artifact == artifact
     assert (gate.allow_uncertified, gate.revoked, gate.bypassed) == (False, False, False)
@@ -300,12 +303,13 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
     gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
     assert (gate.artifact, gate.revoked) == (artifact, True)
     assert gate.fit_in_force(Policy.GRADED) is None
-    assert world.gatekeeper.standing() == Standing(
+    assert world.gatekeeper.status() == CalibratorStatus(
         "one",
         certified=False,
         matches=True,
         problem="one is revoked, its fallback action serves until another is in force: "
         "confidences exceed what is right by 0.2",
+        fallback_action=1,
         revoked=True,
     )
     world.promote(version="two")
@@ -458,14 +462,14 @@ async def watching(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 async def test_it_keeps_watching(watching: World) -> None:
     """Started, it has looked once, and then sees a promotion and a swapped model by itself."""
-    assert watching.gatekeeper.standing().version is None
+    assert watching.gatekeeper.status().version is None
     artifact = watching.promote()
     while watching.artifact() != artifact:  # noqa: ASYNC110 - the file system has no events here
         await asyncio.sleep(0.001)
     watching.reader.identity = Identity("swapped", "none", "x", "y", stop=("\n",), logprobs="top20")
     while watching.artifact() is not None:  # noqa: ASYNC110 - the same
         await asyncio.sleep(0.001)
-    assert "swapped" in watching.gatekeeper.standing().problem
+    assert "swapped" in watching.gatekeeper.status().problem
 
 
 async def test_it_stops_watching(watching: World) -> None:

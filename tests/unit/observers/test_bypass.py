@@ -11,8 +11,8 @@ from app.decision.bypass import PATIENCE
 from app.decision.cost import Objective, Tariff
 from app.observers import bypass as bypass_module
 from app.observers.bypass import BypassWatch
-from app.observers.gate_watch import GateWatch
 from app.observers.traffic import Rows, Traffic, TrafficWindow
+from app.observers.traffic_view import TrafficView
 from tests.fakes.traffic import Costs, gated_rows
 from tests.waiting import until
 
@@ -26,10 +26,10 @@ class Shop:
 
     def __init__(self, rows: Rows, *, objective: Objective = Objective.LATENCY, tariff: Tariff | None = None) -> None:
         self.rows, self.now, self.version = rows, 100.0, "one"
-        watch = GateWatch(
+        view = TrafficView(
             cast("TrafficWindow", self), seconds=900, reference=lambda: 5, tariff=tariff or Tariff(), clock=self.clock
         )
-        self.bypass = BypassWatch(watch, objective=objective, calibrator=lambda: self.version, clock=self.clock)
+        self.bypass = BypassWatch(view, objective=objective, calibrator=lambda: self.version, clock=self.clock)
 
     def read(self, _: float) -> Traffic:
         return Traffic(self.rows, 900.0, 1)

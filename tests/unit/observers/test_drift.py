@@ -6,31 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from app.decision.artifact import Artifact
 from app.decision.calibrator import Fused
-from app.decision.drift import DriftTest, Solicited
+from app.decision.drift import Solicited
 from app.errors import LogUnavailable
 from app.observers import drift as module
-from app.observers.drift import DriftMetrics, DriftWatch
-from app.observers.signal_drift import Outlook, SignalDrift, Stability
+from app.observers.drift import DriftWatch, Outlook, SignalDrift
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.records import a_record
-
-
-class Holder:
-    """Holds a calibrator, and remembers what was revoked."""
-
-    def __init__(self, artifact: Artifact | None) -> None:
-        self.serving = artifact
-        self.why: dict[str, str] = {}
-
-    def revoked(self, version: str) -> str | None:
-        return self.why.get(version)
-
-    async def revoke(self, version: str, why: str) -> None:
-        self.why[version] = why
 
 
 class Log:
@@ -56,12 +40,26 @@ class Log:
 
 
 class World:
-    """A watch, what it watches, and what it may revoke."""
+    """A watch, what it watches, and what it revoked."""
 
     def __init__(self, *, revoke: bool = True) -> None:
         self.log = Log()
-        self.holder = Holder(an_artifact(version="one"))
-        self.watch = DriftWatch(self.log, self.holder, tolerance=0.05, delta=0.05, revoke=revoke)
+        self.serving: Artifact | None = an_artifact(version="one")
+        self.why: dict[str, str] = {}
+        self.watch = self.a_watch(revoke=revoke)
+
+    def a_watch(self, *, revoke: bool = True) -> DriftWatch:
+        """Another worker's, say."""
+        return DriftWatch(
+            self.log,
+            lambda: self.serving,
+            tolerance=0.05,
+            delta=0.05,
+            revoke=self._revoke if revoke else None,
+        )
+
+    async def _revoke(self, version: str, why: str) -> None:
+        self.why[version] = why
 
 
 @pytest.fixture
@@ -76,8 +74,8 @@ async def test_wrong_answers_revoke(world: World) -> None:
     """Judgements that contradict their confidences revoke the version, with the reason in words."""
     world.log.judged(correct=False, times=40)
     await world.watch.refresh()
-    assert world.holder.why["one"].startswith("of late, confidences exceed the share of right answers by 0.")
-    assert "(tolerated: 0.05; 40 judged answers, false alarm at most 0.05)" in world.holder.why["one"]
+    assert world.why["one"].startswith("of late, confidences exceed the share of right answers by 0.")
+    assert "(tolerated: 0.05; 40 judged answers, false alarm at most 0.05)" in world.why["one"]
 
 
 async def test_right_answers_do_not(world: World) -> None:
@@ -86,7 +84,7 @@ async def test_right_answers_do_not(world: World) -> None:
         world.log.judged(correct=True, times=150)
         await world.watch.refresh()
         assert world.watch.test.seen == 150 * turn
-    assert world.holder.why == {}
+    assert world.why == {}
 
 
 async def test_a_restart_comes_to_the_same_verdict(world: World) -> None:
@@ -97,7 +95,7 @@ async def test_a_restart_comes_to_the_same_verdict(world: World) -> None:
         if chance.random() < 0.1:
             await world.watch.refresh()
     await world.watch.refresh()
-    again = DriftWatch(world.log, world.holder, tolerance=0.05, delta=0.05, revoke=True)
+    again = world.a_watch()
     await again.refresh()
     assert (again.test.seen, again.test.evidence) == (world.watch.test.seen, world.watch.test.evidence)
     assert again.test.evidence_without_any_key == world.watch.test.evidence_without_any_key
@@ -109,18 +107,18 @@ async def test_a_new_version_starts_anew(world: World) -> None:
     world.log.judged(correct=False, times=40)
     world.log.judged(correct=True, times=40, version="two")
     await world.watch.refresh()
-    world.holder.serving = an_artifact(version="two")
+    world.serving = an_artifact(version="two")
     await world.watch.refresh()
     assert (world.watch.test.seen, world.watch.test.alarm) == (40, False)
-    assert list(world.holder.why) == ["one"]
-    world.holder.serving = an_artifact(version="one")
+    assert list(world.why) == ["one"]
+    world.serving = an_artifact(version="one")
     await world.watch.refresh()
     assert world.watch.test.alarm
 
 
 async def test_without_a_calibrator_there_is_nothing_to_judge(world: World) -> None:
     """The log is not even read."""
-    world.holder.serving = None
+    world.serving = None
     await world.watch.refresh()
     assert world.log.reads == 0
 
@@ -130,7 +128,7 @@ async def test_one_key_is_said_and_not_acted_on(world: World, caplog: pytest.Log
     world.log.judged(correct=False, times=200, key="liar")
     for _ in range(3):
         await world.watch.refresh()
-    assert world.holder.why == {}
+    assert world.why == {}
     assert caplog.text.count("by the feedback of one key alone, which is not acted on") == 1
 
 
@@ -140,7 +138,7 @@ async def test_alert_only_says_so(caplog: pytest.LogCaptureFixture) -> None:
     world.log.judged(correct=False, times=40)
     for _ in range(3):
         await world.watch.refresh()
-    assert world.holder.why == {}
+    assert world.why == {}
     assert caplog.text.count("serves on as FETCHWISE_DRIFT_ACTION=alert says") == 1
     assert world.watch.test.evidence >= 1.0
 
@@ -149,7 +147,7 @@ async def test_what_was_revoked_never_serves_after_a_start(world: World) -> None
     """Starting waits until the log has been read."""
     world.log.judged(correct=False, times=250)
     await world.watch.start()
-    assert "one" in world.holder.why
+    assert "one" in world.why
     await world.watch.close()
     await world.watch.close()
 
@@ -165,7 +163,7 @@ async def test_a_log_that_fails_is_tried_again(
     await world.watch.start()
     assert "trying again" in caplog.text
     world.log.fail_with = None
-    while "one" not in world.holder.why:
+    while "one" not in world.why:
         world.log.read.clear()
         await world.log.read.wait()
         await asyncio.sleep(0)
@@ -255,29 +253,3 @@ def test_withheld_answers_have_no_part_in_the_accuracy() -> None:
     drift.observe(a_record(calibrator="one", confidence=0.1, answer=None))
     drift.observe(a_record(calibrator="one", confidence=None))
     assert drift.look().accuracy == pytest.approx(0.9)
-
-
-# Metrics
-
-
-def test_metrics_tell_what_is_known() -> None:
-    """Each figure has its sample, and what is unknown has none."""
-    registry, holder = CollectorRegistry(), Holder(an_artifact(version="one"))
-    test, outlook = DriftTest(), [Outlook()]
-    tests: list[DriftTest | None] = [None]
-    registry.register(DriftMetrics(lambda: outlook[-1], holder, lambda: tests[-1]))
-    names = ("drift_evidence", "estimated_accuracy")
-    assert [registry.get_sample_value(f"fetchwise_{name}") for name in names] == [None, None]
-    assert registry.get_sample_value("fetchwise_drift_revoked") == 0
-    for _ in range(40):
-        test.update(0.9, correct=False)
-    tests.append(test)
-    outlook.append(Outlook({"margin": Stability(0.5, 0.25)}, 0.75))
-    holder.why["one"] = "why"
-    assert registry.get_sample_value("fetchwise_drift_evidence") == test.evidence
-    assert registry.get_sample_value("fetchwise_estimated_accuracy") == 0.75
-    assert registry.get_sample_value("fetchwise_drift_psi", {"signal": "margin"}) == 0.5
-    assert registry.get_sample_value("fetchwise_drift_psi_limit", {"signal": "margin"}) == 0.25
-    assert registry.get_sample_value("fetchwise_drift_revoked") == 1
-    holder.serving = None
-    assert registry.get_sample_value("fetchwise_drift_revoked") == 0

@@ -109,30 +109,6 @@ def test_a_search_in_vain_is_wasted(observed: Observed) -> None:
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1
 
 
-def test_records_add_up(observed: Observed) -> None:
-    """Ten records are ten times one."""
-    for _ in range(10):
-        observed.observer.observe(RECORD)
-    assert observed.value("requests_total", action="k1", k="1", reason="borderline") == 10
-    assert observed.value("tokens_total", stage="read", kind="prompt", k="1") == 1200
-
-
-def test_traffic(observed: Observed) -> None:
-    """Work under way goes up and down, work refused only up."""
-    observed.traffic.began()
-    observed.traffic.began()
-    observed.traffic.ended()
-    observed.traffic.shed()
-    assert (observed.value("in_flight"), observed.value("shed_total")) == (1, 1)
-
-
-def test_parts(observed: Observed) -> None:
-    """A part that was never pinged is absent; the others are up or down."""
-    assert observed.value("part_up", part="reader") is None
-    observed.traffic.parts({"reader": True, "vectors": False})
-    assert (observed.value("part_up", part="reader"), observed.value("part_up", part="vectors")) == (1, 0)
-
-
 def test_what_the_gate_did_not_decide_is_not_gated(observed: Observed) -> None:
     """A question that its asker sent to passages does not count as gated."""
     observed.observer.observe(replace(RECORD, retrieval=Retrieval.REQUIRED, reason=Reason.RETRIEVAL_REQUIRED))

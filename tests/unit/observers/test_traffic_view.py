@@ -1,6 +1,8 @@
-"""The dashboard's figures, on rows whose truth is plain."""
+"""The view of the traffic: its figures on rows whose truth is plain, and computed once a second."""
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,20 @@ import orjson
 import pytest
 
 from app.decision.breakeven import MIN_SAMPLE
-from app.observers.traffic import ACTIONS, ROW, Rows
-from app.observers.traffic_view import BUCKETS, P_BINS, STAGES, latency, p_histogram, saved, summary, timeline
+from app.decision.cost import Tariff
+from app.observers.traffic import ACTIONS, ROW, Rows, TrafficWindow
+from app.observers.traffic_view import (
+    BUCKETS,
+    P_BINS,
+    STAGES,
+    TrafficView,
+    latency,
+    p_histogram,
+    saved,
+    summary,
+    timeline,
+)
+from tests.fakes.records import a_record, a_skip
 
 NOW = 1_000_000.0
 STEP = 900 / BUCKETS
@@ -100,3 +114,53 @@ def test_too_few_readings_say_nothing_about_tokens() -> None:
     empty = {**read, "passages": 0}
     assert saved(rows(*[read] * (MIN_SAMPLE - 1), empty), reference=5)["tokens_always"] is None
     assert saved(rows(*[read] * MIN_SAMPLE, empty), reference=5)["tokens_always"] is not None
+
+
+class World:
+    """A window in a folder with a clock that the test sets, and a view of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = NOW
+        self.window = TrafficWindow(folder, clock=lambda: self.now)
+        self.view = TrafficView(self.window, seconds=900, reference=lambda: 1, tariff=Tariff(), clock=lambda: self.now)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A view without traffic."""
+    world = World(tmp_path)
+    yield world
+    world.window.close()
+
+
+def test_a_second_look_within_the_second_is_the_first(world: World) -> None:
+    """Nothing is computed anew before a second has gone by, or after the clock was set back."""
+    first = world.view.look()
+    world.window.observe(a_record())
+    world.now += 0.9
+    assert world.view.look() is first
+    world.now += 0.1
+    second = world.view.look()
+    assert second.figures["answers"] == second.break_even.window.answers == 1
+    world.now -= 0.5
+    assert world.view.look() is not second
+
+
+def test_each_window_is_remembered_and_only_so_many(world: World) -> None:
+    """A caller that asks for ever other windows does not fill the memory; the one unasked for longest goes first."""
+    first, kept = world.view.look(1), world.view.look(2)
+    for seconds in range(3, 18):
+        world.view.look(seconds)
+    assert world.view.look(2) is kept
+    assert world.view.look(1) is not first
+
+
+def test_a_look_is_about_one_window_and_one_reference(world: World) -> None:
+    """The report on gating and what is drawn beside it agree; the default window is that of the gauges."""
+    world.window.observe(a_record())
+    world.window.observe(a_skip())
+    found = world.view.look(300)
+    assert (found.now, found.break_even.window.seconds, found.figures["timeline"]["bucket_seconds"]) == (NOW, 300, 5)
+    assert found.break_even.reference == "k1"
+    assert (found.figures["saved"]["passages"], found.figures["saved"]["passages_always"]) == (1, 2)
+    assert world.view.look().break_even.window.seconds == 900

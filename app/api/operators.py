@@ -1,0 +1,174 @@
+"""What operators ask: whether gating pays, which calibrators there are, and whether some questions fare worse."""
+
+import asyncio
+import time
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+
+from app.adapters.artifact_store import ArtifactStore
+from app.api.auth import DENIALS, OPERATOR
+from app.api.calibrator_survey import Survey, survey
+from app.api.gateway import TheGateway
+from app.api.schemas import ErrorOut
+from app.decision.audit import Audit
+from app.decision.breakeven import BreakEven
+from app.decision.cost import Objective
+from app.errors import UnknownDecision
+from app.observers.bypass import BypassWatch
+
+router = APIRouter(dependencies=[OPERATOR])
+_DAY_S = 86_400.0
+_INVALID: dict[int | str, dict[str, Any]] = DENIALS | {
+    422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."}
+}
+_AUDIT_ERRORS: dict[int | str, dict[str, Any]] = _INVALID | {
+    404: {"model": ErrorOut, "description": "No decisions are kept here."},
+    503: {"model": ErrorOut, "description": "The decision log cannot be read now."},
+}
+# What the OpenAPI document says of the fields of the core's dataclasses, which know nothing of HTTP.
+FIELDS = {
+    "CalibratorStatus": {
+        "matches": "Whether it was fitted on what runs: else it decides nothing.",
+        "problem": "Why questions are not decided by it, if they are not.",
+        "fallback_action": "Passages read where no gate decides.",
+        "revoked": "Whether feedback showed that its confidences are too high.",
+    },
+    "GroupRates": {
+        "skip": "Settled without reading a passage.",
+        "abstain": "Withheld.",
+        "error": "Wrong, among given answers that were drawn at random for feedback and judged.",
+    },
+    "AuditReport": {
+        "answers": "How many decisions this is about; the newest, where there are more than `limit`.",
+        "tags": "By tag, then by value, the commonest first.",
+        "left_out": "By tag, how many rarer values are not shown.",
+    },
+    "Estimate": {"needs": "What is missing where the value is null; else null."},
+    "Covered": {
+        "seconds": "How far back was asked for.",
+        "covered_seconds": "How far back the oldest question lies.",
+        "gated": "Questions whose number of passages the gate chose.",
+        "workers": "Processes that answered them.",
+    },
+    "Comparison": {
+        "always": "What a question costs without a gate: retrieving and reading.",
+        "break_even_skip": "The skip rate from which gating is cheaper, at the same mix of passages among the rest. "
+        "0: it pays anyway; above 1: it cannot pay.",
+        "gate_cost_ratio": "Gate over always; below 1 is a saving.",
+        "verdict": "By the interval of the ratio: `unclear` if it holds 1.",
+    },
+    "CostView": {
+        "parts": "Mean cost of a closed-book probe (`cb`), and of retrieving and reading one and five passages. "
+        "The top 1 % of each are counted as the largest below them: one timeout must not rule.",
+        "gate": "What a gated question costs, all parts together.",
+        "against": "Against always reading one passage (`k1`) and five (`k5`).",
+    },
+    "BypassReport": {"objective": "What gating is judged by."},
+    "BreakEvenReport": {
+        "sentence": "The headline: time, against `reference`.",
+        "reference": "What would be read without a gate: the calibrator's fallback.",
+        "skip_rate": "Share of gated questions that read no passage.",
+        "shares": "By action: `k0`, `k1`, `k5` and `abstain`.",
+        "costs": "By `latency`, `tokens` and `money`, which is null unless the operator named a tariff.",
+    },
+    "Version": {
+        "current": "Whether CURRENT names it.",
+        "serving": "Whether this worker holds it.",
+        "problem": "Why it cannot serve here: unreadable, fitted on something else, or revoked.",
+        "certified": "Whether its graded policy carries a certificate.",
+        "identity": "What it was fitted on: all of it must be what runs.",
+        "fallback_action": "Passages read where its thresholds may not decide.",
+        "data": "The rows and groups behind it, and their source.",
+    },
+    "Survey": {
+        "current": "What CURRENT names.",
+        "serving": "What this worker holds; another one where CURRENT was refused.",
+        "problem": "Why questions are not decided by a certified calibrator, if they are not.",
+        "versions": "Newest first.",
+        "changes": "The latest changes of CURRENT, newest first.",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport(Audit):
+    """Rates over all questions, and for each value of each tag that askers gave."""
+
+    days: float
+    answers: int
+
+
+@router.get(
+    "/audit",
+    response_model=AuditReport,
+    responses=_AUDIT_ERRORS,
+    summary="Are some questions treated worse than others?",
+)
+async def audit(
+    gateway: TheGateway,
+    days: Annotated[float, Query(gt=0, le=3650, description="How far back to look.")] = 30.0,
+    limit: Annotated[int, Query(ge=1, le=200_000, description="At most so many decisions, the newest.")] = 20_000,
+) -> dict[str, Any]:
+    """Skip, abstention and error rates by tag, with intervals: overlapping ones are no evidence of a difference."""
+    if gateway.log is None:
+        raise UnknownDecision("no decisions are kept here (FETCHWISE_DECISION_LOG=off)")
+    found = await gateway.log.audit(time.time() - days * _DAY_S, limit)
+    return {"days": days, "answers": found.overall.skip.n} | asdict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class BypassReport:
+    """Whether most questions bypass the gate now because it loses, and why."""
+
+    setting: Literal["off", "auto"]
+    on: bool
+    objective: Objective
+    why: str
+
+    @classmethod
+    def of(cls, bypass: BypassWatch) -> "BypassReport":
+        """What is so now."""
+        return cls("auto" if bypass.enabled else "off", bypass.on(), bypass.objective, bypass.why)
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEvenReport(BreakEven):
+    """Whether gating pays, measured on served traffic, with a 95 % interval on every figure."""
+
+    bypass: BypassReport
+
+
+@router.get("/breakeven", response_model=BreakEvenReport, responses=_INVALID, summary="Does gating pay?")
+async def breakeven(
+    gateway: TheGateway,
+    window: Annotated[
+        int | None,
+        Query(ge=1, le=86_400, description="Seconds to look back; FETCHWISE_BREAK_EVEN_WINDOW_S by default."),
+    ] = None,
+) -> dict[str, Any]:
+    """Compare what the gate costs with what reading for every question would, over the last minutes of traffic."""
+    found = (await asyncio.to_thread(gateway.traffic.look, window)).break_even
+    return asdict(found) | {"bypass": BypassReport.of(gateway.bypass)}
+
+
+@router.get("/calibrators", responses=_INVALID, summary="Which calibrators are there, and which serves?")
+async def calibrators(
+    gateway: TheGateway,
+    limit: Annotated[int, Query(ge=1, le=500, description="At most so many versions, the newest.")] = 20,
+) -> Survey:
+    """List the calibrator folder: what each version was fitted on, its thresholds, its certificate, its problem.
+
+    A new CURRENT is taken up within seconds by every worker. One that is damaged, of another schema or fitted on
+    something else than runs is refused, and the one before keeps serving: `problem` says so.
+    """
+    keeper = gateway.gatekeeper
+    return await asyncio.to_thread(
+        survey,
+        ArtifactStore(gateway.calibrators),
+        limit,
+        serving=keeper.serving.version if keeper.serving else None,
+        problem=keeper.status().problem,
+        problem_of=keeper.problem,
+    )

@@ -1,0 +1,113 @@
+"""What a scrape shows beside finished decisions: the load, the parts, and what stands at that moment."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from app.decision.artifact import CalibratorStatus
+from app.decision.cost import Tariff
+from app.decision.drift import DriftTest
+from app.errors import ConfigurationError
+from app.observers.breakeven import estimate
+from app.observers.drift import Outlook, Stability
+from app.observers.gauges import Gauges, TrafficMetrics, load, registries
+from app.observers.traffic import ROW, Traffic, TrafficWindow
+from app.observers.traffic_view import Look
+from tests.fakes.records import a_record, a_skip
+
+SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallback_action=1)
+
+
+def shown(status: CalibratorStatus, traffic: Traffic, outlook: Outlook, drift: DriftTest | None) -> dict[object, float]:
+    """What a scrape shows, by name and labels."""
+    found = estimate(traffic, seconds=900, reference=status.fallback_action, tariff=Tariff())
+    registry = CollectorRegistry()
+    registry.register(
+        Gauges(
+            status=lambda: status,
+            traffic=lambda: Look(0.0, found, {}),
+            bypassed=lambda: True,
+            signals=lambda: outlook,
+            drift=lambda: drift,
+        )
+    )
+    return {
+        (sample.name.removeprefix("fetchwise_"), *sample.labels.values()): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+
+
+def test_what_is_known_is_shown(tmp_path: Path) -> None:
+    """Gated questions that read one passage or none: gauges against k1, none against k5, and no money."""
+    window = TrafficWindow(tmp_path)
+    for _ in range(40):
+        window.observe(a_record())
+        window.observe(a_skip())
+    test = DriftTest()
+    test.update(0.9, correct=False)
+    outlook = Outlook({"margin": Stability(0.5, 0.25)}, 0.75)
+    # A probe of 200 ms, and 420 ms of retrieving and reading for every second question.
+    assert shown(SERVING, window.read(900), outlook, test) == {
+        ("calibrator_info", "v1", "true"): 1,
+        ("fallback_info", "k1"): 1,
+        ("bypass",): 1,
+        ("skip_ratio",): 0.5,
+        ("break_even_skip_ratio", "latency", "k1"): pytest.approx(200 / 420),
+        ("gate_cost_ratio", "latency", "k1"): pytest.approx((200 + 210) / 420),
+        ("break_even_skip_ratio", "tokens", "k1"): pytest.approx(48 / 129),
+        ("gate_cost_ratio", "tokens", "k1"): pytest.approx((48 + 64.5) / 129),
+        ("drift_psi", "margin"): 0.5,
+        ("drift_psi_limit", "margin"): 0.25,
+        ("estimated_accuracy",): 0.75,
+        ("drift_evidence",): test.evidence,
+        ("drift_revoked",): 0,
+    }
+    window.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "calibrator", "fallback"),
+    [
+        (CalibratorStatus("v1", False, True, "why", 1, revoked=True), ("v1", "revoked"), "k1"),
+        (CalibratorStatus("v1", False, False, "another reader", 5), ("none", "false"), "k5"),
+    ],
+    ids=["revoked", "does not match"],
+)
+def test_what_is_unknown_is_absent(status: CalibratorStatus, calibrator: tuple[str, str], fallback: str) -> None:
+    """Without traffic and judgements there is the calibrator, and no figure."""
+    assert shown(status, Traffic(np.empty(0, ROW), 0.0, 0), Outlook(), None) == {
+        ("calibrator_info", *calibrator): 1,
+        ("fallback_info", fallback): 1,
+        ("bypass",): 1,
+        ("drift_revoked",): status.revoked,
+    }
+
+
+def test_the_load_and_the_parts() -> None:
+    """Work under way goes up and down, work refused only up; a part that was never pinged is absent."""
+    registry = CollectorRegistry()
+    traffic = TrafficMetrics(registry)
+    traffic.began()
+    traffic.began()
+    traffic.ended()
+    traffic.shed()
+    traffic.parts({"reader": True, "vectors": False})
+    assert load(registry) == {"in_flight": 1, "shed": 1}
+    up = [registry.get_sample_value("fetchwise_part_up", {"part": part}) for part in ("reader", "vectors", "embedder")]
+    assert up == [1, 0, None]
+
+
+def test_one_process_counts_where_it_is_scraped() -> None:
+    """And says of itself what only a process can say."""
+    counted, scraped = registries(None)
+    assert counted is scraped
+    assert {"process_resident_memory_bytes", "python_info"} <= {family.name for family in scraped.collect()}
+
+
+def test_workers_that_could_not_share_are_refused(tmp_path: Path) -> None:
+    """The library decided at its import that counts stay in the process: then they must not be called shared."""
+    with pytest.raises(ConfigurationError, match="PROMETHEUS_MULTIPROC_DIR"):
+        registries(tmp_path)
