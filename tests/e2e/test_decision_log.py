@@ -66,7 +66,7 @@ async def ask_and_judge(url: str, seen: Seen, *, until: Callable[[], bool]) -> N
 
 def counted(running: Gateway, name: str) -> float:
     """The sum of a metric over its labels."""
-    lines = httpx.get(f"{running.url}/metrics").text.splitlines()
+    lines = httpx.get(f"{running.url}/metrics", timeout=60).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
@@ -94,11 +94,11 @@ def test_kill_9_at_full_speed_loses_nothing_that_was_acknowledged(
         asyncio.run(ask_and_judge(running.url, second, until=lambda: len(second.answered) >= left))
         # A verdict of the first life, sent again to the second: known, and no news.
         repeated, correct = next(iter(first.acknowledged.items()))
-        again = httpx.post(f"{running.url}/feedback", json={"id": repeated, "correct": correct})
+        again = httpx.post(f"{running.url}/feedback", json={"id": repeated, "correct": correct}, timeout=60)
         assert (again.status_code, again.json()["replaced"]) == (200, False)
         assert counted(running, "fetchwise_feedback_total") == len(second.acknowledged)
         assert counted(running, "fetchwise_log_dropped_total") == 0
-        audit = httpx.get(f"{running.url}/audit").json()
+        audit = httpx.get(f"{running.url}/audit", timeout=60).json()
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(30) == 0
 
