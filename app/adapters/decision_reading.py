@@ -64,8 +64,6 @@ class Lesson:
     propensities: Mapping[str, float] | None
     signals: Mapping[str, float]
     read_signals: Mapping[str, float]
-    # Whether an answer below some confidence would have been withheld, and so never judged.
-    might_abstain: bool
     # None where the answer was withheld: there was nothing to be right or wrong.
     correct: bool | None
     references: Sequence[str]
@@ -88,7 +86,6 @@ _ELSEWHERE = {
     "seq": feedback.c.seq,
     "correct": feedback.c.correct,
     "references": feedback.c.reference_answers,
-    "might_abstain": decisions.c.abstain & decisions.c.tau_abstain.is_not(None),
     "outcomes": shadows.c.outcomes,
     "identity": shadows.c.identity,
 }

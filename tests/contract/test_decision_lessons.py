@@ -62,7 +62,7 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
     assert (one.retrieval, one.filtered, one.retrieval_calls, one.calibrator) == ("auto", False, 1, "v1")
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
     assert (one.signals, one.read_signals) == ({"seq_logprob": -0.25}, {"seq_logprob": -0.125})
-    assert (one.correct, one.references, one.might_abstain) == (True, ["she"], True)
+    assert (one.correct, one.references) == (True, ["she"])
     assert one.outcomes == {str(k): asdict(outcome) for k, outcome in a_shadow().outcomes.items()}
     assert one.identity is not None
     assert one.identity["reader"] == "fake-reader"
