@@ -9,9 +9,8 @@ import pytest
 
 from app.decision.passage import Passage
 from app.errors import DataError, UpstreamUnavailable
-from app.ingest import Progress, ingest
 from app.ingest.documents import Document
-from app.ingest.ingest import embedded_text, passages_of
+from app.ingest.ingest import Progress, embedded_text, ingest, passages_of
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever
 
