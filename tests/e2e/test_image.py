@@ -21,8 +21,9 @@ from app.api.schemas import Receipt
 from tests.docs.dockerfile import ROOT, Stage, stages
 from tests.e2e.processes import START_TIMEOUT_S
 from tests.wire.embedding_server import embedding_server
+from tests.wire.fault_proxy import answer_json
 from tests.wire.reader_server import MODEL, Dialect, reader_server
-from tests.wire.servers import answer_json, free_port, serving
+from tests.wire.servers import free_port, serving
 from tests.wire.test_qdrant_wire import FOUND
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.fakes.embedder import hashed_words
+from tests.wire.servers import handling
 
 DIMENSION = 256
 
@@ -50,15 +51,5 @@ def answer(request: web.Request, texts: list[str]) -> web.Response:
 @asynccontextmanager
 async def embedding_server() -> AsyncIterator[EmbeddingServer]:
     server = EmbeddingServer()
-    app = web.Application()
-    app.router.add_post("/v1/embeddings", server._embeddings)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    server.url = f"http://{host}:{port}"
-    try:
+    async with handling(server._embeddings) as server.url:
         yield server
-    finally:
-        await runner.cleanup()

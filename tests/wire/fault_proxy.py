@@ -1,4 +1,4 @@
-"""A proxy on a free port that passes requests on to a healthy server, and spoils the replies as it is told.
+"""Servers on free ports that answer as they are told, and a proxy that spoils a healthy server's replies.
 
 Each connection carries one request. A fault is a function of one `Exchange`: it may look at the healthy reply, and
 writes whatever it likes, whenever it likes.
@@ -11,6 +11,8 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 FOREVER = 3600.0
@@ -32,9 +34,10 @@ class Exchange:
         """The head of the healthy reply."""
         return self.head_for(len(self.body))
 
-    def head_for(self, length: int, *, status: str = "", content_type: str = "") -> bytes:
+    def head_for(self, length: int, *, status: str = "", content_type: str = "", **headers: str) -> bytes:
         """The head of a reply whose body is so long; the end of an event stream is the end of the connection."""
         lines = [f"HTTP/1.1 {status or self.status}", f"content-type: {content_type or self.content_type}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         if "event-stream" not in lines[1]:
             lines.append(f"content-length: {length}")
         return "\r\n".join([*lines, "connection: close", "", ""]).encode()
@@ -109,34 +112,32 @@ async def truncated_json(exchange: Exchange) -> None:
     exchange.say(exchange.body[: len(exchange.body) // 2])
 
 
-async def html(exchange: Exchange) -> None:
-    exchange.say(b"<html><h1>It works!</h1></html>", content_type="text/html")
-
-
 async def not_http(exchange: Exchange) -> None:
     exchange.writer.write(b"220 mail.example.com ESMTP\r\n" * 20)
 
 
-async def empty(exchange: Exchange) -> None:
-    exchange.say(b"", content_type="application/json")
+def answer(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Fault:
+    """A whole reply."""
+
+    async def reply(exchange: Exchange) -> None:
+        exchange.say(body, status=f"{status} {HTTPStatus(status).phrase}", content_type=content_type, **headers)
+
+    return reply
+
+
+def answer_json(status: int, value: object) -> Fault:
+    """A whole reply with a JSON body."""
+    return answer(status, json.dumps(value).encode())
 
 
 def shaped(value: object) -> Fault:
     """JSON, and not what was asked for."""
-
-    async def reply(exchange: Exchange) -> None:
-        exchange.say(json.dumps(value).encode(), content_type="application/json")
-
-    return reply
+    return answer_json(200, value)
 
 
-def status(line: str) -> Fault:
+def status(code: int) -> Fault:
     """An error as servers and the balancers before them send it."""
-
-    async def reply(exchange: Exchange) -> None:
-        exchange.say(b'{"error": {"message": "no"}}', status=line, content_type="application/json")
-
-    return reply
+    return answer_json(code, {"error": {"message": "no"}})
 
 
 def numbers_as(word: bytes, *names: bytes) -> Fault:
@@ -172,20 +173,17 @@ def ending_in(event: bytes) -> Fault:
     return reply
 
 
+html = answer(200, b"<html><h1>It works!</h1></html>", "text/html")
+empty = answer(200, b"")
 # Of a server that was not started for log-probabilities.
 without_logprobs = renamed(b'"logprobs"')
 
 
 @dataclass
-class FaultProxy:
-    """A running proxy; `fault` spoils every `every`th request for a path that `spoils` accepts."""
+class Listener:
+    """Takes connections, each for one request; `_exchange` answers it."""
 
-    upstream: str
     port: int = 0
-    fault: Fault = healthy
-    every: int = 1
-    spoils: Callable[[str], bool] = lambda path: True
-    asked: int = 0
     _listener: asyncio.Server | None = None
     _open: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -219,6 +217,7 @@ class FaultProxy:
             await writer.drain()
             writer.close()
         except (ConnectionError, asyncio.IncompleteReadError):
+            # The client may leave first: that is what a timeout does.
             writer.close()
         except asyncio.CancelledError:
             writer.transport.abort()
@@ -226,9 +225,22 @@ class FaultProxy:
             self._open.discard(task)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", request)
-        request += await reader.readexactly(int(length[1])) if length else b""
+        raise NotImplementedError
+
+
+@dataclass
+class FaultProxy(Listener):
+    """A running proxy; `fault` spoils every `every`th request for a path that `spoils` accepts."""
+
+    upstream: str = ""
+    fault: Fault = healthy
+    every: int = 1
+    spoils: Callable[[str], bool] = lambda path: True
+    asked: int = 0
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, body = await read_request(reader)
+        request = head + body
         path = request.split(b" ", 2)[1].decode()
         exchange = Exchange(path, reader, writer, *await self._pass_on(request))
         if not self.spoils(path):
@@ -253,12 +265,28 @@ class FaultProxy:
         return first.split(" ", 1)[1], headers.get("content-type", "application/json"), body
 
 
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The head and the body of the next request."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    return head, await reader.readexactly(int(length[1])) if length else b""
+
+
 @asynccontextmanager
-async def fault_proxy(upstream: str, spoils: Callable[[str], bool] = lambda path: True) -> AsyncIterator[FaultProxy]:
+async def fault_proxy(upstream: str) -> AsyncIterator[FaultProxy]:
     """A proxy that is healthy until told otherwise."""
-    proxy = FaultProxy(upstream, spoils=spoils)
-    await proxy.listen()
-    try:
+    async with listening(FaultProxy(upstream=upstream)) as proxy:
         yield proxy
+
+
+T = TypeVar("T", bound=Listener)
+
+
+@asynccontextmanager
+async def listening(listener: T) -> AsyncIterator[T]:
+    """Listen while this is open."""
+    await listener.listen()
+    try:
+        yield listener
     finally:
-        await proxy.refuse()
+        await listener.refuse()

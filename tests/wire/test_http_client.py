@@ -20,19 +20,9 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from tests.wire.servers import (
-    Reply,
-    Server,
-    answer,
-    answer_json,
-    cut_short,
-    dripping,
-    free_port,
-    hang_up,
-    reset,
-    serving,
-    slow,
-)
+from tests.wire import fault_proxy as faults
+from tests.wire.fault_proxy import Fault, answer, answer_json
+from tests.wire.servers import Server, free_port, serving
 
 KEY = "sk-very-secret"
 Ask = Callable[[HttpClient], Awaitable[bytes]]
@@ -183,18 +173,13 @@ async def test_how_long_to_leave_it_alone(server: Server, client: HttpClient, he
     assert error.retry_after_s == wait
 
 
-async def not_http(writer: asyncio.StreamWriter) -> None:
-    """Answer in another protocol."""
-    writer.write(b"220 mail.example ESMTP\r\n")
-
-
-BROKEN: dict[str, tuple[Reply, type[UpstreamError], str]] = {
-    "silent": (slow(answer(200, b"{}"), 30), UpstreamTimeout, "in time"),
-    "dripping": (dripping(b"{}" * 1000, 0.05), UpstreamTimeout, "in time"),
-    "hangs up": (hang_up, UpstreamUnavailable, "broke"),
-    "reset": (reset, UpstreamUnavailable, "broke"),
-    "cut short": (cut_short(b"{}"), UpstreamUnavailable, "broke"),
-    "not HTTP": (not_http, UpstreamBadReply, "HTTP"),
+BROKEN: dict[str, tuple[Fault, type[UpstreamError], str]] = {
+    "silent": (faults.late, UpstreamTimeout, "in time"),
+    "dripping": (faults.dripping, UpstreamTimeout, "in time"),
+    "hangs up": (faults.closed_without_a_word, UpstreamUnavailable, "broke"),
+    "reset": (faults.reset_before_the_head, UpstreamUnavailable, "broke"),
+    "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "broke"),
+    "not HTTP": (faults.not_http, UpstreamBadReply, "HTTP"),
 }
 
 
@@ -262,7 +247,7 @@ async def test_a_compressed_reply_is_not_unpacked(server: Server, client: HttpCl
 
 async def test_cancelling_is_not_a_failure(server: Server, client: HttpClient) -> None:
     """A caller that cancels gets its cancellation back, not an error of the part."""
-    server.reply = slow(answer(200, b"{}"), 30)
+    server.reply = faults.late
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(whole(client), 0.2)
 

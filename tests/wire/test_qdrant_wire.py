@@ -25,18 +25,9 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from tests.wire.servers import (
-    Reply,
-    Server,
-    answer,
-    answer_json,
-    cut_short,
-    direct,
-    dripping,
-    free_port,
-    hang_up,
-    serving,
-)
+from tests.wire import fault_proxy as faults
+from tests.wire.fault_proxy import Fault, answer, answer_json
+from tests.wire.servers import Server, direct, free_port, serving
 
 VECTOR = [1.0, 0.0]
 PAYLOAD = {"id": "a", "title": "A", "text": "text", "fields": {"lang": "en"}, "terms": ['["lang","en"]']}
@@ -128,7 +119,7 @@ async def test_nothing_is_sent_before_the_first_call(server: Server) -> None:
 
 
 # Of any call: our own search, and one through the vendor's client. Each has words of its own for some.
-FAULTS: dict[str, tuple[Reply, type[FetchwiseError], str]] = {
+FAULTS: dict[str, tuple[Fault, type[FetchwiseError], str]] = {
     "unknown collection": (answer_json(404, NOT_FOUND), UnknownCollection, "docs"),
     "404 of another server": (answer(404, b"<h1>Not Found</h1>", "text/html"), UpstreamBadReply, "404"),
     "404 of another API": (answer_json(404, {"detail": "Not Found"}), UpstreamBadReply, "404"),
@@ -147,8 +138,8 @@ FAULTS: dict[str, tuple[Reply, type[FetchwiseError], str]] = {
     "null": (answer(200, b"null"), UpstreamBadReply, "nonsense"),
     "no result": (answer_json(200, {"status": "ok", "time": 0.0}), UpstreamBadReply, "nonsense"),
     "result of another type": (answer_json(200, {**FOUND, "result": 3}), UpstreamBadReply, "nonsense"),
-    "hangs up": (hang_up, UpstreamUnavailable, "cannot be reached|broke"),
-    "cut short": (cut_short(found()), UpstreamUnavailable, "cannot be reached|broke"),
+    "hangs up": (faults.closed_without_a_word, UpstreamUnavailable, "cannot be reached|broke"),
+    "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "cannot be reached|broke"),
 }
 NONSENSE: dict[str, tuple[bytes, str]] = {
     "points of another type": (b'{"result": {"points": 3}}', "nonsense"),
@@ -193,7 +184,7 @@ async def test_nonsense(server: Server, reply: str) -> None:
 @pytest.mark.parametrize("ask", [search, count])
 async def test_timeout(server: Server, ask: Any) -> None:
     """The timeout bounds the whole call, however the server spends it."""
-    server.reply = dripping(found(), 0.05)
+    server.reply = faults.dripping
     with pytest.raises(UpstreamTimeout):
         await ask(server, timeout_s=0.3)
 

@@ -96,6 +96,6 @@ async def test_the_doctor_looks_at_each(tmp_path: Path) -> None:
         settings = settings_for(one.url, proxy.url, data_dir=tmp_path)
         found = await _reader(_Patient(settings, stack))
         assert all(f"{url}: {MODEL} (unquantised) answers" in found for url in (one.url, proxy.url))
-        proxy.fault = status("503 Service Unavailable")
+        proxy.fault = status(503)
         with pytest.raises(UpstreamUnavailable, match=proxy.url):
             await _reader(_Patient(settings, stack))

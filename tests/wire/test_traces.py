@@ -19,8 +19,9 @@ from app.ports import Prompt
 from app.prompts import DEFAULT
 from tests.fakes.gateway import fake_gateway
 from tests.wire.embedding_server import embedding_server
+from tests.wire.fault_proxy import answer
 from tests.wire.reader_server import MODEL, Dialect, reader_server
-from tests.wire.servers import Server, answer, direct, serving
+from tests.wire.servers import Server, direct, serving
 
 ASKED = "What is the capital of Zubrovia?"
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
