@@ -1,6 +1,6 @@
 """A running gateway over fakes, for every test of the HTTP edge."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
 
 from .keyed import Keyed
+from .running import Running, running_gateway
 
 Open = Callable[..., AbstractAsyncContextManager[FakeGateway]]
 OpenKeyed = Callable[..., AbstractAsyncContextManager[Keyed]]
@@ -50,3 +51,10 @@ async def keyed(open_keyed: OpenKeyed) -> AsyncIterator[Keyed]:
     """A gateway with keys, a certified calibrator that matches, and nothing wrong."""
     async with open_keyed() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One gateway for all examples of a module's properties."""
+    with running_gateway(tmp_path_factory.mktemp("running"), artifact={}) as one:
+        yield one

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,15 @@ async def served(gateway: FakeGateway) -> AsyncIterator[Served]:
             for task in [*server.server_state.tasks]:
                 task.cancel()
             await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def connected(
+    opening: AbstractAsyncContextManager[FakeGateway],
+) -> AsyncIterator[tuple[FakeGateway, Served, Connection]]:
+    """A gateway, its server, and a plain connection to it."""
+    async with opening as gateway, served(gateway) as server, server.connection() as connection:
+        yield gateway, server, connection
 
 
 def post(path: str, body: bytes, *, headers: str = "") -> bytes:

@@ -1,11 +1,9 @@
 """Any body at all: a receipt or a 4xx in the one shape, never a 500."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +11,7 @@ from app.api.errors import STATUSES
 from app.api.schemas import AnswerRequest, ErrorOut, Receipt
 from tests.fakes.gateway import events_of
 
-from .running import Running, running_gateway
+from .running import Running
 
 # Every code point, lone surrogates too.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
@@ -38,13 +36,6 @@ FIELDS = st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, va
 BODIES = ANYTHING | FIELDS | st.builds(lambda body: {"question": "What is this?"} | body, FIELDS)
 
 STATUS_OF = {kind: status for _, status, kind in STATUSES}
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One gateway for all examples."""
-    with running_gateway(tmp_path_factory.mktemp("fuzz"), artifact={}, max_body_bytes=65536) as one:
-        yield one
 
 
 def test_every_field_is_fuzzed() -> None:

@@ -1,11 +1,9 @@
 """Any body on the OpenAI path: a completion or an error in OpenAI's shape, never a 5xx; and chunks that add up."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pytest
 from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from app.api.openai_reply import POLICIES, ChatCompletion, OpenAIErrorOut
 from app.api.openai_request import ChatRequest
 
-from .running import Running, running_gateway
+from .running import Running
 from .test_fuzz import ANYTHING, PLAUSIBLE, TEXT
 
 PATH = "/v1/chat/completions"
@@ -45,13 +43,6 @@ BODIES = (
     | st.fixed_dictionaries({}, optional=FIELDS)
     | st.builds(lambda body: ASKED | body, st.fixed_dictionaries({}, optional=FIELDS))
 )
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One gateway for all examples."""
-    with running_gateway(tmp_path_factory.mktemp("openai"), artifact={}) as one:
-        yield one
 
 
 def checked(response: httpx.Response) -> httpx.Response:

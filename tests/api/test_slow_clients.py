@@ -13,7 +13,7 @@ from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import PATIENCE_S, until
 
 from .conftest import Open
-from .served import HEALTHZ, Connection, Reply, head, post, served
+from .served import HEALTHZ, Connection, Reply, connected, head, post, served
 
 BODY = json.dumps({"question": ASKED}).encode()
 SHORT_S = 0.2
@@ -41,11 +41,7 @@ def check_shape(reply: Reply, status: int, kind: str) -> None:
 @pytest.mark.parametrize("used", [False, True], ids=["new connection", "used connection"])
 async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: bytes, used: bool) -> None:
     """It is answered 408 in the one shape, the connection is closed, and no part was asked."""
-    async with (
-        open_gateway(receive_timeout_s=SHORT_S) as gateway,
-        served(gateway) as server,
-        server.connection() as slow,
-    ):
+    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (gateway, _, slow):
         if used:
             slow.send(HEALTHZ)
             assert (await slow.reply()).status == 200
@@ -63,11 +59,7 @@ async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: b
 @pytest.mark.parametrize(("sent", "said"), [(b"", b""), (b"\r\n", b"HTTP/1.1 408 ")], ids=["nothing", "line breaks"])
 async def test_a_connection_on_which_nothing_is_asked(open_gateway: Open, sent: bytes, said: bytes) -> None:
     """It is closed: browsers open some in advance, and attackers many."""
-    async with (
-        open_gateway(receive_timeout_s=SHORT_S) as gateway,
-        served(gateway) as server,
-        server.connection() as idle,
-    ):
+    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, idle):
         idle.send(sent)
         assert (await idle.rest())[:13] == said
 
@@ -80,11 +72,7 @@ async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
             connection.send(bytes([byte]))
             await asyncio.sleep(0.01)
 
-    async with (
-        open_gateway(receive_timeout_s=SHORT_S) as gateway,
-        served(gateway) as server,
-        server.connection() as slow,
-    ):
+    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, slow):
         trickling = asyncio.create_task(trickle(slow))
         check_shape(await slow.reply(), 408, "request_timeout")
         trickling.cancel()
@@ -103,11 +91,7 @@ async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: py
 
 async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
     """Once a request is whole the bound is no longer on the client, also where it came in pieces."""
-    async with (
-        open_gateway(receive_timeout_s=SHORT_S) as gateway,
-        served(gateway) as server,
-        server.connection() as patient,
-    ):
+    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (gateway, _, patient):
         gateway.reader.hang = True
         patient.send(head("/answer", len(BODY)))
         await asyncio.sleep(0)
@@ -134,11 +118,7 @@ async def test_what_is_not_http(gateway: FakeGateway) -> None:
 
 async def test_below_v1_the_shape_is_openais(open_gateway: Open) -> None:
     """The path is known as soon as the head is."""
-    async with (
-        open_gateway(receive_timeout_s=SHORT_S) as gateway,
-        served(gateway) as server,
-        server.connection() as slow,
-    ):
+    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, slow):
         slow.send(head("/v1/chat/completions", 100))
         reply = await slow.reply()
         assert reply.status == 408
@@ -191,11 +171,7 @@ async def test_an_answer_under_way_ends_before_the_server_does(open_gateway: Ope
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_outlasts_the_stop(open_gateway: Open, stream: bool) -> None:
     """It is given up in the end, upstream too; its client is told so, or its stream is closed."""
-    async with (
-        open_gateway(artifact={}, shutdown_timeout_s=SHORT_S) as gateway,
-        served(gateway) as server,
-        server.connection() as waiting,
-    ):
+    async with connected(open_gateway(artifact={}, shutdown_timeout_s=SHORT_S)) as (gateway, server, waiting):
         await asking(gateway, waiting, stream=stream, policy="always", abstain=False)
         server.stop()
         if stream:

@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
@@ -21,7 +20,7 @@ from app.ports import Listener
 from tests.fakes.gateway import events_of
 from tests.fakes.records import a_record
 
-from .running import Running, running_gateway
+from .running import Running
 
 # Everything that can be sent as UTF-8: with line ends of all kinds, and what an event stream is made of.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
@@ -41,13 +40,6 @@ MARK = "zq9xv"
 QUESTION = "What is said?"
 ORDER = re.compile(r"dp{0,2}t*[fe]")
 SAME = ("answer", "action", "k", "confidence", "citations", "usage", "decision")
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One gateway for all examples."""
-    with running_gateway(tmp_path_factory.mktemp("sse"), artifact={}) as one:
-        yield one
 
 
 @dataclass(frozen=True)
