@@ -169,24 +169,20 @@ class ArtifactGatekeeper:
             return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=FULL)
         fit = artifact.policies.get("graded")
         certified = fit is not None and fit.certificate is not None
-        mismatch = self.mismatch(artifact)
-        if mismatch:
-            problem = f"{mismatch}; {self._refusal}" if self._refusal else mismatch
-            return CalibratorStatus(
-                artifact.version, certified=False, matches=False, problem=problem, fallback_action=FULL
-            )
-        fallback = artifact.fallback_action
-        revoked = self._revocations.why(artifact.version)
-        if revoked is not None:
+        mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)
+        problem = mismatch
+        if not mismatch and revoked is not None:
             problem = f"{artifact.version} is revoked, its fallback action serves until another is in force: {revoked}"
-            problem = f"{problem}; {self._refusal}" if self._refusal else problem
-            return CalibratorStatus(
-                artifact.version, certified=False, matches=True, problem=problem, fallback_action=fallback, revoked=True
-            )
-        problem = self._refusal
-        if not certified and not self._allow_uncertified:
-            problem = problem or f"{artifact.version} carries no certificate: its fallback action serves"
-        return CalibratorStatus(artifact.version, certified, matches=True, problem=problem, fallback_action=fallback)
+        elif not problem and not self._refusal and not certified and not self._allow_uncertified:
+            problem = f"{artifact.version} carries no certificate: its fallback action serves"
+        return CalibratorStatus(
+            artifact.version,
+            certified=certified and not mismatch and revoked is None,
+            matches=not mismatch,
+            problem="; ".join(said for said in (problem, self._refusal) if said),
+            fallback_action=FULL if mismatch else artifact.fallback_action,
+            revoked=not mismatch and revoked is not None,
+        )
 
     async def refresh(self, *, identify: bool) -> None:
         """Take up a new CURRENT, and a new identity where asked to; nothing that fails here fails a request."""

@@ -36,8 +36,7 @@ _PAUSE_S = 0.05
 class Breaker:
     """Opens when `failures` of the last twice as many calls have failed, for about `retry_s` seconds.
 
-    A call begins with `admit` and ends with one of `succeeded`, `failed` and `withdrawn`, with the number that `admit`
-    gave. One that began before the last change says nothing about the time after it, and is not listened to.
+    A call that began before the last opening or closing says nothing about the time after it, and does not count.
     """
 
     def __init__(
@@ -82,30 +81,26 @@ class Breaker:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Let a call begin, or raise UpstreamUnavailable at once; and take note of how it ends."""
-        period = self.admit()
-        try:
-            yield
-        except UpstreamError as error:
-            self.failed(period, error)
-            raise
-        except BaseException:
-            self.withdrawn(period)
-            raise
-        else:
-            self.succeeded(period)
-
-    def admit(self) -> int:
-        """Let a call begin, or raise UpstreamUnavailable at once."""
         if self._until is not None:
             if not self.due:
                 raise self.refusal()
             self._trying = True
-        return self._period
+        period = self._period
+        try:
+            yield
+        except UpstreamError as error:
+            if period == self._period:
+                self._failed(error)
+            raise
+        except BaseException:
+            # Given up, or its request was wrong: nothing was learned, and another call may be the trial.
+            if period == self._period:
+                self._trying = False
+            raise
+        if period == self._period:
+            self._succeeded()
 
-    def succeeded(self, period: int) -> None:
-        """The upstream answered as it should."""
-        if period != self._period:
-            return
+    def _succeeded(self) -> None:
         if self._until is not None:
             self._until, self._recent = None, 0
             self._change()
@@ -113,24 +108,16 @@ class Breaker:
         elif self._recent:
             self._recent = self._recent << 1 & self._window
 
-    def failed(self, period: int, error: UpstreamError) -> None:
-        """The upstream was late, not there, or answered nonsense."""
-        if period != self._period:
-            return
+    def _failed(self, error: UpstreamError) -> None:
         self._recent = (self._recent << 1 | 1) & self._window
-        if self._until is None and self._recent.bit_count() < self._failures:
-            return
         if self._until is None:
+            if self._recent.bit_count() < self._failures:
+                return
             logger.warning(
                 "%s is left alone for a while: %s, the last one: %s", self._upstream, self._what_happened(), error
             )
         self._until = self._clock() + self._retry_s * self._dice.uniform(1.0, 1.0 + _JITTER)
         self._change()
-
-    def withdrawn(self, period: int) -> None:
-        """The call was given up, or its request was wrong: nothing was learned, and another may be the trial."""
-        if period == self._period:
-            self._trying = False
 
     def refusal(self) -> UpstreamUnavailable:
         """What a call is told that is not let through."""
@@ -249,4 +236,5 @@ class Link:
         """Ping past the breaker, for the truth; a reply is as good as a trial, where one is due."""
         await ping()
         if self._breaker.due:
-            self._breaker.succeeded(self._breaker.admit())
+            with self._breaker.watching():
+                pass

@@ -1,5 +1,6 @@
 """The breaker: when it opens, whom it lets through, and what it does not listen to."""
 
+import asyncio
 import random
 
 import pytest
@@ -24,6 +25,24 @@ class Clock:
         return self.now
 
 
+class Call:
+    """A call under way, which ends when it is told to."""
+
+    def __init__(self, breaker: Breaker) -> None:
+        self._watched = breaker.watching()
+        self._watched.__enter__()
+
+    def succeeded(self) -> None:
+        self._watched.__exit__(None, None, None)
+
+    def failed(self) -> None:
+        self._watched.__exit__(type(FAILURE), FAILURE, None)
+
+    def withdrawn(self) -> None:
+        gone = asyncio.CancelledError()
+        self._watched.__exit__(type(gone), gone, None)
+
+
 def a_breaker(clock: Clock, *, failures: int = 3) -> Breaker:
     return Breaker("reader", failures=failures, retry_s=RETRY_S, clock=clock, dice=random.Random(7))
 
@@ -31,7 +50,7 @@ def a_breaker(clock: Clock, *, failures: int = 3) -> Breaker:
 def opened(clock: Clock, *, failures: int = 3) -> Breaker:
     breaker = a_breaker(clock, failures=failures)
     for _ in range(failures):
-        breaker.failed(breaker.admit(), FAILURE)
+        Call(breaker).failed()
     assert breaker.open
     return breaker
 
@@ -49,7 +68,7 @@ def test_it_opens_after_so_many_failures_and_says_when_it_is_tried_again() -> No
     with pytest.raises(
         UpstreamUnavailable, match=r"3 of its last 6 calls failed; it is tried again in \d+ s"
     ) as refused:
-        breaker.admit()
+        Call(breaker)
     assert refused.value.upstream == "reader"
     assert refused.value.retry_after_s is not None
     assert RETRY_S <= refused.value.retry_after_s <= 1.5 * RETRY_S
@@ -59,29 +78,30 @@ def test_half_of_the_calls_failing_opens_it_and_a_third_does_not() -> None:
     """A part that fails now and then is still asked."""
     breaker = a_breaker(Clock())
     for call in range(300):
-        period = breaker.admit()
-        breaker.failed(period, FAILURE) if call % 3 == 0 else breaker.succeeded(period)
+        Call(breaker).failed() if call % 3 == 0 else Call(breaker).succeeded()
     assert not breaker.open
     for _ in range(3):
-        breaker.succeeded(breaker.admit())
-        breaker.failed(breaker.admit(), FAILURE)
+        Call(breaker).succeeded()
+        Call(breaker).failed()
     assert breaker.open
 
 
 def test_one_call_at_a_time_is_the_trial() -> None:
     """After the pause one is let through; the others wait for what becomes of it."""
     breaker = due(Clock())
-    breaker.admit()
+    trial = Call(breaker)
     with pytest.raises(UpstreamUnavailable, match="being tried again now"):
-        breaker.admit()
+        Call(breaker)
+    trial.succeeded()
+    assert not breaker.open
 
 
 def test_a_trial_that_succeeds_closes_it_with_nothing_held_against_the_part() -> None:
     """It takes as many failures as before to open it again."""
     breaker = due(Clock())
-    breaker.succeeded(breaker.admit())
+    Call(breaker).succeeded()
     for _ in range(2):
-        breaker.failed(breaker.admit(), FAILURE)
+        Call(breaker).failed()
     assert not breaker.open
 
 
@@ -89,17 +109,17 @@ def test_a_trial_that_fails_opens_it_anew() -> None:
     """One failure is enough then, and the pause begins again."""
     clock = Clock()
     breaker = due(clock)
-    breaker.failed(breaker.admit(), FAILURE)
+    Call(breaker).failed()
     assert breaker.wait_s >= RETRY_S
     with pytest.raises(UpstreamUnavailable):
-        breaker.admit()
+        Call(breaker)
 
 
 def test_a_trial_that_was_given_up_lets_the_next_one_try() -> None:
     """A client that leaves proves nothing, and must not keep the part out for good."""
     breaker = due(Clock())
-    breaker.withdrawn(breaker.admit())
-    breaker.succeeded(breaker.admit())
+    Call(breaker).withdrawn()
+    Call(breaker).succeeded()
     assert not breaker.open
 
 
@@ -107,19 +127,19 @@ def test_who_began_before_a_change_is_not_listened_to() -> None:
     """A late failure does not open it again, a late success does not close it, and neither ends another's trial."""
     clock = Clock()
     breaker = a_breaker(clock)
-    late = [breaker.admit() for _ in range(10)]
+    late = [Call(breaker) for _ in range(10)]
     for _ in range(3):
-        breaker.failed(breaker.admit(), FAILURE)
-    breaker.succeeded(late.pop())
+        Call(breaker).failed()
+    late.pop().succeeded()
     assert breaker.open
     clock.now += breaker.wait_s
-    trial = breaker.admit()
-    breaker.withdrawn(late.pop())
+    trial = Call(breaker)
+    late.pop().withdrawn()
     with pytest.raises(UpstreamUnavailable):
-        breaker.admit()
-    breaker.succeeded(trial)
-    for period in late:
-        breaker.failed(period, FAILURE)
+        Call(breaker)
+    trial.succeeded()
+    for call in late:
+        call.failed()
     assert not breaker.open
 
 
@@ -139,8 +159,8 @@ class AnyTraffic(RuleBasedStateMachine):
             dice=random.Random(1),
             on_change=lambda: self.changes.append(self.breaker.open),
         )
-        self.ordinary: list[int] = []
-        self.trial: int | None = None
+        self.ordinary: list[Call] = []
+        self.trial: Call | None = None
         self.opened_at = 0.0
 
     @rule()
@@ -150,22 +170,22 @@ class AnyTraffic(RuleBasedStateMachine):
         assert was_open is False or self.breaker.due is may
         if not may:
             with pytest.raises(UpstreamUnavailable) as refused:
-                self.breaker.admit()
+                Call(self.breaker)
             assert 1 <= (refused.value.retry_after_s or 0) <= 1.5 * RETRY_S
             return
-        period = self.breaker.admit()
+        call = Call(self.breaker)
         if was_open:
             assert self.clock.now - self.opened_at >= RETRY_S
-            self.trial = period
+            self.trial = call
         else:
-            self.ordinary.append(period)
+            self.ordinary.append(call)
 
     @precondition(lambda self: self.ordinary)
     @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "withdrawn"]))
     def end_ordinary(self, data: st.DataObject, end: str) -> None:
-        period = self.ordinary.pop(data.draw(st.integers(0, len(self.ordinary) - 1)))
+        call = self.ordinary.pop(data.draw(st.integers(0, len(self.ordinary) - 1)))
         was_open, waited = self.breaker.open, self.breaker.wait_s
-        self.end(period, end)
+        self.end(call, end)
         if was_open:
             assert self.breaker.open
             assert self.breaker.wait_s == waited
@@ -176,8 +196,8 @@ class AnyTraffic(RuleBasedStateMachine):
     @rule(end=st.sampled_from(["succeeded", "failed", "withdrawn"]))
     def end_trial(self, end: str) -> None:
         assert self.trial is not None
-        period, self.trial = self.trial, None
-        self.end(period, end)
+        call, self.trial = self.trial, None
+        self.end(call, end)
         assert self.breaker.open is (end != "succeeded")
 
     @rule(seconds=st.sampled_from([1.0, RETRY_S, 2 * RETRY_S]))
@@ -189,12 +209,9 @@ class AnyTraffic(RuleBasedStateMachine):
         assert (self.changes[-1] if self.changes else False) is self.breaker.open
         assert self.breaker.wait_s <= 1.5 * RETRY_S
 
-    def end(self, period: int, end: str) -> None:
+    def end(self, call: Call, end: str) -> None:
         changes = len(self.changes)
-        if end == "failed":
-            self.breaker.failed(period, FAILURE)
-        else:
-            getattr(self.breaker, end)(period)
+        getattr(call, end)()
         if len(self.changes) > changes and self.breaker.open:
             self.opened_at = self.clock.now
 
