@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.api.gateway import Pings
-from app.api.status import watch
+from app.api.status import keep_pinging
 from app.decision.cost import Objective
 from app.errors import ConfigurationError
 from app.explore import Budget, DiceExplorer
@@ -168,7 +168,7 @@ async def watch_loop(lag: LoopLag) -> AsyncIterator[None]:
 @asynccontextmanager
 async def watch_parts(pings: Pings, traffic: TrafficMetrics) -> AsyncIterator[None]:
     """Keep pinging the parts meanwhile, so that the metrics tell which of them answer."""
-    async with _meanwhile(watch(pings, traffic.parts), "ping the parts"):
+    async with _meanwhile(keep_pinging(pings, traffic.parts), "ping the parts"):
         yield
 
 

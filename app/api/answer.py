@@ -14,7 +14,7 @@ from app.api.auth import DENIALS, Asker, Caller
 from app.api.direct import DirectRoute
 from app.api.gateway import Gateway, TheGateway
 from app.api.middleware import CLIENT_LEFT
-from app.api.schemas import AnswerRequest, Choices, ErrorOut, Receipt, receipt
+from app.api.schemas import AnswerOptions, AnswerRequest, ErrorOut, Receipt, receipt
 from app.api.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.correlation import asked
 from app.decision.policy import Ask, Policy
@@ -79,7 +79,7 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, reques
 
 def question_of(
     text: str,
-    chosen: Choices,
+    chosen: AnswerOptions,
     gateway: Gateway,
     caller: Caller,
     *,
@@ -155,7 +155,7 @@ async def _permitted(gateway: Gateway, question: Question, listener: Listener | 
 
 async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:
     """Do the work for as long as the client waits for it; None, and the work is cancelled, once it has left."""
-    watch = _Watch(request)
+    watch = _ClientWatch(request)
     try:
         return await work
     except asyncio.CancelledError:
@@ -167,7 +167,7 @@ async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:
         watch.end()
 
 
-class _Watch:
+class _ClientWatch:
     """Cancels the task at hand when its client leaves.
 
     The work stays in the task of its request, and watching begins only when it takes some time: a task for either would

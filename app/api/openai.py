@@ -20,7 +20,7 @@ from app.api.openai_reply import (
     headers,
 )
 from app.api.openai_request import ChatRequest, conversation
-from app.api.schemas import Choices
+from app.api.schemas import AnswerOptions
 from app.correlation import asked
 from app.decision.policy import Policy
 from app.errors import ContradictoryRequest, UnknownModel
@@ -69,7 +69,7 @@ models_router = APIRouter(prefix="/v1", tags=["OpenAI"])
 )
 async def chat(body: ChatRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
     """Answer a lone message exactly as `/answer` would; a conversation, which no calibrator was fitted on, with k=5."""
-    chosen = body.fetchwise or Choices()
+    chosen = body.fetchwise or AnswerOptions()
     policy = _policy(body.model, chosen)
     text, earlier = conversation(
         body.messages, question_chars=gateway.max_question_chars, earlier_chars=gateway.max_earlier_chars
@@ -104,7 +104,7 @@ def _known(name: str) -> Policy | None:
     return POLICIES[name]
 
 
-def _policy(name: str, chosen: Choices) -> Policy | None:
+def _policy(name: str, chosen: AnswerOptions) -> Policy | None:
     """The policy that the model stands for, if it stands for one."""
     policy = _known(name)
     if policy is not None and chosen.policy not in {None, policy}:

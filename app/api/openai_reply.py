@@ -48,7 +48,7 @@ class StagesOut(BaseModel):
     read_tokens: int
 
 
-class UsageOut(BaseModel):
+class CompletionUsage(BaseModel):
     """All tokens that the answer cost; the details add up to them."""
 
     prompt_tokens: int
@@ -95,7 +95,7 @@ class ChatCompletion(BaseModel):
     created: int
     model: str
     choices: list[ChoiceOut]
-    usage: UsageOut
+    usage: CompletionUsage
     fetchwise: Receipt
 
 

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from app.api.schemas import Choices, readable
+from app.api.schemas import AnswerOptions, readable
 from app.ports import Turn
 
 MOST_MESSAGES = 128
@@ -155,7 +155,7 @@ class ChatRequest(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="The same, by its older name.")
     stream: bool | None = Field(default=None, strict=True, description="Answer by chunks, then `[DONE]`.")
     stream_options: StreamOptions | None = None
-    fetchwise: Choices | None = Field(default=None, description="What `/answer` takes beyond a question.")
+    fetchwise: AnswerOptions | None = Field(default=None, description="What `/answer` takes beyond a question.")
 
     n: Annotated[Any, Only("one answer is given: n may only be 1", (1,))] = None
     temperature: Annotated[Any, Only("answers are greedy: temperature may only be 0", (0,))] = None

@@ -1,10 +1,12 @@
 """What goes over the wire: the request to `/answer`, and the decision receipt that comes back."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from app.decision.passage import Passage
 from app.decision.policy import Action, Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
 
@@ -12,7 +14,7 @@ Scalar = Annotated[str, Field(max_length=256)] | bool | int
 Tag = Annotated[str, Field(max_length=128)]
 
 
-class Choices(BaseModel):
+class AnswerOptions(BaseModel):
     """What an asker may choose about how a question is answered, on whichever route it comes."""
 
     model_config = ConfigDict(extra="forbid")
@@ -53,7 +55,7 @@ def readable(text: str, *, what: str = "the question") -> str:
     return stripped
 
 
-class AnswerRequest(Choices):
+class AnswerRequest(AnswerOptions):
     """A question, and what its asker may choose."""
 
     model_config = ConfigDict(
@@ -116,13 +118,6 @@ class DecisionOut(BaseModel):
     calibrator: CalibratorOut
 
 
-class TokensOut(BaseModel):
-    """Tokens of one generation."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-
 class CallsOut(BaseModel):
     """Searches, by whether their passages were read."""
 
@@ -133,8 +128,8 @@ class CallsOut(BaseModel):
 class UsageOut(BaseModel):
     """What the answer cost; a stage that did not run is null."""
 
-    probe: TokensOut | None
-    read: TokensOut | None
+    probe: Usage | None
+    read: Usage | None
     passages: int
     calls: CallsOut
 
@@ -206,7 +201,7 @@ class Receipt(BaseModel):
 
 
 def receipt(record: DecisionRecord) -> dict[str, Any]:
-    """Render a record as a receipt; plain data, because validating our own output buys nothing."""
+    """Render a record as a receipt, for orjson; validating our own output would buy nothing."""
     thresholds, timings = record.thresholds, record.timings
     used = record.retrieval_calls if record.citations else 0
     return {
@@ -215,10 +210,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
         "action": record.action.value,
         "k": record.k,
         "confidence": record.confidence,
-        "citations": [
-            {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
-            for index, one in enumerate(record.citations, start=1)
-        ],
+        "citations": cited(record.citations),
         "decision": {
             "p_closed_book": record.p_closed_book,
             "signals": dict(record.signals),
@@ -232,8 +224,8 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "calibrator": {"version": record.calibrator, "certified": record.certified},
         },
         "usage": {
-            "probe": _tokens(record.probe_usage),
-            "read": _tokens(record.read_usage),
+            "probe": record.probe_usage,
+            "read": record.read_usage,
             "passages": len(record.citations),
             "calls": {"used": used, "wasted": record.retrieval_calls - used},
         },
@@ -248,10 +240,12 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
     }
 
 
-def _tokens(usage: Usage | None) -> dict[str, int] | None:
-    if usage is None:
-        return None
-    return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+def cited(passages: Sequence[Passage]) -> list[dict[str, Any]]:
+    """Passages by the number that they have in the prompt."""
+    return [
+        {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
+        for index, one in enumerate(passages, start=1)
+    ]
 
 
 def _ms(value: float | None) -> float | None:

@@ -35,7 +35,7 @@ def up(state: str) -> bool:
     return state == OK or state.startswith(_OK_BUT)
 
 
-async def watch(
+async def keep_pinging(
     pings: Pings, on_states: Callable[[Mapping[str, bool]], None], *, every_s: float = WATCH_EVERY_S
 ) -> None:
     """Say again and again which parts answer, until cancelled."""

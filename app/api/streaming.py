@@ -11,7 +11,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.schemas import receipt
+from app.api.schemas import cited, receipt
 from app.decision.passage import Passage
 from app.decision.policy import Decision
 from app.decision.record import DecisionRecord
@@ -67,11 +67,7 @@ class ReceiptEvents:
 
     def found(self, passages: Sequence[Passage]) -> bytes:
         """Say them as the receipt will cite them."""
-        cited = [
-            {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
-            for index, one in enumerate(passages, start=1)
-        ]
-        return _event("passages", {"passages": cited})
+        return _event("passages", {"passages": cited(passages)})
 
     def token(self, text: str) -> bytes:
         """Say it as it is."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from app.api import status
-from app.api.status import states, up, watch
+from app.api.status import keep_pinging, states, up
 from app.errors import UpstreamUnavailable
 
 
@@ -65,7 +65,7 @@ async def test_a_watch_goes_on_whatever_a_ping_raises(caplog: pytest.LogCaptureF
         await turn()
 
     watched = Watched()
-    task = asyncio.create_task(watch({"vectors": vectors}, watched, every_s=0.0))
+    task = asyncio.create_task(keep_pinging({"vectors": vectors}, watched, every_s=0.0))
     async with asyncio.timeout(10):
         await watched.enough.wait()
     task.cancel()
