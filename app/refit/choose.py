@@ -13,8 +13,9 @@ import numpy as np
 from app.decision.calibrator import Calibrator
 from app.decision.signals import FIRST_TOKEN_NAMES, NAMES
 from app.errors import DataError
-from app.refit.fit import FUSIONS, Floats, Labels, Method, Weighted, fit_beside, folds, out_of_fold
+from app.refit.fit import FUSIONS, Method, Weighted, fit_beside, folds, out_of_fold
 from app.refit.split import COMPARED_ROWS, Units
+from app.refit.table import Floats, Labels
 
 # The candidates, the simplest first.
 METHODS: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")

@@ -24,12 +24,10 @@ from app.decision.calibrator import (
     Logistic,
     MinMax,
     Temperature,
-    signals_of,
 )
 from app.errors import DataError
+from app.refit.table import Floats, Labels
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.bool_]
 Method = Literal["logistic", "isotonic", "temperature", "minmax", "fused", "curved"]
 METHODS: tuple[Method, ...] = get_args(Method)
 # These read several signals at once, the others one.
@@ -296,17 +294,3 @@ _SCALAR: dict[Method, Callable[[str, Floats, Labels, Floats], Calibrator]] = {
     "temperature": _temperature,
     "minmax": _minmax,
 }
-
-__all__ = [
-    "FOLDS",
-    "FUSIONS",
-    "METHODS",
-    "Method",
-    "Weighted",
-    "fit",
-    "fit_beside",
-    "folds",
-    "out_of_fold",
-    "predict_many",
-    "signals_of",
-]

@@ -24,10 +24,9 @@ VARIABLES = {
     "#050505": "none",
     "#060606": "few",
     "#070707": "many",
-    "#080808": "card",
 }
 _COLOUR = {name: stand_in for stand_in, name in VARIABLES.items()}
-INK, MUTED, GRID, ACCENT, CARD = (_COLOUR[name] for name in ("ink", "muted", "grid", "accent", "card"))
+INK, MUTED, GRID, ACCENT = (_COLOUR[name] for name in ("ink", "muted", "grid", "accent"))
 # Of reading no passage, few, and many.
 ACTIONS = tuple(_COLOUR[name] for name in ("none", "few", "many"))
 _STYLE: dict[str, Any] = {
