@@ -157,10 +157,11 @@ def refit(
     if not from_log and (log is not None or since is not None):
         raise ConfigurationError("--log and --since are about the decision log: add --from-log")
     try:
-        from app.refit.publish import publish  # noqa: PLC0415
+        from app.refit.collect import apply_corrections  # noqa: PLC0415
+        from app.refit.holdout import publish  # noqa: PLC0415
         from app.refit.refit import Options  # noqa: PLC0415
         from app.refit.refit import refit as run  # noqa: PLC0415
-        from app.refit.table import apply_corrections, load  # noqa: PLC0415
+        from app.refit.table import load  # noqa: PLC0415
     except ImportError as error:
         raise _missing(error) from error
     options = Options(

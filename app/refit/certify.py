@@ -18,7 +18,7 @@ samples, so it can neither pair a policy with its reference, where nearly all th
 phrasings as one unit, and its p-values (Hoeffding-Bentkus, CLT) are blind to the variance or valid only in the limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from app.decision import betting
 from app.decision.artifact import FIXED, Certificate, PolicyFit, Thresholds
 from app.decision.cost import Objective
 from app.refit.abstention import MOST_LABELS
-from app.refit.ledger import Ledger
+from app.refit.ledger import Ledger, fixed_k
 from app.refit.paths import Step
 from app.refit.split import VALIDATION_SHARE, Validation
 from app.refit.table import Floats
@@ -158,3 +158,26 @@ def labels_needed(mean: float, deviation: float, epsilon: float, delta: float) -
 def reference_name(references: Sequence[int]) -> str:
     """How reports and certificates call a set of references."""
     return f"always-k{references[0]}" if len(references) == 1 else "every fixed action"
+
+
+def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
+    """What each policy drops, or could not certify."""
+    notes = []
+    _, few, many = ks
+    graded = fits["graded"].thresholds
+    # A fixed action drops the others for want of a certificate, not of worth: that is said below.
+    if graded not in FIXED:
+        if graded.tau0 == graded.tau1:
+            notes.append(f"graded: k={few} is not worth choosing at these thresholds, so the policy drops it")
+        if graded.tau1 == 0.0:
+            notes.append(
+                f"graded: k={many} is not worth choosing at these thresholds, so only a missing signal reads {many}"
+            )
+        if graded.tau0 > 1.0:
+            notes.append("graded: k=0 is not worth choosing at these thresholds, so the policy drops it")
+    for policy, fit in fits.items():
+        fixed = fixed_k(fit.thresholds, ks)
+        if fit.certificate is not None and fixed is not None:
+            more = f"; about {fit.labels_needed} labelled groups might do more" if fit.labels_needed else ""
+            notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
+    return notes + [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if not fit.certificate]

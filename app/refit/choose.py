@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.decision.calibrator import Calibrator
-from app.decision.signals import FIRST_TOKEN_NAMES, NAMES
+from app.decision.signals import ALL_NAMES, FIRST_TOKEN_NAMES, NAMES
 from app.errors import DataError
 from app.refit.fit import FUSIONS, Method, Weighted, fit_beside, folds, out_of_fold
 from app.refit.split import COMPARED_ROWS, Units
-from app.refit.table import Floats, Labels
+from app.refit.table import Floats, Labels, Outcomes
 
 # The candidates, the simplest first.
 METHODS: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")
@@ -31,6 +31,20 @@ class ChosenCalibrator:
     brier: float
     compared: int
     out_of_fold: Floats
+
+
+def candidate_signals(outcomes: Outcomes, wished: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The signals that may be fitted on; of a table that will be served, those that the gateway can compute."""
+    collected = {name for named in outcomes.signals.values() for name in named}
+    servable = collected if outcomes.identity is None else collected & set(ALL_NAMES)
+    if wished is None:
+        return tuple(sorted(servable))
+    for name in wished:
+        if name not in collected:
+            raise DataError(f"no signal {name!r} in the table: choose among {', '.join(sorted(collected)) or 'none'}")
+        if name not in servable:
+            raise DataError(f"the gateway cannot compute {name!r}: choose among {', '.join(sorted(servable))}")
+    return wished
 
 
 def candidates(names: Sequence[str]) -> list[tuple[Method, tuple[str, ...]]]:

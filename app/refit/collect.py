@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from app.decision.labels import Rule, judge
 from app.decision.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever
-from app.refit.table import normalise_group, read_identity
+from app.refit.table import Outcomes, normalise_group, read_identity
 from app.shadow import full_run
 
 SCHEMA = 1
@@ -259,3 +259,33 @@ def _resume(out: Path, identity: Identity, manner: Mapping[str, Any]) -> set[str
             f"{out}:1: was collected in another manner ({'; '.join(changed)}): choose another file, or the same options"
         )
     return known
+
+
+def apply_corrections(outcomes: Outcomes, path: Path) -> Outcomes:
+    """Overrule labels by hand: one JSON line `{id, k, correct}` each; a later line overrules an earlier one."""
+    rows = {identifier: row for row, identifier in enumerate(outcomes.ids)}
+    correct = {k: labels.copy() for k, labels in outcomes.correct.items()}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}): name the file of corrections") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"{where}: not a whole JSON object ({error}): mend or delete the line") from error
+        if not isinstance(entry, dict) or not {"id", "k", "correct"} <= entry.keys():
+            raise DataError(f'{where}: a correction is {{"id": ..., "k": 0, "correct": true}}: name all three')
+        row, k, label = rows.get(entry["id"]), entry["k"], entry["correct"]
+        if row is None:
+            raise DataError(f"{where}: no row of the table has the id {entry['id']!r}: mend the id or delete the line")
+        if k not in correct:
+            known = ", ".join(map(str, correct))
+            raise DataError(f"{where}: k = {k!r} was not collected: choose among {known}")
+        if label not in (True, False):
+            raise DataError(f"{where}: correct is {label!r}: write true or false")
+        correct[k][row] = bool(label)
+    return replace(outcomes, correct=correct)

@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from app.decision.artifact import (
-    FIXED,
     Abstention,
     Artifact,
     DataWindow,
@@ -17,14 +16,13 @@ from app.decision.artifact import (
 )
 from app.decision.calibrator import Calibrator
 from app.decision.cost import Objective, Tariff
-from app.decision.signals import ALL_NAMES
 from app.errors import DataError
 from app.refit.abstention import Given, certify_abstention, lay_abstention
-from app.refit.certify import certify_policy
-from app.refit.choose import ChosenCalibrator, choose_calibrator
+from app.refit.certify import certify_policy, policy_notes
+from app.refit.choose import ChosenCalibrator, candidate_signals, choose_calibrator
 from app.refit.fit import Weighted, predict_many
 from app.refit.holdout import confidence_at, confidences, evaluate_policy, graded_against_binary
-from app.refit.ledger import Ledger, S, fixed_k, gate_costs, pick
+from app.refit.ledger import Ledger, S, gate_costs, pick
 from app.refit.metrics import plain
 from app.refit.paths import Step, best_fixed, foreseen, lay_path
 from app.refit.split import Test, Train, Validation, split, units
@@ -125,7 +123,7 @@ def refit(
     """Choose on train, certify on validation, report on test."""
     say = on_step or (lambda _: None)
     aside = aside or Aside()
-    names = _candidate_signals(outcomes, options)
+    names = candidate_signals(outcomes, options.signals)
     _require_enough(outcomes)
     train, validation, test = split(outcomes)
     say("choosing on train")
@@ -229,29 +227,6 @@ def ledger_of(part: S, calibrators: Mapping[int, Calibrator], options: Options) 
     return Ledger(part, p, units(outcomes, salt="order"), costs)
 
 
-def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
-    """What each policy drops, or could not certify."""
-    notes = []
-    _, few, many = ks
-    graded = fits["graded"].thresholds
-    # A fixed action drops the others for want of a certificate, not of worth: that is said below.
-    if graded not in FIXED:
-        if graded.tau0 == graded.tau1:
-            notes.append(f"graded: k={few} is not worth choosing at these thresholds, so the policy drops it")
-        if graded.tau1 == 0.0:
-            notes.append(
-                f"graded: k={many} is not worth choosing at these thresholds, so only a missing signal reads {many}"
-            )
-        if graded.tau0 > 1.0:
-            notes.append("graded: k=0 is not worth choosing at these thresholds, so the policy drops it")
-    for policy, fit in fits.items():
-        fixed = fixed_k(fit.thresholds, ks)
-        if fit.certificate is not None and fixed is not None:
-            more = f"; about {fit.labels_needed} labelled groups might do more" if fit.labels_needed else ""
-            notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
-    return notes + [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if not fit.certificate]
-
-
 def _report(
     trained: Trained, certified: Certified, validation: Validation, test: Test, options: Options
 ) -> dict[str, Any]:
@@ -305,20 +280,6 @@ def _artifact(
             if name in names and np.isfinite(values).any()
         },
     )
-
-
-def _candidate_signals(outcomes: Outcomes, options: Options) -> tuple[str, ...]:
-    """The signals that may be fitted on; of a table that will be served, those that the gateway can compute."""
-    collected = {name for named in outcomes.signals.values() for name in named}
-    servable = collected if outcomes.identity is None else collected & set(ALL_NAMES)
-    if options.signals is None:
-        return tuple(sorted(servable))
-    for name in options.signals:
-        if name not in collected:
-            raise DataError(f"no signal {name!r} in the table: choose among {', '.join(sorted(collected)) or 'none'}")
-        if name not in servable:
-            raise DataError(f"the gateway cannot compute {name!r}: choose among {', '.join(sorted(servable))}")
-    return options.signals
 
 
 def _require_enough(outcomes: Outcomes) -> None:

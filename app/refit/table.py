@@ -121,36 +121,6 @@ def load(path: Path, *, texts: bool = True, on_progress: Callable[[int, int], No
     return reader.finish()
 
 
-def apply_corrections(outcomes: Outcomes, path: Path) -> Outcomes:
-    """Overrule labels by hand: one JSON line `{id, k, correct}` each; a later line overrules an earlier one."""
-    rows = {identifier: row for row, identifier in enumerate(outcomes.ids)}
-    correct = {k: labels.copy() for k, labels in outcomes.correct.items()}
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): name the file of corrections") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            entry = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"{where}: not a whole JSON object ({error}): mend or delete the line") from error
-        if not isinstance(entry, dict) or not {"id", "k", "correct"} <= entry.keys():
-            raise DataError(f'{where}: a correction is {{"id": ..., "k": 0, "correct": true}}: name all three')
-        row, k, label = rows.get(entry["id"]), entry["k"], entry["correct"]
-        if row is None:
-            raise DataError(f"{where}: no row of the table has the id {entry['id']!r}: mend the id or delete the line")
-        if k not in correct:
-            known = ", ".join(map(str, correct))
-            raise DataError(f"{where}: k = {k!r} was not collected: choose among {known}")
-        if label not in (True, False):
-            raise DataError(f"{where}: correct is {label!r}: write true or false")
-        correct[k][row] = bool(label)
-    return replace(outcomes, correct=correct)
-
-
 def not_a_number(signals: Mapping[str, Any]) -> str | None:
     """The name of a signal that is neither a number nor missing, if there is one."""
     return next((name for name, value in signals.items() if value is not None and not _is_number(value)), None)

@@ -15,7 +15,7 @@ from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.observers import drift
 from app.refit.from_log import identities, read_log
-from app.refit.publish import publish
+from app.refit.holdout import publish
 from app.refit.refit import Options, refit
 from tests.fakes.gateway import FakeGateway
 from tests.waiting import until

@@ -13,9 +13,8 @@ from app.decision.cost import Objective, Tariff
 from app.decision.policy import Ask, Gate, decide, settle
 from app.errors import DataError
 from app.refit.fit import predict_many
-from app.refit.holdout import evaluate_policy
+from app.refit.holdout import evaluate_policy, publish
 from app.refit.ledger import Ledger, passage_costs
-from app.refit.publish import publish
 from app.refit.refit import Options, Summary, refit
 from app.refit.split import Test, split, units
 from app.refit.table import Outcomes, load

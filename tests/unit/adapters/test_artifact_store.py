@@ -357,7 +357,7 @@ def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[s
         b'"text"',
         b"null",
         b"[" * 100_000,
-        b'{"checksum": "x", "schema": 1}',
+        b'{"checksum": "x", "schema": 2}',
     ],
     ids=["empty", "binary", "list", "string", "null", "deep", "bare"],
 )

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import DataError
-from app.refit.table import apply_corrections
+from app.refit.collect import apply_corrections
 from tests.refit.world import World
 
 
