@@ -1,7 +1,7 @@
 """`fetchwise calibrators` as an operator meets it."""
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ from pydantic import TypeAdapter
 
 from app.adapters.artifact_store import ArtifactStore
 from app.api.calibrator_survey import Survey
-from app.cli import main
-from app.cli.console import out
 from tests.fakes.artifacts import (
     a_fit,
     an_abstention,
@@ -24,29 +22,23 @@ from tests.fakes.artifacts import (
 class Console:
     """Runs commands on one folder, and reads what they print."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, run: Callable[..., tuple[str, str]]) -> None:
         self.store = ArtifactStore(folder)
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
+        self._run = run
 
     def publish(self, version: str, **changes: Any) -> None:
         self.store.publish(an_artifact(version=version, **changes))
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run `calibrators …`; what it printed, on stderr where it failed."""
-        self._monkeypatch.setattr(sys, "argv", ["fetchwise", "calibrators", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = self._capsys.readouterr()
-        assert int(ended.value.code or 0) == code, printed
-        return printed.err if code else printed.out + printed.err
+        out, err = self._run("calibrators", *arguments, code=code)
+        return err if code else out + err
 
 
 @pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., tuple[str, str]]) -> Console:
     monkeypatch.setenv("FETCHWISE_CALIBRATORS", str(tmp_path / "calibrators"))
-    monkeypatch.setattr(out, "_width", 300)
-    return Console(tmp_path / "calibrators", monkeypatch, capsys)
+    return Console(tmp_path / "calibrators", run)
 
 
 def test_help_teaches(console: Console) -> None:

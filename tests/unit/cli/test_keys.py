@@ -1,7 +1,7 @@
 """`fetchwise keys` as an operator meets it, and a gateway that will not be open to others by accident."""
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,8 +9,6 @@ import httpx
 import pytest
 
 from app.adapters.key_store import KeyFile, Scope, matching, parts
-from app.cli import main
-from app.cli.console import err, out
 from app.cli.doctor import _keys_found
 from app.cli.serve import check_keys
 from app.errors import ConfigurationError, DataError
@@ -20,55 +18,39 @@ from tests.fakes.keys import make_key
 WORDS: Literal["anyone may ask and see everything"] = "anyone may ask and see everything"
 
 
-class Console:
-    """Runs commands on one file of keys, and reads what they print."""
-
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.file = KeyFile(path)
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """Run a command; what it printed on stdout and on stderr."""
-        self._monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = self._capsys.readouterr()
-        assert int(ended.value.code or 0) == code, printed
-        return printed.out, printed.err
+Run = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeyFile:
+    """The file that the commands use."""
     monkeypatch.setenv("FETCHWISE_DATA_DIR", str(tmp_path))
-    for one in (out, err):
-        monkeypatch.setattr(one, "_width", 300)
-    return Console(tmp_path / "keys.json", monkeypatch, capsys)
+    return KeyFile(tmp_path / "keys.json")
 
 
-def test_the_key_is_printed_once_and_alone(console: Console) -> None:
+def test_the_key_is_printed_once_and_alone(run: Run, file: KeyFile) -> None:
     """On stdout, to be piped; it is the one in the file, and no command shows it again, nor its hash."""
-    printed, said = console.run("keys", "create", "acme")
+    printed, said = run("keys", "create", "acme")
     presented = printed.strip()
-    (made,) = console.file.read() or ()
+    (made,) = file.read() or ()
     assert printed == f"{presented}\n"
     assert matching({made.id: made}, presented) is not None
     assert made.id in said
     later = [("list",), ("list", "--json"), ("show", made.id), ("show", presented, "--json"), ("revoke", made.id)]
-    shown = [said, *(str(console.run("keys", *command)) for command in later)]
+    shown = [said, *(str(run("keys", *command)) for command in later)]
     for text in shown:
         assert parts(presented)[1] not in text
         assert made.sha256 not in text
 
 
-def test_what_a_key_may_do(console: Console) -> None:
+def test_what_a_key_may_do(run: Run, file: KeyFile) -> None:
     """Every option arrives; numbers, truth values and text stay what they are, and markup is shown as written."""
-    console.run(
+    run(
         "keys", "create", "[bold]acme[/]", "--scope", "operate", "--scope", "answer", "--collection", "a",
         "--collection", "b", "--filter", "tenant=acme", "--filter", "year=7", "--filter", "open=true", "--filter",
         'zip="0815"', "--filter", "eq=a=b", "--per-minute", "60", "--at-once", "4",
     )  # fmt: skip
-    (made,) = console.file.read() or ()
+    (made,) = file.read() or ()
     wanted = {
         "name": "[bold]acme[/]",
         "scopes": ["operate", "answer"],
@@ -79,17 +61,17 @@ def test_what_a_key_may_do(console: Console) -> None:
         "revoked": None,
     }
     assert made.model_dump(mode="json", exclude={"id", "sha256", "created"}) == wanted
-    assert json.loads(console.run("keys", "list", "--json")[0]) == [made.model_dump(mode="json", exclude={"sha256"})]
-    shown, _ = console.run("keys", "show", made.id)
+    assert json.loads(run("keys", "list", "--json")[0]) == [made.model_dump(mode="json", exclude={"sha256"})]
+    shown, _ = run("keys", "show", made.id)
     for text in ("[bold]acme[/]", 'tenant="acme" and year=7 and open=true', "operate, answer", "a, b", "60", "4"):
         assert text in shown
 
 
-def test_a_key_by_default(console: Console) -> None:
+def test_a_key_by_default(run: Run, file: KeyFile) -> None:
     """It may answer and give feedback, everywhere and without limits."""
-    assert "fetchwise keys create" in console.run("keys", "list")[0]
-    console.run("keys", "create", "app")
-    (made,) = console.file.read() or ()
+    assert "fetchwise keys create" in run("keys", "list")[0]
+    run("keys", "create", "app")
+    (made,) = file.read() or ()
     assert (made.scopes, made.collections, made.filter) == (["answer", "feedback"], [], {})
     assert (made.per_minute, made.at_once) == (None, None)
 
@@ -99,25 +81,25 @@ def test_a_key_by_default(console: Console) -> None:
     [(["--filter", "tenant"], 2), (["--filter", "=a"], 2), (["--scope", "everything"], 2), (["--per-minute", "0"], 2),
      (["--at-once", "-1"], 2), (["--filter", 'a="x"y"'], 2), (["--filter", f"{'a' * 65}=b"], 1)],
 )  # fmt: skip
-def test_wrong_options_make_no_key(console: Console, wrong: list[str], code: int) -> None:
+def test_wrong_options_make_no_key(run: Run, file: KeyFile, wrong: list[str], code: int) -> None:
     """And say what is wrong."""
-    said = console.run("keys", "create", "x", *wrong, code=code)[1]
+    said = run("keys", "create", "x", *wrong, code=code)[1]
     assert said
     assert "Traceback" not in said
-    assert console.file.read() is None
+    assert file.read() is None
 
 
-def test_revoking(console: Console) -> None:
+def test_revoking(run: Run, file: KeyFile) -> None:
     """It stays in the list, with when; `--file` goes before the settings."""
-    console.run("keys", "create", "acme")
-    (made,) = console.file.read() or ()
-    assert "is revoked" in console.run("keys", "revoke", made.id)[0]
-    assert (console.file.read() or ())[0].revoked is not None
-    assert made.id in console.run("keys", "list")[0]
-    assert "no such key" in console.run("keys", "revoke", "000000000000", code=1)[1]
-    elsewhere = console.file.path.with_name("other.json")
-    console.run("keys", "create", "x", "--file", str(elsewhere))
-    assert len(KeyFile(elsewhere).read() or ()) == len(console.file.read() or ()) == 1
+    run("keys", "create", "acme")
+    (made,) = file.read() or ()
+    assert "is revoked" in run("keys", "revoke", made.id)[0]
+    assert (file.read() or ())[0].revoked is not None
+    assert made.id in run("keys", "list")[0]
+    assert "no such key" in run("keys", "revoke", "000000000000", code=1)[1]
+    elsewhere = file.path.with_name("other.json")
+    run("keys", "create", "x", "--file", str(elsewhere))
+    assert len(KeyFile(elsewhere).read() or ()) == len(file.read() or ()) == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "no-such-host.invalid"])
@@ -132,13 +114,13 @@ def test_an_open_gateway_is_refused_where_others_reach_it(tmp_path: Path, host: 
     check_keys(Settings(host=host, data_dir=tmp_path))
 
 
-def test_serve_refuses_before_it_binds(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_refuses_before_it_binds(run: Run, file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other words than those are refused too, and say which they would have to be."""
     monkeypatch.setattr("app.cli.serve._listen", lambda *_: pytest.fail("it listened"))
-    _, said = console.run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
+    _, said = run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
     assert "others can reach 0.0.0.0" in said
     monkeypatch.setenv("FETCHWISE_OPEN_TO_ANYONE", "yes please")
-    _, said = console.run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
+    _, said = run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
     assert f"'{WORDS}'" in said
 
 
@@ -155,7 +137,7 @@ def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, chosen: di
 
 
 @pytest.mark.parametrize("key", [None, "fw_0a1b2c3d4e5f_secret"])
-def test_ask_presents_the_key(console: Console, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+def test_ask_presents_the_key(run: Run, file: KeyFile, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
     """From the environment, so that it is in no history of commands; nothing is printed of it."""
     sent: list[dict[str, Any]] = []
 
@@ -166,7 +148,7 @@ def test_ask_presents_the_key(console: Console, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("app.cli.ask.httpx.post", post)
     if key is not None:
         monkeypatch.setenv("FETCHWISE_API_KEY", key)
-    printed = console.run("ask", "Who?", code=1)
+    printed = run("ask", "Who?", code=1)
     assert sent == [{} if key is None else {"authorization": f"Bearer {key}"}]
     assert "secret" not in str(printed)
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.adapters.decision_store import SqlDecisionStore
-from app.cli import main
 from app.cli.doctor import _decision_log, _Patient
 from app.decision.feedback import Feedback
 from app.decision.policy import Action
@@ -26,19 +26,10 @@ Run = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `fetchwise log …` on the data directory; what it printed on stdout and on stderr."""
+def log(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run `fetchwise log …` on a data directory."""
     monkeypatch.setenv("FETCHWISE_DATA_DIR", str(tmp_path))
-
-    def run(*arguments: str, code: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["fetchwise", "log", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert int(ended.value.code or 0) == code, printed
-        return printed.out, printed.err
-
-    return run
+    return partial(run, "log")
 
 
 @pytest.fixture
@@ -58,25 +49,25 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_export_as_json_lines(run: Run, filled: Path) -> None:
+def test_export_as_json_lines(log: Run, filled: Path) -> None:
     """Every decision is a line, oldest first, with the verdict in force and all that came before it."""
     out = filled / "log.jsonl"
-    assert "12 decisions" in run("export", "--out", str(out))[0]
+    assert "12 decisions" in log("export", "--out", str(out))[0]
     rows = lines(out)
     assert [row["id"] for row in rows] == [*(f"day{age}" for age in range(11, 0, -1)), "today"]
     assert rows[0]["signals"] == {"margin": 2.5}
     assert rows[0]["feedback"]["correct"] is False
     assert [one["correct"] for one in rows[0]["feedback_history"]] == [True, False]
     assert rows[-1]["answer"] == "Émile"
-    run("export", "--out", str(out), "--since", "60h")
+    log("export", "--out", str(out), "--since", "60h")
     assert [row["id"] for row in lines(out)] == ["day2", "day1", "today"]
 
 
-def test_export_as_parquet(run: Run, filled: Path) -> None:
+def test_export_as_parquet(log: Run, filled: Path) -> None:
     """The file's name says the format; columns have types, and the same content as the JSON lines."""
     out, also = filled / "log.parquet", filled / "log.jsonl"
-    run("export", "--out", str(out))
-    run("export", "--out", str(also))
+    log("export", "--out", str(out))
+    log("export", "--out", str(also))
     table = pq.read_table(out)
     assert str(table.schema.field("created_at").type) == "double"
     assert str(table.schema.field("certified").type) == "bool"
@@ -84,58 +75,58 @@ def test_export_as_parquet(run: Run, filled: Path) -> None:
     assert table.to_pylist(maps_as_pydicts="strict") == lines(also)
 
 
-def test_an_export_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch, run: Run, filled: Path) -> None:
+def test_an_export_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """A folder that is not there, an extra that is missing: nothing is left behind."""
-    assert "nowhere" in run("export", "--out", str(filled / "nowhere" / "log.jsonl"), code=1)[1]
+    assert "nowhere" in log("export", "--out", str(filled / "nowhere" / "log.jsonl"), code=1)[1]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert "fetchwise[parquet]" in run("export", "--out", str(filled / "log.parquet"), code=1)[1]
+    assert "fetchwise[parquet]" in log("export", "--out", str(filled / "log.parquet"), code=1)[1]
     assert not list(filled.glob("*.parquet*"))
 
 
-def test_prune(monkeypatch: pytest.MonkeyPatch, run: Run, filled: Path) -> None:
+def test_prune(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """Old decisions go, a few at a time, with what was said about them; the rest stays."""
     monkeypatch.setattr("app.cli.log._PRUNED_AT_ONCE", 2)
-    assert "5 decisions deleted" in run("prune", "--older-than", "7d")[0]
-    found = json.loads(run("stats", "--json")[0])
+    assert "5 decisions deleted" in log("prune", "--older-than", "7d")[0]
+    found = json.loads(log("stats", "--json")[0])
     assert (found["decisions"], found["feedback"]) == (7, 0)
 
 
 @pytest.mark.parametrize("span", ["7", "week", "-1d", "1.5d", "d"])
-def test_a_span_that_makes_no_sense_is_refused(run: Run, filled: Path, span: str) -> None:
+def test_a_span_that_makes_no_sense_is_refused(log: Run, filled: Path, span: str) -> None:
     """Nothing is deleted for a typing mistake."""
-    run("prune", f"--older-than={span}", code=2)
-    assert json.loads(run("stats", "--json")[0])["decisions"] == 12
+    log("prune", f"--older-than={span}", code=2)
+    assert json.loads(log("stats", "--json")[0])["decisions"] == 12
 
 
-def test_stats(run: Run, filled: Path) -> None:
+def test_stats(log: Run, filled: Path) -> None:
     """Decisions and verdicts by action, for people and for programs."""
-    shown, _ = run("stats")
+    shown, _ = log("stats")
     for text in ("12 decisions", "0 (0%)", "schema version"):
         assert text in shown
-    assert json.loads(run("stats", "--json")[0])["actions"] == [
+    assert json.loads(log("stats", "--json")[0])["actions"] == [
         {"action": "k0", "decisions": 1, "judged": 0, "correct": 0},
         {"action": "k1", "decisions": 11, "judged": 1, "correct": 0},
     ]
 
 
-def test_no_log_is_said_and_none_is_made(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
+def test_no_log_is_said_and_none_is_made(monkeypatch: pytest.MonkeyPatch, log: Run, tmp_path: Path) -> None:
     """Looking does not create."""
-    assert "no decision log" in run("stats", code=1)[1]
+    assert "no decision log" in log("stats", code=1)[1]
     monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
-    assert "off" in run("stats", code=1)[1]
+    assert "off" in log("stats", code=1)[1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_log_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch, run: Run, filled: Path) -> None:
+def test_a_log_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """The setting takes a path or a URL."""
     elsewhere = filled / "else where.sqlite3"
     (filled / "decisions.sqlite3").rename(elsewhere)
     for where in (str(elsewhere), f"sqlite:///{elsewhere}"):
         monkeypatch.setenv("FETCHWISE_DECISION_LOG", where)
-        assert json.loads(run("stats", "--json")[0])["decisions"] == 12
+        assert json.loads(log("stats", "--json")[0])["decisions"] == 12
 
 
-async def test_doctor_looks_into_the_log(monkeypatch: pytest.MonkeyPatch, run: Run, filled: Path) -> None:
+async def test_doctor_looks_into_the_log(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """How many decisions there are, or that none are kept."""
     async with AsyncExitStack() as stack:
         assert (await _decision_log(_Patient(Settings(), stack))).endswith("decisions.sqlite3: 12 decisions")

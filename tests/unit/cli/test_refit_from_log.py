@@ -2,25 +2,19 @@
 
 import json
 import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_store import SqlDecisionStore
-from app.cli import main
 from tests.refit.logs import SERVED, Hidden, step, write_log
 
 WORLD = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run one command in this process; its exit code."""
-    monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+Run = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +26,14 @@ def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ArtifactStore(tmp_path / "served").publish(SERVED)
 
 
-def test_a_log_becomes_a_published_calibrator(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_log_becomes_a_published_calibrator(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The settings name the log; notes say what was used, and the artifact says the same and when."""
     write_log(tmp_path / "data" / "decisions.sqlite3", WORLD, 600, seed=1, explore_share=0.3, shadow_share=0.4)
     out = tmp_path / "new"
-    assert run(monkeypatch, "refit", "--from-log", "--since", "99999d", "--out", str(out), "--clip", "8") == 0
-    said = capsys.readouterr()
-    assert re.search(r"- log: \d+ full rows on \d+ questions", said.out)
-    assert "clipped at 8" in said.out
-    assert "now served" in said.out
+    said, _ = run("refit", "--from-log", "--since", "99999d", "--out", str(out), "--clip", "8")
+    assert re.search(r"- log: \d+ full rows on \d+ questions", said)
+    assert "clipped at 8" in said
+    assert "now served" in said
     artifact = json.loads((out / f"{(out / 'CURRENT').read_text().strip()}.json").read_bytes())
     assert artifact["window"]["source"] == "decision log"
     assert artifact["window"]["first"].startswith("2023-11-14")
@@ -50,15 +41,13 @@ def test_a_log_becomes_a_published_calibrator(
     assert artifact["identity"]["reader"] == "fake-reader"
 
 
-def test_a_log_elsewhere_is_named_by_path_or_url(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_log_elsewhere_is_named_by_path_or_url(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A copy on another disk, whichever way it is written; what is too little is told with its remedy."""
     path = tmp_path / "copy.sqlite3"
     write_log(path, WORLD, 30, seed=1, shadow_share=1.0)
     for where in (str(path), f"sqlite:///{path}"):
-        assert run(monkeypatch, "refit", "--from-log", "--log", where, "--out", str(tmp_path / "new")) == 1
-        said = " ".join(capsys.readouterr().err.split())
+        _, told = run("refit", "--from-log", "--log", where, "--out", str(tmp_path / "new"), code=1)
+        said = " ".join(told.split())
         assert "30 questions have a shadow run and reference answers" in said
         assert "FETCHWISE_SHADOW_SHARE" in said
     assert not (tmp_path / "new").exists()
@@ -75,36 +64,34 @@ def test_a_log_elsewhere_is_named_by_path_or_url(
     ids=["neither", "both", "since", "no log"],
 )
 def test_sources_that_do_not_fit_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
     tmp_path: Path,
     arguments: tuple[str, ...],
     says: str,
 ) -> None:
     """One sentence, exit code 1, and neither a calibrator nor a database that was not there."""
-    assert run(monkeypatch, "refit", *arguments, "--out", str(tmp_path / "new")) == 1
-    assert says in " ".join(capsys.readouterr().err.split())
+    _, told = run("refit", *arguments, "--out", str(tmp_path / "new"), code=1)
+    assert says in " ".join(told.split())
     assert list((tmp_path / "data").iterdir()) == []
     assert not (tmp_path / "new").exists()
 
 
 def test_without_a_log_there_is_nothing_to_refit_from(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A gateway that keeps no decisions is told so; an empty log says what is missing."""
     monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
-    assert run(monkeypatch, "refit", "--from-log", "--out", str(tmp_path / "new")) == 1
-    assert "FETCHWISE_DECISION_LOG is off" in capsys.readouterr().err
+    _, told = run("refit", "--from-log", "--out", str(tmp_path / "new"), code=1)
+    assert "FETCHWISE_DECISION_LOG is off" in told
     empty = str(tmp_path / "empty.sqlite3")
     SqlDecisionStore.open(empty).close()
-    assert run(monkeypatch, "refit", "--from-log", "--log", empty, "--out", str(tmp_path / "new")) == 1
-    assert "no shadow run" in " ".join(capsys.readouterr().err.split())
+    _, told = run("refit", "--from-log", "--log", empty, "--out", str(tmp_path / "new"), code=1)
+    assert "no shadow run" in " ".join(told.split())
 
 
-def test_the_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_teaches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rows come from, which settings make them, and what they are used for."""
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, "refit", "--help") == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    told = " ".join(run("refit", "--help")[0].replace("│", " ").split())
     for word in ("--from-log", "--since", "--clip", "FETCHWISE_SHADOW_SHARE", "FETCHWISE_EXPLORE_SHARE", "references"):
         assert word in told

@@ -1,0 +1,26 @@
+"""Commands run in this process, as a person would run them."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from app.cli import main
+from app.cli.console import err, out
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run `fetchwise …` on a wide terminal; checks its exit code, and returns its stdout and stderr."""
+    for console in (out, err):
+        monkeypatch.setattr(console, "_width", 300)
+
+    def run(*arguments: str, code: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert int(ended.value.code or 0) == code, printed
+        return printed.out, printed.err
+
+    return run
