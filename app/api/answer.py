@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from app.api.auth import DENIALS, Asker, Caller
+from app.api.auth import Asker, Caller
 from app.api.direct import DirectRoute
+from app.api.errors import DENIALS, documented
 from app.api.gateway import Gateway, TheGateway
 from app.api.middleware import CLIENT_LEFT
-from app.api.schemas import AnswerOptions, AnswerRequest, ErrorOut, Receipt, receipt
+from app.api.schemas import AnswerOptions, AnswerRequest, Receipt, receipt
 from app.api.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.correlation import asked
 from app.decision.policy import Ask, Policy
@@ -28,16 +29,10 @@ T = TypeVar("T")
 _WATCH_AFTER_S = 0.02
 
 
-_ERRORS: dict[int | str, dict[str, Any]] = DENIALS | {
-    400: {"model": ErrorOut, "description": "The body is not JSON in UTF-8."},
-    404: {"model": ErrorOut, "description": "No such collection, or no passage where one was insisted on."},
-    408: {"model": ErrorOut, "description": "The request took too long to come in."},
-    413: {"model": ErrorOut, "description": "The body is too large."},
-    422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
-    500: {"model": ErrorOut, "description": "An unforeseen error."},
-    503: {"model": ErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
-}
-
+_ERRORS = documented(
+    *(*DENIALS, 400, 408, 413, 422, 500, 503),
+    own={404: "No such collection, or no passage where one was insisted on."},
+)
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The receipt; with `stream`, as the last of the events.",

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
@@ -18,20 +18,12 @@ from fastapi.security.base import SecurityBase
 
 from app.adapters.key_limits import KeyMeter, KeyMeters
 from app.adapters.key_store import Key, KeyStore, Scope
-from app.api.schemas import ErrorOut
 from app.decision.passage import Filter
 from app.errors import Denial, Denied, OverLimit, Unauthorised
 
 _BEARER = "Bearer"
 # A browser then asks for a password, and presents it again by itself for what the page loads.
 _BASIC = 'Basic realm="Fetchwise: a key that may operate, as the password", charset="UTF-8"'
-
-# For the documentation of every route that wants a key.
-DENIALS: dict[int | str, dict[str, Any]] = {
-    401: {"model": ErrorOut, "description": "Keys are asked for, and none that is known was presented."},
-    403: {"model": ErrorOut, "description": "The key does not allow this: `message` says what."},
-    429: {"model": ErrorOut, "description": "Too much at once; `Retry-After` says when to try again."},
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -56,6 +57,19 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (LogUnavailable, 503, "log_unavailable"),
 )
 RETRY_AFTER_S = 1
+_MEANINGS = {
+    400: "The body is not JSON in UTF-8.",
+    401: "Keys are asked for, and none that is known was presented.",
+    403: "The key does not allow this: `message` says what.",
+    408: "The request took too long to come in.",
+    413: "The body is too large.",
+    422: "The request is not valid; `fields` says where.",
+    429: "Too much at once; `Retry-After` says when to try again.",
+    500: "An unforeseen error.",
+    503: "A part behind the gateway failed, and no honest answer was left.",
+}
+# What every route can answer that wants a key.
+DENIALS = (401, 403, 429)
 _HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 # Everything below this path speaks as OpenAI's API does, whatever is wrong.
 OPENAI_PREFIX = "/v1/"
@@ -67,6 +81,50 @@ _OPENAI_CODES = {
     "over_limit": "rate_limit_exceeded",
     "prompt_too_long": "context_length_exceeded",
 }
+
+
+class FieldProblem(BaseModel):
+    """One field that is wrong."""
+
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """What went wrong, in a word that programs can test and a sentence that people can read."""
+
+    type: str
+    message: str
+    fields: list[FieldProblem] = []
+
+
+class ErrorOut(BaseModel):
+    """The one shape of every 4xx and 5xx."""
+
+    error: Problem
+
+
+class OpenAIProblem(BaseModel):
+    """What went wrong; `param` names the field, if one is to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIErrorOut(BaseModel):
+    """The shape of every error below `/v1/`."""
+
+    error: OpenAIProblem
+
+
+def documented(
+    *statuses: int, own: Mapping[int, str] | None = None, model: type[BaseModel] = ErrorOut
+) -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI document says of the errors of a route; `own` are those that mean something special there."""
+    said = {status: _MEANINGS[status] for status in statuses} | dict(own or {})
+    return {status: {"model": model, "description": meaning} for status, meaning in said.items()}
 
 
 def problem(

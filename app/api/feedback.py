@@ -1,31 +1,28 @@
 """`POST /feedback`: was the answer right? The verdict itself, or reference answers to judge it by."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from app.api.auth import DENIALS, Judge
+from app.api.auth import Judge
 from app.api.direct import DirectRoute
+from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
-from app.api.schemas import ErrorOut, Tag
+from app.api.schemas import Tag
 from app.decision.feedback import Feedback, Source
 from app.decision.labels import words
 from app.decision.policy import Action
 from app.errors import UnknownDecision
 
-_ERRORS: dict[int | str, dict[str, Any]] = DENIALS | {
-    400: {"model": ErrorOut, "description": "The body is not JSON in UTF-8."},
-    404: {"model": ErrorOut, "description": "No answer with this id is known, or no decisions are kept here."},
-    409: {
-        "model": ErrorOut,
-        "description": "There is nothing to judge: an abstention without references, or a text that is not kept.",
+_ERRORS = documented(
+    *(*DENIALS, 400, 413, 422, 500),
+    own={
+        404: "No answer with this id is known, or no decisions are kept here.",
+        409: "There is nothing to judge: an abstention without references, or a text that is not kept.",
+        503: "It could not be stored, and was not: `Retry-After` says when to try.",
     },
-    413: {"model": ErrorOut, "description": "The body is too large."},
-    422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."},
-    500: {"model": ErrorOut, "description": "An unforeseen error."},
-    503: {"model": ErrorOut, "description": "It could not be stored, and was not: `Retry-After` says when to try."},
-}
+)
 
 
 class FeedbackRequest(BaseModel):

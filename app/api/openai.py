@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from app.api.answer import question_of, streamed, whole
 from app.api.auth import Asker
 from app.api.direct import DirectRoute
+from app.api.errors import DENIALS, OpenAIErrorOut, documented
 from app.api.gateway import TheGateway
 from app.api.middleware import CLIENT_LEFT
 from app.api.openai_reply import (
@@ -15,7 +16,6 @@ from app.api.openai_reply import (
     Chunks,
     ModelOut,
     ModelsOut,
-    OpenAIErrorOut,
     completion,
     headers,
 )
@@ -25,23 +25,16 @@ from app.correlation import asked
 from app.decision.policy import Policy
 from app.errors import ContradictoryRequest, UnknownModel
 
-_DENIED: dict[int | str, dict[str, Any]] = {
-    401: {"model": OpenAIErrorOut, "description": "Keys are asked for, and none that is known was presented."},
-    403: {"model": OpenAIErrorOut, "description": "The key does not allow this: `message` says what."},
-    429: {"model": OpenAIErrorOut, "description": "Too much at once; `Retry-After` says when to try again."},
-    500: {"model": OpenAIErrorOut, "description": "An unforeseen error."},
-}
-_NO_MODEL: dict[int | str, dict[str, Any]] = {404: {"model": OpenAIErrorOut, "description": "No such model."}}
-_ERRORS: dict[int | str, dict[str, Any]] = _DENIED | {
-    400: {
-        "model": OpenAIErrorOut,
-        "description": "The request is not valid, or asks for what is not done: see `param`.",
+_DENIED = documented(*DENIALS, 500, model=OpenAIErrorOut)
+_NO_MODEL = documented(model=OpenAIErrorOut, own={404: "No such model."})
+_ERRORS = _DENIED | documented(
+    *(408, 413, 503),
+    model=OpenAIErrorOut,
+    own={
+        400: "The request is not valid, or asks for what is not done: see `param`.",
+        404: "No such model or collection, or no passage where one is required.",
     },
-    404: {"model": OpenAIErrorOut, "description": "No such model or collection, or no passage where one is required."},
-    408: {"model": OpenAIErrorOut, "description": "The request took too long to come in."},
-    413: {"model": OpenAIErrorOut, "description": "The body is too large."},
-    503: {"model": OpenAIErrorOut, "description": "A part behind the gateway failed, and no honest answer was left."},
-}
+)
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The completion; with `stream`, in chunks. `fetchwise` is the receipt of `/answer`.",

@@ -116,21 +116,6 @@ class ModelsOut(BaseModel):
     data: list[ModelOut]
 
 
-class OpenAIProblem(BaseModel):
-    """What went wrong; `param` names the field, if one is to blame."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class OpenAIErrorOut(BaseModel):
-    """The shape of every error below `/v1/`."""
-
-    error: OpenAIProblem
-
-
 def completion(record: DecisionRecord, model: str) -> bytes:
     """The whole answer."""
     return orjson.dumps(

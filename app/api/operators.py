@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 
 from app.adapters.artifact_store import ArtifactStore
-from app.api.auth import DENIALS, OPERATOR
+from app.api.auth import OPERATOR
 from app.api.calibrator_survey import Survey, survey
+from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
-from app.api.schemas import ErrorOut
 from app.decision.audit import Audit
 from app.decision.breakeven import BreakEven
 from app.decision.cost import Objective
@@ -20,13 +20,10 @@ from app.observers.bypass import BypassWatch
 
 router = APIRouter(dependencies=[OPERATOR])
 _DAY_S = 86_400.0
-_INVALID: dict[int | str, dict[str, Any]] = DENIALS | {
-    422: {"model": ErrorOut, "description": "The request is not valid; `fields` says where."}
-}
-_AUDIT_ERRORS: dict[int | str, dict[str, Any]] = _INVALID | {
-    404: {"model": ErrorOut, "description": "No decisions are kept here."},
-    503: {"model": ErrorOut, "description": "The decision log cannot be read now."},
-}
+_ERRORS = documented(*DENIALS, 422)
+_AUDIT_ERRORS = _ERRORS | documented(
+    own={404: "No decisions are kept here.", 503: "The decision log cannot be read now."}
+)
 # What the OpenAPI document says of the fields of the core's dataclasses, which know nothing of HTTP.
 FIELDS = {
     "CalibratorStatus": {
@@ -140,7 +137,7 @@ class BreakEvenReport(BreakEven):
     bypass: BypassReport
 
 
-@router.get("/breakeven", response_model=BreakEvenReport, responses=_INVALID, summary="Does gating pay?")
+@router.get("/breakeven", response_model=BreakEvenReport, responses=_ERRORS, summary="Does gating pay?")
 async def breakeven(
     gateway: TheGateway,
     window: Annotated[
@@ -153,7 +150,7 @@ async def breakeven(
     return asdict(found) | {"bypass": BypassReport.of(gateway.bypass)}
 
 
-@router.get("/calibrators", responses=_INVALID, summary="Which calibrators are there, and which serves?")
+@router.get("/calibrators", responses=_ERRORS, summary="Which calibrators are there, and which serves?")
 async def calibrators(
     gateway: TheGateway,
     limit: Annotated[int, Query(ge=1, le=500, description="At most so many versions, the newest.")] = 20,

@@ -250,24 +250,3 @@ def cited(passages: Sequence[Passage]) -> list[dict[str, Any]]:
 
 def _ms(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-class FieldProblem(BaseModel):
-    """One field that is wrong."""
-
-    field: str
-    message: str
-
-
-class Problem(BaseModel):
-    """What went wrong, in a word that programs can test and a sentence that people can read."""
-
-    type: str
-    message: str
-    fields: list[FieldProblem] = []
-
-
-class ErrorOut(BaseModel):
-    """The one shape of every 4xx and 5xx."""
-
-    error: Problem

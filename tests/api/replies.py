@@ -4,8 +4,7 @@ from typing import Any
 
 import httpx
 
-from app.api.openai_reply import OpenAIErrorOut
-from app.api.schemas import ErrorOut
+from app.api.errors import ErrorOut, OpenAIErrorOut
 
 # Our word for an error, and OpenAI's where it has one.
 OPENAI_CODES = {

@@ -7,8 +7,8 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.errors import STATUSES
-from app.api.schemas import AnswerRequest, ErrorOut, Receipt
+from app.api.errors import STATUSES, ErrorOut
+from app.api.schemas import AnswerRequest, Receipt
 from tests.fakes.gateway import events_of
 
 from .running import Running

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app.api.errors import as_openai
-from app.api.schemas import ErrorOut
+from app.api.errors import ErrorOut, as_openai
 from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import until
 

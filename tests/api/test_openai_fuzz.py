@@ -8,7 +8,8 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.openai_reply import POLICIES, ChatCompletion, OpenAIErrorOut
+from app.api.errors import OpenAIErrorOut
+from app.api.openai_reply import POLICIES, ChatCompletion
 from app.api.openai_request import ChatRequest
 
 from .running import Running

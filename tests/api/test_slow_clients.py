@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.schemas import ErrorOut
+from app.api.errors import ErrorOut
 from app.cli.http_protocol import LONGEST_HEAD
 from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import PATIENCE_S, until

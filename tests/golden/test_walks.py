@@ -12,8 +12,9 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from app.api.openai_reply import ChatCompletion, OpenAIErrorOut
-from app.api.schemas import ErrorOut, Receipt
+from app.api.errors import ErrorOut, OpenAIErrorOut
+from app.api.openai_reply import ChatCompletion
+from app.api.schemas import Receipt
 from app.decision.policy import Action, Reason
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import FakeGateway, fake_gateway

@@ -15,10 +15,10 @@ from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Artifact, Identity, Thresholds
 from app.decision.calibrator import Calibrator
-from app.decision.explore import explore
 from app.decision.feedback import Feedback
 from app.decision.policy import ANSWERED, Ask, Gate, decide
 from app.decision.record import DecisionRecord, Outcome, Shadow
+from app.explore import explore
 from app.refit.fit import predict_many
 from app.refit.from_log import FromLog, read_log
 from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity

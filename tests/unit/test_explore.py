@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.explore import explore
 from app.decision.policy import Ask, Decision, Reason, Retrieval
+from app.explore import explore
 
 DECIDED = Decision(0, Reason.CONFIDENT, p0=0.9, certified=True)
 
