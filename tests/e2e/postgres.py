@@ -49,9 +49,10 @@ class PostgresServer:
         """Start it and wait until it answers."""
         # Another time zone than ours: no time in the log may depend on it.
         options = ["-F", "-k", str(self._folder), "-c", "listen_addresses=", "-c", "timezone=Asia/Kolkata"]
+        # It ends with the tests, also where those are killed.
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self._folder / "data", *options],
+                ["setpriv", "--pdeathsig", "INT", self._bin / "postgres", "-D", self._folder / "data", *options],
                 stdout=log, stderr=log, user=self._user, cwd=self._folder,
             )  # fmt: skip
         wait_until(self._ready, "PostgreSQL does not start")
