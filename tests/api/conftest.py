@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.adapters.key_store import Scope
+from app.observers.decision_log import DecisionLog, Pace
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
 
@@ -16,6 +18,12 @@ from .running import Running, running_gateway
 
 Open = Callable[..., AbstractAsyncContextManager[FakeGateway]]
 OpenKeyed = Callable[..., AbstractAsyncContextManager[Keyed]]
+
+
+@pytest.fixture(autouse=True)
+def quick_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write decisions at once: nobody waits for what another worker may be about to write."""
+    monkeypatch.setattr("app.parts.DecisionLog", partial(DecisionLog, pace=Pace(turn_s=0.02)))
 
 
 @pytest.fixture

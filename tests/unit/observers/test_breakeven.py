@@ -101,6 +101,7 @@ def test_the_published_readers(
     assert found.verdict is expected
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
     """On skewed costs, over 300 windows, every figure that a verdict or a gauge goes by is covered as promised."""
     world = World(SMALL, k0=0.3, k1=0.4)
@@ -121,6 +122,7 @@ def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
     assert all(0.90 <= count / windows <= 0.99 for count in covered.values()), covered
 
 
+@pytest.mark.slow
 def test_a_wrong_verdict_is_rare_where_gating_changes_nothing() -> None:
     """At the exact break-even, `saves` or `costs` is said about one time in twenty."""
     means = {"cb": 50.0, "ret": 20.0, "ob1": 60.0, "ob5": 80.0}
