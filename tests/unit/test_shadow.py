@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +18,7 @@ from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever
+from tests.waiting import until
 
 ASKED = "What is the capital of France?"
 
@@ -36,16 +36,7 @@ class Bench:
 
     async def settled(self, count: int) -> None:
         """Wait until so many runs ended, well or badly."""
-        await eventually(lambda: len(self.done) + len(self.lost) >= count)
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    """Let others run until something is so."""
-    for _ in range(5000):
-        if true():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to that")
+        await until(lambda: len(self.done) + len(self.lost) >= count)
 
 
 @pytest.fixture
@@ -93,11 +84,10 @@ async def test_a_question_that_arrives_goes_first(bench: Bench) -> None:
     bench.reader.hang = True
     bench.runner.start()
     bench.runner.run("a", ASKED)
-    await eventually(lambda: bool(bench.reader.prompts))
+    await until(lambda: bool(bench.reader.prompts))
     bench.runner.began()
     bench.reader.hang = False
-    await asyncio.sleep(0.02)
-    assert bench.reader.cancelled == 1
+    await until(lambda: bench.reader.cancelled == 1)
     asked = bench.reader.calls
     await asyncio.sleep(0.02)
     assert bench.reader.calls == asked
@@ -125,7 +115,7 @@ async def test_what_two_systems_answered_is_lost(bench: Bench) -> None:
     bench.reader.hang = True
     bench.runner.start()
     bench.runner.run("a", ASKED)
-    await eventually(lambda: bool(bench.reader.prompts))
+    await until(lambda: bool(bench.reader.prompts))
     bench.known.append(an_identity(reader="another"))
     bench.runner.began()
     bench.reader.hang = False

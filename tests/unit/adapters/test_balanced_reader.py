@@ -18,6 +18,7 @@ from app.errors import (
 )
 from app.ports import Generation, Prompt, Token
 from tests.fakes.reader import FakeReader
+from tests.waiting import until
 
 AWHILE = 3600.0
 QUESTIONS = [f"What is the capital of country {number}?" for number in range(200)]
@@ -82,7 +83,7 @@ async def test_a_replica_with_far_more_than_its_share_passes_questions_on() -> N
         one.hang = True
     reader = balanced(*readers)
     asking = [asyncio.create_task(ask(reader)) for _ in range(40)]
-    await asyncio.sleep(0.05)
+    await until(lambda: sum(one.calls for one in readers) == 40)
     for task in asking:
         task.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
