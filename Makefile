@@ -65,7 +65,7 @@ debian: ## Install the Debian packages that `make test-e2e` lacks
 	  apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
 
 test-e2e: $(INSTALLED) debian $(QDRANT) ## Run whole flows against real processes (installs Debian packages it lacks)
-	$(PYTEST) -n 2 --dist loadgroup -m e2e tests
+	$(PYTEST) -n 2 --dist loadfile -m e2e tests
 
 prepare-vllm: ## Install vLLM and its model for `make test-vllm`, in an environment of its own (3 GB)
 	@! $(PYTHON) tests/vllm/prepare.py --check-cpu || $(MAKE) --no-print-directory $(VLLM_MODEL)/DONE

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from tests.wire.servers import free_port
 
 REPO = Path(__file__).parents[2]
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 600
 T = TypeVar("T")
 
 

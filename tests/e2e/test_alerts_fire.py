@@ -16,7 +16,7 @@ from tests.e2e.processes import Gateway, gateway
 from tests.waiting import wait_until
 from tests.wire.paper_costs import EIGHT_B, THIRTY_TWO_B, PaperCosts, PaperUpstream, paper_upstream
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 # More than the alert asks for before it judges.
 QUESTIONS = 160

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.processes import REPO
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def bench(script: str, *arguments: str, out: Path) -> "subprocess.CompletedProcess[str]":

@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.processes import Gateway, fetchwise, gateway
 from tests.e2e.upstreams import upstreams
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 CLIENTS = 32
 # In all, over both lives of the gateway.

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from app.api.schemas import Receipt
 from tests.e2e.processes import REPO, Gateway, descendants, fetchwise, gateway, wait_until_gone
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +28,26 @@ def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_question_over_curl_is_answered_with_a_receipt(demo: Gateway) -> None:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the gateway keeps its data, from one start to the next."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def running(data: Path, seed: Path) -> Iterator[Gateway]:
+    """One gateway for all, which the last test stops."""
+    with gateway(data, seed=str(seed), reader_timeout_s="60") as one:
+        yield one
+
+
+def test_a_question_over_curl_is_answered_with_a_receipt(running: Gateway) -> None:
     """The README's curl line answers, and the receipt is complete."""
     done = subprocess.run(
         [
             "curl",
             "-s",
-            f"{demo.url}/answer",
+            f"{running.url}/answer",
             "-H",
             "content-type: application/json",
             "-d",
@@ -48,11 +62,11 @@ def test_a_question_over_curl_is_answered_with_a_receipt(demo: Gateway) -> None:
     assert receipt.citations[0].title.startswith("Jamaica")
 
 
-def test_a_streamed_answer_is_the_same_and_comes_in_pieces(demo: Gateway) -> None:
+def test_a_streamed_answer_is_the_same_and_comes_in_pieces(running: Gateway) -> None:
     """The pieces that the real reader sends make up the answer that it gives when asked at once."""
     asked = {"question": "What is the capital of Jamaica?", "policy": "always", "abstain": False}
-    plain = httpx.post(f"{demo.url}/answer", json=asked, timeout=90).json()
-    with httpx.stream("POST", f"{demo.url}/answer", json=asked | {"stream": True}, timeout=90) as response:
+    plain = httpx.post(f"{running.url}/answer", json=asked, timeout=90).json()
+    with httpx.stream("POST", f"{running.url}/answer", json=asked | {"stream": True}, timeout=90) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         blocks = "".join(response.iter_text()).strip().split("\n\n")
     events = [(block.split("\n")[0], json.loads(block.split("data: ", 1)[1])) for block in blocks]
@@ -62,9 +76,9 @@ def test_a_streamed_answer_is_the_same_and_comes_in_pieces(demo: Gateway) -> Non
     assert "".join(tokens).strip() == plain["answer"] == events[-1][1]["answer"]
 
 
-def test_the_openai_client_asks_and_is_answered(demo: Gateway) -> None:
+def test_the_openai_client_asks_and_is_answered(running: Gateway) -> None:
     """Whole and streamed, alone and in a conversation."""
-    with OpenAI(base_url=f"{demo.url}/v1", api_key="none", timeout=90) as client:
+    with OpenAI(base_url=f"{running.url}/v1", api_key="none", timeout=90) as client:
         whole = client.chat.completions.create(
             model="fetchwise-always", messages=[{"role": "user", "content": "What is the capital of Jamaica?"}]
         )
@@ -93,62 +107,33 @@ def test_the_openai_client_asks_and_is_answered(demo: Gateway) -> None:
     assert counted.usage.prompt_tokens > whole.usage.prompt_tokens
 
 
-def test_ask_prints_answer_action_and_reason(demo: Gateway) -> None:
+def test_ask_prints_answer_action_and_reason(running: Gateway) -> None:
     """`fetchwise ask` is readable."""
-    done = fetchwise("ask", "--policy", "always", "What is the capital of Jamaica?", env=demo.env)
+    done = fetchwise("ask", "--policy", "always", "What is the capital of Jamaica?", env=running.env)
     assert done.returncode == 0, done.stderr
     assert "Kingston" in done.stdout
     assert "k5: " in done.stdout
 
 
-def test_ingest_beside_a_running_gateway_names_who_holds_the_store(demo: Gateway, seed: Path) -> None:
+def test_ingest_beside_a_running_gateway_names_who_holds_the_store(running: Gateway, seed: Path) -> None:
     """The embedded store has one opener at a time, and the message names it."""
-    done = fetchwise("ingest", str(seed), env=demo.env)
+    done = fetchwise("ingest", str(seed), env=running.env)
     assert done.returncode == 1
-    assert str(demo.process.pid) in done.stderr
+    assert str(running.process.pid) in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_shipped_calibrator_serves_as_it_is(demo: Gateway) -> None:
+def test_the_shipped_calibrator_serves_as_it_is(running: Gateway) -> None:
     """A fresh clone is calibrated: nothing mismatches, and questions are skipped or fetched for by their p."""
-    calibrator = httpx.get(f"{demo.url}/readyz").json()["calibrator"]
+    calibrator = httpx.get(f"{running.url}/readyz").json()["calibrator"]
     assert calibrator["problem"] == ""
     assert calibrator["certified"]
     for place in ("Jamaica", "France"):
-        receipt = demo.ask(f"What is the capital of {place}?").json()
+        receipt = running.ask(f"What is the capital of {place}?").json()
         assert receipt["decision"]["calibrator"]["version"] == calibrator["version"]
         p, thresholds = receipt["decision"]["p_closed_book"], receipt["decision"]["thresholds"]
         assert 0.0 < p < 1.0
         assert (receipt["k"] == 0) == (p >= thresholds["tau0"])
-
-
-def test_what_is_killed_or_stopped_leaves_nothing_behind(tmp_path: Path, seed: Path) -> None:
-    """A killed reader costs one question and comes back; Ctrl-C and kill -9 leave no process; the data serve again."""
-    asked = "What is the capital of Jamaica?"
-    with gateway(tmp_path, seed=str(seed), reader_timeout_s="60") as running, ThreadPoolExecutor(1) as pool:
-        first = running.reader_pid()
-        # Stopped, it cannot answer before it is killed.
-        os.kill(first, signal.SIGSTOP)
-        asking = pool.submit(running.ask, asked, policy="always")
-        in_flight = "fetchwise_in_flight 1.0"
-        wait_until(lambda: in_flight in httpx.get(f"{running.url}/metrics").text, "the question is not under way")
-        os.kill(first, signal.SIGKILL)
-        reply = asking.result(90)
-        assert (reply.status_code, reply.json()["error"]["type"]) == (503, "upstream_unavailable")
-        wait_until(lambda: running.ask(asked).status_code == 200, "the reader did not come back")
-        assert running.reader_pid() != first
-
-        below = descendants(running.process.pid)
-        assert below
-        running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(30) == 0
-        wait_until_gone(below)
-    with gateway(tmp_path, seed=str(seed)) as again:
-        assert "Kingston" in (again.ask(asked, policy="always").json()["answer"] or "")
-        below = descendants(again.process.pid)
-        again.process.kill()
-        again.process.wait(10)
-        wait_until_gone(below)
 
 
 def test_doctor_says_what_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
@@ -161,15 +146,45 @@ def test_doctor_says_what_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
     assert "refit" in done.stdout
 
 
-def test_a_taken_port_is_one_sentence(demo: Gateway) -> None:
+def test_a_taken_port_is_one_sentence(running: Gateway) -> None:
     """A second gateway on the same port says so at once, without a trace."""
-    done = fetchwise("serve", env=demo.env)
+    done = fetchwise("serve", env=running.env)
     assert done.returncode == 1
     assert "FETCHWISE_PORT" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_json_receipt_of_ask_is_json(demo: Gateway) -> None:
+def test_json_receipt_of_ask_is_json(running: Gateway) -> None:
     """`ask --json` can be piped."""
-    done = fetchwise("ask", "--json", "--policy", "always", "What is the capital of Jamaica?", env=demo.env)
+    done = fetchwise("ask", "--json", "--policy", "always", "What is the capital of Jamaica?", env=running.env)
     assert json.loads(done.stdout)["action"] == "k5"
+
+
+def test_what_is_killed_or_stopped_leaves_nothing_behind(running: Gateway, data: Path, seed: Path) -> None:
+    """A killed reader costs at most one question; Ctrl-C and kill -9 leave no process; the data serve again."""
+    asked = "What is the capital of Jamaica?"
+    first = running.reader_pid()
+    # Stopped, it cannot answer before it is killed.
+    os.kill(first, signal.SIGSTOP)
+    pool = ThreadPoolExecutor(1)
+    asking = pool.submit(running.ask, asked, policy="always")
+    in_flight = "fetchwise_in_flight 1.0"
+    wait_until(lambda: in_flight in httpx.get(f"{running.url}/metrics").text, "the question is not under way")
+    os.kill(first, signal.SIGKILL)
+    reply = asking.result(90)
+    # 200 where it had not got to the reader yet, and another was there by then.
+    assert reply.status_code == 200 or reply.json()["error"]["type"] == "upstream_unavailable"
+    wait_until(lambda: running.ask(asked).status_code == 200, "the reader did not come back")
+    assert running.reader_pid() != first
+
+    below = descendants(running.process.pid)
+    assert below
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(30) == 0
+    wait_until_gone(below)
+    with gateway(data, seed=str(seed)) as again:
+        assert "Kingston" in (again.ask(asked, policy="always").json()["answer"] or "")
+        below = descendants(again.process.pid)
+        again.process.kill()
+        again.process.wait(10)
+        wait_until_gone(below)

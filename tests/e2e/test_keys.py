@@ -16,7 +16,7 @@ from tests.fakes.keys import bearer
 from tests.waiting import wait_until
 from tests.wire.paper_costs import PaperUpstream
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 WORKERS = 3
 ASKED = {"question": "What is number 7?"}
 

@@ -5,7 +5,7 @@ import pytest
 from tests.deploy.pieces import RULE_TESTS, RULES
 from tests.e2e.monitoring import DEPLOY, run_tool
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ALERTMANAGER = DEPLOY / "alertmanager/alertmanager.yml"
 
 

@@ -7,13 +7,22 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from tests.e2e.browser import NARROW, PATIENCE_MS, WIDE, Scheme, Watched, chromium, contrast, overflow, watched
-from tests.e2e.conftest import KNOWN
-from tests.e2e.processes import Gateway
+from tests.e2e.processes import REPO, Gateway, gateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+KNOWN = "What is the capital of Egypt?"
 OBSCURE = "What is the element berkelium named after?"
 UNANSWERABLE = "What is the internet country domain of Cyprus?"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The embedded default with the demo world, exactly as `make serve` starts it."""
+    with gateway(tmp_path_factory.mktemp("demo"), seed=str(REPO / "demo/passages.jsonl")) as one:
+        # One answer, so that no test of the dashboard depends on those before it.
+        assert one.ask(KNOWN).status_code == 200
+        yield one
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.e2e.vllm_exporter import vllm_exporter
 from tests.waiting import wait_until
 from tests.wire.paper_costs import HOPELESS, QUICK, paper_upstream
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 # Drift is judged from 200 probes on, and nine questions in ten are probed.
 QUESTIONS = 240

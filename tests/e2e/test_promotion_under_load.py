@@ -17,7 +17,7 @@ from tests.fakes.artifacts import a_fit, an_identity
 from tests.waiting import until, wait_until
 from tests.wire.paper_costs import PaperUpstream
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROUNDS, WORKERS = 25, 2
 PAUSE_S = 0.1
 # Under each version the same answer leads to another number of passages.

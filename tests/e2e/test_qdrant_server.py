@@ -19,7 +19,7 @@ from tests.e2e.qdrant import QdrantProcess
 from tests.e2e.upstreams import upstreams
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 COLLECTION = "demo"
 QUESTION = "What is the capital of Freedonia7?"

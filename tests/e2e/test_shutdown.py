@@ -16,7 +16,7 @@ from tests.e2e.test_workers import under_way
 from tests.waiting import wait_until
 from tests.wire.paper_costs import PaperUpstream
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 

@@ -25,7 +25,7 @@ from tests.e2e.processes import (
 from tests.waiting import wait_until
 from tests.wire.paper_costs import PaperUpstream
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 WORKERS = 3
 
 
