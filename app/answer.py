@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from app.decision.bypass import WATCH
 from app.decision.mandatory import Mandatory
 from app.decision.policy import (
-    ANSWERED,
-    Action,
     Decision,
     Fallback,
     Gate,
@@ -105,10 +103,10 @@ class Answerer:
         return record
 
     def _gate(self, question: Question) -> Gate:
+        gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens)
         if question.earlier:
             # Nothing was ever fitted on questions that continue a conversation.
-            return Gate()
-        gate = self._gatekeeper.gate(collection=question.collection, max_tokens=question.max_tokens)
+            return Gate(ks=gate.ks)
         # A few still meet the gate, so that its return can be noticed.
         return replace(gate, bypassed=True) if self._bypassed() and self._dice.random() >= WATCH else gate
 
@@ -162,7 +160,6 @@ class Answerer:
             abstain=question.ask.abstain,
             filtered=question.ask.filtered,
             answer=None if verdict.withheld else verdict.text,
-            action=Action.ABSTAIN if verdict.withheld else ANSWERED[verdict.k],
             k=verdict.k,
             reason=verdict.reason,
             confidence=verdict.confidence,

@@ -4,9 +4,10 @@ Every action's probability is kept with the record: by its inverse a later fit c
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
-from app.decision.policy import ANSWERED, COMPACT, FULL, Ask, Decision, Reason, Retrieval
+from app.decision.policy import DEFAULT_KS, Ask, Decision, Reason, Retrieval, action_of
 from app.decision.record import DecisionRecord
 
 # What may be spent before there is any traffic to take a share of: some ten questions with five passages.
@@ -15,7 +16,7 @@ _ALLOWANCE_TOKENS = 10_000.0
 _BY_PROBABILITY = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.RETRIEVAL_REQUIRED})
 
 
-def explore(ask: Ask, decision: Decision, *, share: float, u: float) -> Decision:
+def explore(ask: Ask, decision: Decision, ks: Sequence[int], *, share: float, u: float) -> Decision:
     """Let a random action stand in for the decided one with probability `share`; `u` is uniform in [0, 1).
 
     Drawn evenly from what the caller allows, the decided action included. The answer is then withheld or given by its
@@ -24,8 +25,8 @@ def explore(ask: Ask, decision: Decision, *, share: float, u: float) -> Decision
     open_to_chance = decision.p0 is not None and decision.reason in _BY_PROBABILITY
     if share <= 0.0 or not open_to_chance:
         return decision
-    ks = (COMPACT, FULL) if ask.retrieval is Retrieval.REQUIRED else (0, COMPACT, FULL)
-    chances = {ANSWERED[k].value: share / len(ks) + (1.0 - share) * (k == decision.k) for k in ks}
+    ks = [k for k in ks if k > 0 or ask.retrieval is not Retrieval.REQUIRED]
+    chances = {action_of(k): share / len(ks) + (1.0 - share) * (k == decision.k) for k in ks}
     if u >= share:
         return replace(decision, propensities=chances)
     k = ks[min(int(u / share * len(ks)), len(ks) - 1)]
@@ -61,9 +62,12 @@ class Budget:
 class DiceExplorer:
     """Draws the questions that a random action answers."""
 
-    def __init__(self, share: float, budget: Budget, *, dice: random.Random | None = None) -> None:
+    def __init__(
+        self, share: float, budget: Budget, *, ks: tuple[int, ...] = DEFAULT_KS, dice: random.Random | None = None
+    ) -> None:
         self._share = share
         self._budget = budget
+        self._ks = ks
         # Not for secrets: a caller who could foresee it would gain nothing.
         self._dice = dice or random.Random()  # noqa: S311
 
@@ -72,4 +76,4 @@ class DiceExplorer:
         if self._share <= 0.0:
             return decision
         share = self._share if self._budget.left else 0.0
-        return explore(ask, decision, share=share, u=self._dice.random())
+        return explore(ask, decision, self._ks, share=share, u=self._dice.random())

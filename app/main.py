@@ -53,8 +53,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     """Build the gateway, or one of its workers; nothing is opened before the lifespan begins."""
     registry, scraped = registries(shared.metrics if shared else None)
     traffic = TrafficMetrics(registry)
-    observer = PrometheusObserver(registry, traffic)
-    log_metrics = LogMetrics(registry)
+    observer = PrometheusObserver(registry, traffic, settings.ks)
+    log_metrics = LogMetrics(registry, settings.ks)
     lag = LoopLag(registry)
     tracing = _tracing(settings)
 

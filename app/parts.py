@@ -28,8 +28,6 @@ from app.ports import Embedder, Reader, VectorStore
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
 
-KS = (0, 1, 5)
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -49,7 +47,7 @@ async def identity_of(reader: Reader, embedder: Embedder, settings: Settings) ->
         embedder=embedder.name,
         collection=settings.collection,
         max_tokens=settings.max_tokens,
-        ks=KS,
+        ks=settings.ks,
     )
 
 

@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.decision.cost import Objective, Tariff
-from app.decision.policy import Policy
+from app.decision.policy import DEFAULT_KS, Policy
+
+_MOST_PASSAGES = 100
 
 
 class Settings(BaseSettings):
@@ -116,6 +118,11 @@ class Settings(BaseSettings):
         default=False,
         description="Serve thresholds that carry no certificate; receipts then say `certified: false`.",
     )
+    ks: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=DEFAULT_KS,
+        description="Numbers of passages that a question may read, ascending from 0, with commas between them. "
+        "A calibrator serves only where it was fitted on the same.",
+    )
     policy: Policy = Field(default=Policy.GRADED, description="Policy of a request that names none.")
 
     decision_log: str | None = Field(
@@ -210,6 +217,18 @@ class Settings(BaseSettings):
     max_earlier_chars: int = Field(
         default=8000, ge=0, description="Longest conversation before a question, all its messages together."
     )
+
+    @field_validator("ks", mode="before")
+    @classmethod
+    def _split(cls, ks: object) -> object:
+        return ks.split(",") if isinstance(ks, str) else ks
+
+    @field_validator("ks")
+    @classmethod
+    def _ascending(cls, ks: tuple[int, ...]) -> tuple[int, ...]:
+        if len(ks) < 2 or ks[0] != 0 or list(ks) != sorted(set(ks)) or ks[-1] > _MOST_PASSAGES:
+            raise ValueError(f"must be 0 and larger numbers up to {_MOST_PASSAGES}, ascending, such as 0,1,5")
+        return ks
 
     @field_validator("calibrators", "data_dir", "keys", "mandatory_retrieval", "prompts", "seed")
     @classmethod

@@ -21,7 +21,7 @@ from app.observers.drift import DriftWatch, SignalDrift
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
 from app.observers.traffic import TrafficWindow
 from app.observers.traffic_view import TrafficView
-from app.parts import KS, Parts
+from app.parts import Parts
 from app.settings import Settings
 from app.shadow import ShadowRunner
 
@@ -37,7 +37,7 @@ async def open_gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[Art
         parts.embedder,
         collection=settings.collection,
         max_tokens=settings.max_tokens,
-        ks=KS,
+        ks=settings.ks,
         allow_uncertified=settings.allow_uncertified,
         # Where drift is only to be told of, what was revoked before is in force again.
         revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
@@ -77,7 +77,13 @@ async def watch_calibrator(
         status = gatekeeper.status()
         return status.version if status.matches else None
 
-    traffic = TrafficView(window, seconds=settings.break_even_window_s, reference=reference, tariff=settings.tariff)
+    traffic = TrafficView(
+        window,
+        seconds=settings.break_even_window_s,
+        reference=reference,
+        tariff=settings.tariff,
+        ks=settings.ks,
+    )
     bypass = BypassWatch(traffic, objective=settings.objective, calibrator=deciding, enabled=settings.bypass == "auto")
     signals = SignalDrift(lambda: gatekeeper.serving)
     drift = None
@@ -151,7 +157,7 @@ async def open_learning(
     try:
         yield Learning(
             budget,
-            DiceExplorer(settings.explore_share, budget) if settings.explore_share else None,
+            DiceExplorer(settings.explore_share, budget, ks=settings.ks) if settings.explore_share else None,
             shadows if settings.shadow_share else None,
         )
     finally:

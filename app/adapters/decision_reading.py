@@ -16,7 +16,7 @@ from app.adapters.decision_schema import VERSION, decisions, feedback, shadows
 from app.decision.audit import AuditRow
 from app.decision.drift import Solicited
 from app.decision.feedback import Source
-from app.decision.policy import Action
+from app.decision.policy import ABSTAIN
 from app.errors import LogUnavailable
 
 PAGE = 1_000
@@ -211,7 +211,7 @@ def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
     )
     with _reading(engine) as connection:
         return [
-            AuditRow(row.tags, Action(row.action), row.k, correct=row.correct, solicited=row.solicited)
+            AuditRow(row.tags, row.action, row.k, correct=row.correct, solicited=row.solicited)
             for row in connection.execute(wanted)
         ]
 
@@ -233,7 +233,7 @@ def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[S
             decisions.c.calibrator == version,
             decisions.c.confidence.is_not(None),
             feedback.c.correct.is_not(None),
-            decisions.c.action != Action.ABSTAIN.value,
+            decisions.c.action != ABSTAIN,
         )
         .order_by(feedback.c.seq)
         .limit(limit)

@@ -91,7 +91,7 @@ _FIELDS = (
     _Field("retrieval", Text, lambda one: one.retrieval.value),
     _Field("abstain", Boolean, lambda one: one.abstain),
     _Field("filtered", Boolean, lambda one: one.filtered),
-    _Field("action", Text, lambda one: one.action.value),
+    _Field("action", Text, lambda one: one.action),
     _Field("k", Integer, lambda one: one.k),
     _Field("reason", Text, lambda one: one.reason.value),
     _Field("confidence", Double, lambda one: one.confidence, optional=True),

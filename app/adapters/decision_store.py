@@ -43,7 +43,6 @@ from app.adapters.decision_schema import (
     storable_tags,
 )
 from app.decision.feedback import Feedback, Judged, Source, verdict
-from app.decision.policy import Action
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, UnknownDecision
 
@@ -190,7 +189,7 @@ def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) 
                 correct=earlier["correct"],
                 source=Source(earlier["source"]),
                 replaced=earlier["replaced"],
-                action=Action(known[one.id].action),
+                action=known[one.id].action,
                 repeated=repeated,
             )
         )
@@ -209,7 +208,7 @@ def _feedback_row(
         "decision_id": one.id,
         "given_at": at,
         "key": one.key,
-        "correct": verdict(one, Action(decision.action), decision.answer, texts_kept=decision.question is not None),
+        "correct": verdict(one, decision.action, decision.answer, texts_kept=decision.question is not None),
         "source": one.source.value,
         "reference_answers": [storable(reference) for reference in one.references],
         "comment": None if one.comment is None else storable(one.comment),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
-from app.decision.policy import FULL, Gate
+from app.decision.policy import Gate
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader
 from app.processes import replace_file
@@ -115,6 +115,7 @@ class ArtifactGatekeeper:
             matching,
             allow_uncertified=self._allow_uncertified,
             revoked=matching is not None and self._revocations.why(matching.version) is not None,
+            ks=self._ks,
         )
 
     def _fits(self, fitted: Identity) -> bool:
@@ -166,7 +167,7 @@ class ArtifactGatekeeper:
         artifact = self._artifact
         if artifact is None:
             problem = self._refusal or f"no calibrator in {self._store.folder}: every question reads five passages"
-            return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=FULL)
+            return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=self._ks[-1])
         fit = artifact.policies.get("graded")
         certified = fit is not None and fit.certificate is not None
         mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)
@@ -180,7 +181,7 @@ class ArtifactGatekeeper:
             certified=certified and not mismatch and revoked is None,
             matches=not mismatch,
             problem="; ".join(said for said in (problem, self._refusal) if said),
-            fallback_action=FULL if mismatch else artifact.fallback_action,
+            fallback_action=self._ks[-1] if mismatch else artifact.fallback_action,
             revoked=not mismatch and revoked is not None,
         )
 

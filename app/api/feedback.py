@@ -12,7 +12,6 @@ from app.api.gateway import TheGateway
 from app.api.schemas import Tag
 from app.decision.feedback import Feedback, Source
 from app.decision.labels import words
-from app.decision.policy import Action
 from app.errors import UnknownDecision
 
 _ERRORS = documented(
@@ -92,7 +91,7 @@ class FeedbackReceipt(BaseModel):
     correct: bool | None = Field(description="Null for an abstention: nothing was given that could be right or wrong.")
     source: Source = Field(description="`given` with the request, or judged by its `references`.")
     replaced: bool = Field(description="Whether an earlier, different verdict stood; it stays in the log's history.")
-    action: Action = Field(description="What was done for the question.")
+    action: str = Field(description="What was done for the question.")
 
 
 router = APIRouter(route_class=DirectRoute)

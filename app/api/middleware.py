@@ -87,7 +87,7 @@ class RequestLog:
     def _log(self, level: int, scope: Scope, note: Note, status: int, ms: float) -> None:
         # As it came, percent signs and all: decoded, it could hold line breaks.
         path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_LONGEST_PATH]
-        done = f"{note.record.action.value} {note.record.reason.value} " if note.record else ""
+        done = f"{note.record.action} {note.record.reason.value} " if note.record else ""
         message = f"{scope['method']} {path} {status} {done}{ms:.1f} ms"
 
         def fields() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas import Receipt, receipt
 from app.decision.passage import Passage
-from app.decision.policy import Action, Decision, Policy, Reason
+from app.decision.policy import Decision, Policy, Reason
 from app.decision.record import DecisionRecord, Usage
 
 MODEL = "fetchwise"
@@ -145,7 +145,7 @@ def completion_id(identifier: str) -> str:
 
 def refusal(record: DecisionRecord) -> str | None:
     """A sentence where the answer was withheld."""
-    return _REFUSALS.get(record.reason, _UNSURE) if record.action is Action.ABSTAIN else None
+    return _REFUSALS.get(record.reason, _UNSURE) if record.answer is None else None
 
 
 def finish_reason(record: DecisionRecord) -> str:
@@ -173,7 +173,7 @@ def headers(record: DecisionRecord) -> dict[str, str]:
     """How it was decided, for those who look at no body."""
     told = {
         "x-fetchwise-id": record.id,
-        "x-fetchwise-action": record.action.value,
+        "x-fetchwise-action": record.action,
         "x-fetchwise-k": str(record.k),
         "x-fetchwise-reason": record.reason.value,
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.decision.passage import Passage
-from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.policy import Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Usage
 
 Scalar = Annotated[str, Field(max_length=256)] | bool | int
@@ -188,7 +188,7 @@ class Receipt(BaseModel):
 
     id: str
     answer: str | None = Field(description="null when withheld.")
-    action: Action
+    action: str = Field(description="What was done: `k` and the number of passages read, or `abstain`.")
     k: int = Field(description="How many passages were asked for and read: 0, 1 or 5, also when then withheld.")
     confidence: float | None = Field(description="P(this answer is right), where a matching calibrator says so.")
     citations: list[CitationOut]
@@ -207,7 +207,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
     return {
         "id": record.id,
         "answer": record.answer,
-        "action": record.action.value,
+        "action": record.action,
         "k": record.k,
         "confidence": record.confidence,
         "citations": cited(record.citations),

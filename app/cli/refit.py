@@ -17,7 +17,7 @@ from app.cli.console import app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
 from app.decision.cost import Objective, Tariff
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.parts import KS, identity_of
+from app.parts import identity_of
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def collect(
     """
     settings = Settings()
     log_to_stderr(settings.log_level)
-    ks = tuple(sorted({*KS, *(k or ())}))
+    ks = tuple(sorted({*settings.ks, *(k or ())}))
     asyncio.run(_collect(settings, questions, out_file, ks=ks, rule=rule, concurrency=concurrency, trigger=trigger))
 
 

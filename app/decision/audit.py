@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.decision.policy import Action
+from app.decision.policy import ABSTAIN
 
 # Two-sided 95 %.
 _Z = 1.959963984540054
@@ -16,7 +16,7 @@ class AuditRow:
     """One logged answer. `correct` is None without a judgement; `solicited`: drawn at random for feedback."""
 
     tags: Mapping[str, str]
-    action: Action
+    action: str
     k: int
     correct: bool | None = None
     solicited: bool = False
@@ -63,7 +63,7 @@ class _Tally:
     wrong: int = 0
 
     def add(self, row: AuditRow) -> None:
-        withheld = row.action is Action.ABSTAIN
+        withheld = row.action == ABSTAIN
         self.answers += 1
         self.skipped += row.k == 0
         self.withheld += withheld

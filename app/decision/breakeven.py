@@ -107,13 +107,13 @@ def verdict(ratio: Estimate) -> Verdict:
     return Verdict.COSTS if ratio.low > 1.0 else Verdict.UNCLEAR
 
 
-_ALWAYS = {1: "always reading one passage", 5: "always reading five passages"}
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _SPENT = {"latency": "time", "tokens": "tokens", "money": "money"}
 
 
 def sentence(cost: str, reference: int, ratio: Estimate, even: Estimate, skip: Estimate) -> str:
     """The verdict as a person would say it."""
-    always, spent = _ALWAYS[reference], _SPENT[cost]
+    always, spent = f"always reading {passages(reference)}", _SPENT[cost]
     found = verdict(ratio)
     if ratio.value is None or ratio.low is None or ratio.high is None:
         return f"Whether gating saves {spent} against {always} is not known yet: it takes {ratio.needs}."
@@ -142,6 +142,11 @@ def _from_when(found: Verdict, even: Estimate, skip: Estimate) -> str:
 
 def _change(ratio: float) -> str:
     return f"{percent(abs(ratio - 1))} {'more' if ratio >= 1 else 'less'}"
+
+
+def passages(k: int) -> str:
+    """A number of passages in words."""
+    return f"{_NUMBERS[k] if k < len(_NUMBERS) else k} {'passage' if k == 1 else 'passages'}"
 
 
 def percent(share: float) -> str:

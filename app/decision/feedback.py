@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.decision.labels import judge
-from app.decision.policy import Action
+from app.decision.policy import ABSTAIN
 from app.errors import NothingToJudge
 
 
@@ -43,12 +43,12 @@ class Judged:
     correct: bool | None
     source: Source
     replaced: bool
-    action: Action
+    action: str
     # The very same was sent before, and nothing new was kept.
     repeated: bool = False
 
 
-def verdict(feedback: Feedback, action: Action, answer: str | None, *, texts_kept: bool) -> bool | None:
+def verdict(feedback: Feedback, action: str, answer: str | None, *, texts_kept: bool) -> bool | None:
     """Whether the answer that was given is right.
 
     None for references to an abstention: nothing was given that could be right or wrong, and still they say what would
@@ -59,7 +59,7 @@ def verdict(feedback: Feedback, action: Action, answer: str | None, *, texts_kep
             f"the text of {feedback.id} is not kept (FETCHWISE_LOG_TEXTS=hash), so references cannot judge it: "
             "send `correct`"
         )
-    if action is Action.ABSTAIN:
+    if action == ABSTAIN:
         if feedback.source is Source.REFERENCES:
             return None
         raise NothingToJudge(f"{feedback.id} was an abstention: no answer was given that could be right or wrong")

@@ -5,15 +5,26 @@ A question passes three pure functions. `needs_probe` says whether a closed-book
 confidence is too low. `without_passages` is what happens when evidence was wanted and could not be had.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from app.decision.artifact import Artifact, PolicyFit, Thresholds
 from app.errors import ContradictoryRequest
 
-FULL = 5
-COMPACT = 1
+# The numbers of passages that a question may read, where the settings name no others.
+DEFAULT_KS = (0, 1, 5)
+ABSTAIN = "abstain"
+
+
+def action_of(k: int) -> str:
+    """What was done where an answer was given: the name in receipts, metrics and the log."""
+    return f"k{k}"
+
+
+def actions_of(ks: Iterable[int]) -> tuple[str, ...]:
+    """Everything that can be done with these numbers of passages; a closed set, so that it can label a metric."""
+    return (*(action_of(k) for k in ks), ABSTAIN)
 
 
 class Policy(StrEnum):
@@ -31,18 +42,6 @@ class Retrieval(StrEnum):
     AUTO = "auto"
     REQUIRED = "required"
     FORBIDDEN = "forbidden"
-
-
-class Action(StrEnum):
-    """What was done in the end."""
-
-    K0 = "k0"
-    K1 = "k1"
-    K5 = "k5"
-    ABSTAIN = "abstain"
-
-
-ANSWERED = {0: Action.K0, COMPACT: Action.K1, FULL: Action.K5}
 
 
 class Reason(StrEnum):
@@ -84,12 +83,21 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What may decide: the artifact that matches what runs, or None, and what the operator allows of it."""
+    """What may decide: the artifact that matches what runs, or None, and what the operator allows of it.
+
+    `ks`: the numbers of passages that may be read, ascending from 0.
+    """
 
     artifact: Artifact | None = None
     allow_uncertified: bool = False
     revoked: bool = False
     bypassed: bool = False
+    ks: tuple[int, ...] = DEFAULT_KS
+
+    @property
+    def many(self) -> int:
+        """The largest number of passages: what is read in doubt."""
+        return self.ks[-1]
 
     def fit_in_force(self, policy: Policy) -> PolicyFit | None:
         """The fitted thresholds that may serve this policy, if any."""
@@ -128,8 +136,8 @@ def needs_probe(ask: Ask, gate: Gate) -> bool:
         return True  # the probe is the answer
     if ask.policy is Policy.ALWAYS or gate.artifact is None:
         return False
-    fit = gate.fit_in_force(ask.policy)
-    return fit is not None and foregone(fit.thresholds, required=ask.retrieval is Retrieval.REQUIRED) is None
+    fit, required = gate.fit_in_force(ask.policy), ask.retrieval is Retrieval.REQUIRED
+    return fit is not None and constant_k(fit.thresholds, gate.artifact.ks, required=required) is None
 
 
 def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:
@@ -139,17 +147,17 @@ def decide(ask: Ask, gate: Gate, signals: Mapping[str, float]) -> Decision:
     if ask.retrieval is Retrieval.FORBIDDEN or ask.policy is Policy.NEVER:
         return Decision(0, Reason.RETRIEVAL_FORBIDDEN, p0)
     if ask.policy is Policy.ALWAYS:
-        return Decision(FULL, Reason.RETRIEVAL_REQUIRED)
+        return Decision(gate.many, Reason.RETRIEVAL_REQUIRED)
     if artifact is None:
-        return Decision(FULL, Reason.NOT_CALIBRATED)
+        return Decision(gate.many, Reason.NOT_CALIBRATED)
     fit = gate.fit_in_force(ask.policy)
     if fit is None:
         reason = Reason.BYPASSED if gate.bypassed else Reason.NOT_CERTIFIED
         return Decision(artifact.fallback_action, reason, p0)
     required = ask.retrieval is Retrieval.REQUIRED
-    if p0 is None and foregone(fit.thresholds, required=required) is None:
-        return Decision(FULL, Reason.NO_SIGNAL, thresholds=fit.thresholds)
-    k, reason = route(p0 or 0.0, fit.thresholds, required=required)
+    if p0 is None and constant_k(fit.thresholds, artifact.ks, required=required) is None:
+        return Decision(gate.many, Reason.NO_SIGNAL, thresholds=fit.thresholds)
+    k, reason = route(p0 or 0.0, fit.thresholds, artifact.ks, required=required)
     return Decision(k, reason, p0, fit.thresholds, _certified(ask, gate, fit))
 
 
@@ -161,34 +169,35 @@ def mandatory_applies(ask: Ask) -> bool:
 def decide_mandatory(gate: Gate) -> Decision:
     """Decide for a question that a mandatory rule sends to the passages: no probe, the artifact's fallback.
 
-    Five passages where nothing is calibrated. Never certified: the rule is no part of what was.
+    The largest number of passages where nothing is calibrated. Never certified: the rule is no part of what was.
     """
-    return Decision(FULL if gate.artifact is None else gate.artifact.fallback_action, Reason.RETRIEVAL_REQUIRED)
+    return Decision(gate.artifact.fallback_action if gate.artifact else gate.many, Reason.RETRIEVAL_REQUIRED)
 
 
-def route(p0: float, thresholds: Thresholds, *, required: bool = False) -> tuple[int, Reason]:
+def route(p0: float, thresholds: Thresholds, ks: Sequence[int], *, required: bool = False) -> tuple[int, Reason]:
     """Compare one probability with two thresholds; a probability equal to a threshold has reached it.
 
-    With `required` k=0 is taken away, and tau1 chooses between one passage and five. Where the two thresholds
-    are equal there is no k=1 region, and k=5 is all that is left.
+    With `required` k=0 is taken away, and tau1 chooses between few passages and many. Where the two thresholds are
+    equal there is no region for few, and many is all that is left.
     """
+    few, many = ks[1], ks[-1]
     if required:
-        compact = thresholds.tau1 <= p0 and thresholds.tau1 < thresholds.tau0
-        return (COMPACT if compact else FULL), Reason.RETRIEVAL_REQUIRED
+        enough = thresholds.tau1 <= p0 and thresholds.tau1 < thresholds.tau0
+        return (few if enough else many), Reason.RETRIEVAL_REQUIRED
     if p0 >= thresholds.tau0:
         return 0, Reason.CONFIDENT
     if p0 >= thresholds.tau1:
-        return COMPACT, Reason.BORDERLINE
-    return FULL, Reason.UNCERTAIN
+        return few, Reason.BORDERLINE
+    return many, Reason.UNCERTAIN
 
 
-def foregone(thresholds: Thresholds, *, required: bool = False) -> int | None:
+def constant_k(thresholds: Thresholds, ks: Sequence[int], *, required: bool = False) -> int | None:
     """The number of passages above zero that every probability leads to, if there is one.
 
-    K never grows with p, so both ends tell. The refit job scores its tables by this too.
+    K never grows with p, so both ends tell.
     """
-    most, _ = route(0.0, thresholds, required=required)
-    least, _ = route(1.0, thresholds, required=required)
+    most, _ = route(0.0, thresholds, ks, required=required)
+    least, _ = route(1.0, thresholds, ks, required=required)
     return most if least == most > 0 else None
 
 

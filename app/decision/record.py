@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from app.decision.artifact import Identity, Thresholds
 from app.decision.passage import Passage
-from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.policy import ABSTAIN, Policy, Reason, Retrieval, action_of
 
 # Policies that choose k by a probability, and the reasons that stand where their choice was carried out.
 _GATING = frozenset({Policy.GRADED, Policy.BINARY})
@@ -79,7 +79,6 @@ class DecisionRecord:
     filtered: bool
     # None when withheld.
     answer: str | None
-    action: Action
     # What was really read, also when the answer was then withheld: all cost accounting goes by k.
     k: int
     reason: Reason
@@ -113,11 +112,16 @@ class DecisionRecord:
     # Whether the answer was longer than it might be.
     cut_off: bool = False
 
+    @property
+    def action(self) -> str:
+        """What was done in the end."""
+        return ABSTAIN if self.answer is None else action_of(self.k)
+
     def outline(self) -> dict[str, str | float | None]:
         """How it was decided, for logs and traces: never the question, the answer or a passage."""
         return {
             "receipt": self.id,
-            "action": self.action.value,
+            "action": self.action,
             "k": self.k,
             "reason": self.reason.value,
             "policy": self.policy.value,

@@ -5,7 +5,7 @@ what their samples allow, with a fixed seed: the same rows always give the same 
 independent of each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add, truediv
 from typing import Any
@@ -20,20 +20,20 @@ from app.decision.breakeven import (
     CostView,
     Covered,
     Estimate,
+    passages,
     percent,
     sentence,
     share,
     verdict,
 )
 from app.decision.cost import Tariff, break_even_against, gate_cost
+from app.decision.policy import actions_of
 from app.observers.sampling import Drawn, Floats, combine, means, shares
-from app.observers.traffic import ACTIONS, Rows, Traffic, select
+from app.observers.traffic import Rows, Traffic, actions, select
 
-_KS = (1, 5)
 _SEED = 20_240
 _GATED = "questions that the gate decided"
 _RETRIEVING = "gated questions that read passages"
-_READING = {1: "questions that read one passage", 5: "questions that read five passages"}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,12 +48,13 @@ class Spent:
 Count = Callable[[Rows], Spent]
 
 
-def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff) -> BreakEven:
+def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff, ks: Sequence[int]) -> BreakEven:
     """Everything that `/breakeven` says, from one window of traffic."""
     rows = traffic.rows
     gated = select(rows, rows["gated"])
     skip = share(int((gated["k"] == 0).sum()), len(gated), of=_GATED)
-    latency = _view("latency", "ms", rows, _latency, skip)
+    done, above = actions(gated, ks), ks[1:]
+    latency = _view("latency", "ms", rows, _latency, skip=skip, ks=above)
     headline = latency.against[f"k{reference}"].sentence
     if not len(gated):
         headline = f"The gate decided no question in the last {seconds:g} s, so there is nothing to compare."
@@ -63,13 +64,12 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
         reference=f"k{reference}",
         skip_rate=skip,
         shares={
-            name: share(int((gated["action"] == index).sum()), len(gated), of=_GATED)
-            for index, name in enumerate(ACTIONS)
+            name: share(int((done == index).sum()), len(gated), of=_GATED) for index, name in enumerate(actions_of(ks))
         },
         costs={
             "latency": latency,
-            "tokens": _view("tokens", "tokens", rows, _tokens, skip),
-            "money": None if tariff.is_free else _view("money", "price", rows, _money(tariff), skip),
+            "tokens": _view("tokens", "tokens", rows, _tokens, skip=skip, ks=above),
+            "money": None if tariff.is_free else _view("money", "price", rows, _money(tariff), skip=skip, ks=above),
         },
         caveats=_caveats(traffic, seconds, reference),
     )
@@ -87,7 +87,7 @@ def _tokens(rows: Rows) -> Spent:
 
 def _money(tariff: Tariff) -> Count:
     def count(rows: Rows) -> Spent:
-        fetched = np.where(rows["k"] == 1, tariff.retrieval(1), tariff.retrieval(5))
+        fetched = tariff.call + tariff.passage * _float(rows["k"])
         probe, read = (
             tariff.generation(_float(rows[f"{stage}_prompt"]), _float(rows[f"{stage}_completion"]))
             for stage in ("probe", "read")
@@ -97,23 +97,23 @@ def _money(tariff: Tariff) -> Count:
     return count
 
 
-def _view(cost: str, unit: str, rows: Rows, count: Count, skip: Estimate) -> CostView:
+def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Estimate, ks: Sequence[int]) -> CostView:
     """One cost from all sides. Each begins with the same seed, so that none depends on the others."""
     rng = np.random.default_rng(_SEED)
     gated = select(rows, rows["gated"])
     (probe,) = means(rng, count(gated).probe)
     probe = probe.wanting(_GATED)
-    read = {k: _reading(rng, count(_that_read(rows, k))) for k in _KS}
+    read = {k: _reading(rng, count(_that_read(rows, k))) for k in ks}
     parts = {"cb": probe.estimate()}
     always = {}
     for k, (retrieval, reading) in read.items():
-        retrieval, reading = retrieval.wanting(_READING[k]), reading.wanting(_READING[k])  # noqa: PLW2901
+        retrieval, reading = retrieval.wanting(_reading_of(k)), reading.wanting(_reading_of(k))  # noqa: PLW2901
         parts |= {f"ret{k}": retrieval.estimate(), f"ob{k}": reading.estimate()}
         always[k] = combine(add, retrieval, reading)
     skipped, retrieving = _retrieving(rng, gated, {k: combine(add, *both) for k, both in read.items()})
     gate = probe if retrieving is None else combine(gate_cost, probe, skipped, retrieving)
     against = {}
-    for k in _KS:
+    for k in ks:
         ratio = _positive(always[k], lambda a: combine(truediv, gate, a)).estimate()
         even = _break_even(probe, retrieving, always[k]).estimate()
         against[f"k{k}"] = Comparison(
@@ -127,6 +127,10 @@ def _reading(rng: np.random.Generator, spent: Spent) -> tuple[Drawn, Drawn]:
     return retrieval, read
 
 
+def _reading_of(k: int) -> str:
+    return f"questions that read {passages(k)}"
+
+
 def _that_read(rows: Rows, k: int) -> Rows:
     """The questions that read k passages, whoever chose k: what k costs without a gate."""
     return select(rows, rows["k"] == k)
@@ -134,12 +138,12 @@ def _that_read(rows: Rows, k: int) -> Rows:
 
 def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Drawn]) -> tuple[Drawn, Drawn | None]:
     """The share of gated questions that read nothing, and what the others pay for what they read; None without any."""
-    counts = {k: int((gated["k"] == k).sum()) for k in _KS}
-    taken = [k for k in _KS if counts[k]]
+    counts = {k: int((gated["k"] == k).sum()) for k in always}
+    taken = [k for k in always if counts[k]]
     skipped, *how_often = shares(rng, [len(gated) - sum(counts.values()), *(counts[k] for k in taken)])
     if not taken:
         return skipped, None
-    costs = [always[k] if counts[k] <= RARE * len(gated) else always[k].wanting(_READING[k]) for k in taken]
+    costs = [always[k] if counts[k] <= RARE * len(gated) else always[k].wanting(_reading_of(k)) for k in taken]
 
     def mean(*both: Any) -> Any:  # noqa: ANN401 - figures, or draws of them
         weights, amounts = both[: len(costs)], both[len(costs) :]

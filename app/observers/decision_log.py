@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from app.adapters.decision_store import SqlDecisionStore
 from app.decision.audit import Audit, audit
 from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged
-from app.decision.policy import ANSWERED
+from app.decision.policy import action_of
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
 
@@ -58,7 +58,7 @@ class _Asked:
 class LogMetrics:
     """What operators count about the log; every label is there from the start."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, ks: Iterable[int]) -> None:
         self._dropped = Counter(
             "fetchwise_log_dropped", "Decisions that the log could not keep and dropped.", registry=registry
         )
@@ -77,8 +77,8 @@ class LogMetrics:
         for end in ("done", "lost"):
             self._shadows.labels(end)
         for correct in ("true", "false"):
-            for action in ANSWERED.values():
-                self._feedback.labels(correct, action.value)
+            for k in ks:
+                self._feedback.labels(correct, action_of(k))
 
     def dropped(self, count: int) -> None:
         """Decisions were lost."""
@@ -92,7 +92,7 @@ class LogMetrics:
         """A verdict came in; references to an abstention are none."""
         if judged.correct is None:
             return
-        self._feedback.labels(str(judged.correct).lower(), judged.action.value).inc()
+        self._feedback.labels(str(judged.correct).lower(), judged.action).inc()
 
 
 class DecisionLog:

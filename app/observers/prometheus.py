@@ -4,49 +4,34 @@ Counters start at zero with every label that can come, because a rate over a cou
 step.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from app.decision.policy import Action, Reason
+from app.decision.policy import ABSTAIN, Reason, action_of
 from app.decision.record import DecisionRecord, Usage
 from app.observers.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")
-KS = ("0", "1", "5")
-_LABELS = {int(k): k for k in KS}
-# Why each number of passages can have been read, where the answer was given.
-_REASONS = {
-    0: (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES, Reason.EXPLORED),
-    1: (
-        Reason.BORDERLINE,
-        Reason.RETRIEVAL_REQUIRED,
-        Reason.NOT_CERTIFIED,
-        Reason.BYPASSED,
-        Reason.EXPLORED,
-    ),
-    5: (
-        Reason.UNCERTAIN,
-        Reason.RETRIEVAL_REQUIRED,
-        Reason.NO_SIGNAL,
-        Reason.NOT_CALIBRATED,
-        Reason.NOT_CERTIFIED,
-        Reason.BYPASSED,
-        Reason.EXPLORED,
-    ),
-}
-_WITHHELD = (
-    *((k, Reason.LOW_CONFIDENCE) for k in (0, 1, 5)),
-    (0, Reason.RETRIEVAL_FAILED),
-    (0, Reason.NO_PASSAGES),
+# Why a number of passages can have been read, where the answer was given: none, the fewest above none, the most.
+_NONE = (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES)
+_FEW = (Reason.BORDERLINE, Reason.RETRIEVAL_REQUIRED, Reason.NOT_CERTIFIED, Reason.BYPASSED)
+_MANY = (
+    Reason.UNCERTAIN,
+    Reason.RETRIEVAL_REQUIRED,
+    Reason.NO_SIGNAL,
+    Reason.NOT_CALIBRATED,
+    Reason.NOT_CERTIFIED,
+    Reason.BYPASSED,
 )
 
 
 class PrometheusObserver:
     """Counts what was decided, how long it took, and what it cost."""
 
-    def __init__(self, registry: CollectorRegistry, traffic: TrafficMetrics) -> None:
+    def __init__(self, registry: CollectorRegistry, traffic: TrafficMetrics, ks: Sequence[int]) -> None:
         self._traffic = traffic
         self._requests = Counter(
             "fetchwise_requests", "Questions answered or withheld.", ("action", "k", "reason"), registry=registry
@@ -86,13 +71,13 @@ class PrometheusObserver:
         self._requests_of, self._duration_of = cache(self._requests.labels), cache(self._duration.labels)
         self._stage_of, self._tokens_of = cache(self._stage.labels), cache(self._tokens.labels)
         self._gated_of = cache(self._gated.labels)
-        self._start_at_zero()
+        self._start_at_zero(ks)
 
     def observe(self, record: DecisionRecord) -> None:
         """Count one finished decision."""
-        k = _LABELS[record.k]
-        self._requests_of(record.action.value, k, record.reason.value).inc()
-        self._duration_of(record.action.value, k).observe(record.timings.total / 1000)
+        k = str(record.k)
+        self._requests_of(record.action, k, record.reason.value).inc()
+        self._duration_of(record.action, k).observe(record.timings.total / 1000)
         for stage in STAGES:
             ms = getattr(record.timings, stage)
             if ms is not None:
@@ -110,23 +95,26 @@ class PrometheusObserver:
         if record.gated:
             self._gated_of(k).inc()
 
-    def _start_at_zero(self) -> None:
-        for k, reasons in _REASONS.items():
-            for reason in reasons:
-                self._requests.labels(f"k{k}", str(k), reason.value)
-        for k, reason in _WITHHELD:
-            self._requests.labels(Action.ABSTAIN.value, str(k), reason.value)
-        for k_label in KS:
-            self._gated.labels(k_label)
-            for action in (f"k{k_label}", Action.ABSTAIN.value):
-                self._duration.labels(action, k_label)
-            for stage in STAGES if k_label != "0" else STAGES[:-1]:
-                self._stage.labels(stage, k_label)
+    def _start_at_zero(self, ks: Sequence[int]) -> None:
+        given: dict[int, tuple[Reason, ...]] = {ks[0]: _NONE, ks[1]: _FEW}
+        given[ks[-1]] = given.get(ks[-1], ()) + _MANY
+        for k in ks:
+            label = str(k)
+            for reason in (*given.get(k, ()), Reason.EXPLORED):
+                self._requests.labels(action_of(k), label, reason.value)
+            self._requests.labels(ABSTAIN, label, Reason.LOW_CONFIDENCE.value)
+            self._gated.labels(label)
+            for action in (action_of(k), ABSTAIN):
+                self._duration.labels(action, label)
+            for stage in STAGES if k else STAGES[:-1]:
+                self._stage.labels(stage, label)
             for kind in ("prompt", "completion"):
-                self._tokens.labels("probe", kind, k_label)
-                if k_label != "0":
-                    self._tokens.labels("read", kind, k_label)
-                    self._passages.labels(k_label)
+                self._tokens.labels("probe", kind, label)
+                if k:
+                    self._tokens.labels("read", kind, label)
+                    self._passages.labels(label)
+        for reason in (Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES):
+            self._requests.labels(ABSTAIN, "0", reason.value)
         for use in ("used", "wasted"):
             self._calls.labels(use)
 

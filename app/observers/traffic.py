@@ -12,7 +12,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.policy import Action
 from app.decision.record import DecisionRecord, Usage
 from app.ports import Clock
 from app.processes import is_alive
 
 CAPACITY = 50_000
-ACTIONS = tuple(action.value for action in Action)
 ROW = np.dtype(
     [
         ("at", "<f8"),  # Unix seconds
         ("k", "u1"),
-        ("action", "u1"),  # an index into ACTIONS
+        ("withheld", "?"),
         ("gated", "?"),
         ("p", "<f4"),
         ("probe_ms", "<f4"),  # NaN where the stage did not run
@@ -49,14 +47,13 @@ ROW = np.dtype(
 # Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B B ? 6f 4I B Q")
+_PACKED = struct.Struct("<Q d B ? ? 6f 4I B Q")
 _HEADER = struct.Struct("<8s I I")
-_MAGIC = b"fwring04"
+_MAGIC = b"fwring05"
 # A dead worker's ring is kept for as long as any window could ask for it.
 _KEEP_S = 86_400
 _NAN = math.nan
 _NO_TOKENS = Usage()
-_INDEX = {action: index for index, action in enumerate(Action)}
 assert _PACKED.size == _SLOT.itemsize
 
 Rows = NDArray[Any]
@@ -97,7 +94,7 @@ class TrafficWindow:
             sequence,
             self._clock(),
             record.k,
-            _INDEX[record.action],
+            record.answer is None,
             record.gated,
             _or_nan(record.p_closed_book),
             _or_nan(timings.probe),
@@ -151,6 +148,12 @@ def select(rows: Rows, which: NDArray[Any]) -> Rows:
     """Some of the rows, by a mask or by their places; much faster than indexing them."""
     some: Rows = rows.view(_RAW)[which].view(ROW)
     return some
+
+
+def actions(rows: Rows, ks: Sequence[int]) -> NDArray[np.int64]:
+    """What was done for each of the rows, as an index into `actions_of(ks)`."""
+    index: NDArray[np.int64] = np.where(rows["withheld"], len(ks), np.searchsorted(ks, rows["k"]))
+    return index
 
 
 @contextlib.contextmanager

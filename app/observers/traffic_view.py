@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from app.decision.breakeven import MIN_SAMPLE, BreakEven
 from app.decision.cost import Tariff
+from app.decision.policy import actions_of
 from app.observers.breakeven import estimate
-from app.observers.traffic import ACTIONS, Rows, Traffic, TrafficWindow
+from app.observers.traffic import Rows, Traffic, TrafficWindow, actions
 from app.ports import Clock
 
 FRESH_S = 1.0
@@ -43,11 +44,13 @@ class TrafficView:
         seconds: int,
         reference: Callable[[], int],
         tariff: Tariff,
+        ks: Sequence[int],
         clock: Clock = time.time,
     ) -> None:
         self.seconds = seconds
         self._reference = reference
         self._tariff = tariff
+        self._ks = ks
         self._window = window
         self._clock = clock
         self._lock = threading.Lock()
@@ -61,7 +64,7 @@ class TrafficView:
             # A clock that was set back must not keep an old look alive.
             if found is None or not 0.0 <= now - found.now < FRESH_S:
                 traffic = self._window.read(wanted)
-                figures = summary(traffic.rows, now=now, seconds=wanted, reference=self._reference())
+                figures = summary(traffic.rows, now=now, seconds=wanted, reference=self._reference(), ks=self._ks)
                 found = Look(now, self._judged(traffic, wanted), figures)
                 # Taken out and put in anew, so that the first one is the one unasked for longest.
                 self._latest.pop(wanted, None)
@@ -81,22 +84,36 @@ class TrafficView:
         return self._judged(replace(traffic, rows=rows), self.seconds)
 
     def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
-        return estimate(traffic, seconds=seconds, reference=self._reference(), tariff=self._tariff)
+        return estimate(traffic, seconds=seconds, reference=self._reference(), tariff=self._tariff, ks=self._ks)
 
 
-def summary(rows: Rows, *, now: float, seconds: float, reference: int) -> dict[str, Any]:
+def summary(rows: Rows, *, now: float, seconds: float, reference: int, ks: Sequence[int]) -> dict[str, Any]:
     """Everything that is drawn from the rows; `reference` is how many passages would be read without a gate."""
+    done = Done(actions(rows, ks), actions_of(ks))
     return {
         "answers": len(rows),
-        "actions": dict(zip(ACTIONS, np.bincount(rows["action"], minlength=len(ACTIONS)).tolist(), strict=True)),
-        "timeline": timeline(rows, now=now, seconds=seconds),
-        "latency": latency(rows),
-        "p": p_histogram(rows),
+        "actions": dict(zip(done.names, np.bincount(done.index, minlength=len(done.names)).tolist(), strict=True)),
+        "timeline": timeline(rows, done, now=now, seconds=seconds),
+        "latency": latency(rows, done),
+        "p": p_histogram(rows, done),
         "saved": saved(rows, reference=reference),
     }
 
 
-def timeline(rows: Rows, *, now: float, seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False, slots=True)
+class Done:
+    """What was done for each row: an index into the names of the actions."""
+
+    index: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    def crossed(self, which: NDArray[np.bool_], place: NDArray[np.int64], places: int) -> dict[str, list[int]]:
+        """How many of some rows each action has at each place."""
+        flat = np.bincount(self.index[which] * places + place, minlength=len(self.names) * places)
+        return {name: counts.tolist() for name, counts in zip(self.names, flat.reshape(-1, places), strict=True)}
+
+
+def timeline(rows: Rows, done: Done, *, now: float, seconds: float) -> dict[str, Any]:
     """How many answers of each action fell into each bucket, oldest first; the last bucket is not over yet."""
     width = seconds / BUCKETS
     # Edges at whole multiples of the width, so that a bar keeps its answers from one look to the next.
@@ -104,26 +121,25 @@ def timeline(rows: Rows, *, now: float, seconds: float) -> dict[str, Any]:
     start = end - seconds
     bucket = np.floor((rows["at"] - start) / width).astype(np.int64)
     inside = (bucket >= 0) & (bucket < BUCKETS)
-    return {"start": start, "bucket_seconds": width, **_crossed(rows["action"][inside], bucket[inside], BUCKETS)}
+    return {"start": start, "bucket_seconds": width, **done.crossed(inside, bucket[inside], BUCKETS)}
 
 
-def latency(rows: Rows) -> dict[str, dict[str, dict[str, float | int | None]]]:
+def latency(rows: Rows, done: Done) -> dict[str, dict[str, dict[str, float | int | None]]]:
     """Median and 95th percentile in ms: of each stage and of the whole, for each action and for all together."""
     # Columns are taken out once: choosing among whole rows would copy every field of them.
     columns = {stage: np.ascontiguousarray(rows[f"{stage}_ms"]) for stage in (*STAGES, "total")}
-    groups = {action: rows["action"] == index for index, action in enumerate(ACTIONS)}
     report = {
-        name: {stage: _percentiles(column[group]) for stage, column in columns.items()}
-        for name, group in groups.items()
+        name: {stage: _percentiles(column[done.index == index]) for stage, column in columns.items()}
+        for index, name in enumerate(done.names)
     }
     return report | {"all": {stage: _percentiles(column) for stage, column in columns.items()}}
 
 
-def p_histogram(rows: Rows) -> dict[str, Any]:
+def p_histogram(rows: Rows, done: Done) -> dict[str, Any]:
     """How often each p was seen, by the action it led to; bins of equal width, p = 1 in the last."""
     known = ~np.isnan(rows["p"])
     place = np.minimum((rows["p"][known] * P_BINS).astype(np.int64), P_BINS - 1)
-    return {"n": len(place), **_crossed(rows["action"][known], place, P_BINS)}
+    return {"n": len(place), **done.crossed(known, place, P_BINS)}
 
 
 def saved(rows: Rows, *, reference: int) -> dict[str, float | int | None]:
@@ -156,9 +172,3 @@ def _percentiles(ms: NDArray[np.float32]) -> dict[str, float | int | None]:
         return {"n": 0, "p50": None, "p95": None}
     p50, p95 = np.percentile(ran, (50, 95))
     return {"n": len(ran), "p50": round(float(p50), 3), "p95": round(float(p95), 3)}
-
-
-def _crossed(action: NDArray[np.uint8], place: NDArray[np.int64], places: int) -> dict[str, list[int]]:
-    """How many rows each action has at each place."""
-    flat = np.bincount(action.astype(np.int64) * places + place, minlength=len(ACTIONS) * places)
-    return {name: counts.tolist() for name, counts in zip(ACTIONS, flat.reshape(-1, places), strict=True)}

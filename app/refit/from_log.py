@@ -23,7 +23,7 @@ from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import Lesson, Lessons, Sample
 from app.decision.artifact import Identity
 from app.decision.labels import judge
-from app.decision.policy import ANSWERED, Reason, Retrieval
+from app.decision.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
 from app.refit.refit import LEAST_GROUPS, Aside
 from app.refit.single import CLIP, SingleActions, Worth
@@ -222,7 +222,7 @@ class _Sorting:
 
     def _chance(self, lesson: Lesson, chances: Mapping[str, float]) -> float:
         """How likely the action was that was taken."""
-        chance = chances.get(ANSWERED[lesson.k].value)
+        chance = chances.get(action_of(lesson.k))
         if chance is None or not 0.0 < chance <= 1.0 or abs(sum(chances.values()) - 1.0) > 1e-6:
             raise DataError(
                 f"{self._source}:{lesson.id}: k={lesson.k} was read, and the chances are {dict(chances)}, which cannot "

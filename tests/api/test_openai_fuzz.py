@@ -134,6 +134,6 @@ def test_chunks_add_up_to_the_whole(
         assert ANSWER.split(maxsplit=1)[0] not in streamed.text
     (receipt,) = [chunk["fetchwise"] for chunk in chunks if "fetchwise" in chunk]
     told = whole.fetchwise
-    assert (receipt["k"], receipt["action"], receipt["confidence"]) == (told.k, told.action.value, told.confidence)
+    assert (receipt["k"], receipt["action"], receipt["confidence"]) == (told.k, told.action, told.confidence)
     counted = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
     assert counted == ([whole.usage.model_dump()] if usage else [])

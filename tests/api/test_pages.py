@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.pages import add_pages
-from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.policy import Policy, Reason, Retrieval
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import FakeGateway, client_of
 
@@ -99,14 +99,12 @@ async def test_the_pages_are_not_part_of_the_interface(gateway: FakeGateway) -> 
 
 
 def test_the_receipt_has_words_for_everything() -> None:
-    """Each reason and action is explained on the page, and each choice of a request can be made there."""
+    """Each reason is explained on the page, and each choice of a request can be made there."""
     static = files("app.api") / "static"
-    script, drawing = (static / "receipt.js").read_text(), (static / "draw.js").read_text()
+    script = (static / "receipt.js").read_text()
     page = (static / "ask.html").read_text()
     for reason in Reason:
         assert re.search(rf"^  {reason.value}: \"", script, re.MULTILINE), reason
-    for action in Action:
-        assert f'{action.value}: "' in drawing, action
     for choice in (*Policy, *Retrieval):
         assert f'<option value="{choice.value}"' in page, choice
 
@@ -134,7 +132,7 @@ async def test_the_dashboard_without_traffic(gateway: FakeGateway) -> None:
     """Everything that the page reads is there: no answers, no invented figure, and what runs."""
     found = await data(gateway)
     assert (found["answers"], found["in_flight"], found["shed"]) == (0, 0, 0)
-    assert set(found["timeline"]) == {"start", "bucket_seconds", *(action.value for action in Action)}
+    assert set(found["timeline"]) == {"start", "bucket_seconds", "k0", "k1", "k5", "abstain"}
     assert found["breakeven"]["window"]["gated"] == 0
     assert found["breakeven"]["costs"]["latency"]["against"]["k1"]["verdict"] == "unknown"
     assert found["saved"]["tokens_always"] is None

@@ -12,7 +12,7 @@ from app.adapters.decision_reading import Lessons
 from app.adapters.decision_schema import Texts, shadows
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.feedback import Feedback
-from app.decision.policy import Action, Retrieval
+from app.decision.policy import Retrieval
 from app.decision.record import DecisionRecord, Outcome, Shadow
 from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
@@ -107,7 +107,7 @@ def test_a_run_is_kept_once_and_only_with_its_decision(store: SqlDecisionStore) 
 
 def test_withheld_answers_take_references_for_their_run(store: SqlDecisionStore) -> None:
     """There is no verdict, and the run can still be labelled."""
-    store.write([(1.0, a_record(action=Action.ABSTAIN, answer=None)), (2.0, a_shadow())], [])
+    store.write([(1.0, a_record(answer=None)), (2.0, a_shadow())], [])
     store.write([], [(3.0, Feedback("0123", references=("she",)))])
     (one,) = lessons(store).read()
     assert (one.correct, one.references) == (None, ["she"])

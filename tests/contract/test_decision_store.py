@@ -23,7 +23,6 @@ from app.decision.artifact import Thresholds
 from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged, Source
 from app.decision.passage import Passage
-from app.decision.policy import Action
 from app.decision.record import Timings, Usage
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from tests.e2e.postgres import PostgresServer
@@ -86,10 +85,11 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
     store.write([(1.5, FULL)], [])
     (row,) = everything(store)
     plain = {field.name: getattr(FULL, field.name) for field in fields(FULL) if field.name in row}
-    assert {"question", "answer", "action", "reason", "signals", "propensities", "tags"} <= plain.keys()
+    assert {"question", "answer", "k", "reason", "signals", "propensities", "tags"} <= plain.keys()
     assert {name: row.pop(name) for name in plain} == plain
     assert row == {
         "created_at": 1.5,
+        "action": "k1",
         "question_sha256": hashlib.sha256(b"Who?").hexdigest(),
         "answer_sha256": hashlib.sha256(b"She").hexdigest(),
         "tau0": 0.75,
@@ -115,7 +115,6 @@ def test_what_is_absent_stays_absent(store: SqlDecisionStore) -> None:
     """No probability, no thresholds, no stage, no propensities: nothing is made up for them."""
     bare = a_record(
         answer=None,
-        action=Action.ABSTAIN,
         confidence=None,
         p_closed_book=None,
         timings=Timings(total=1.0),
@@ -209,7 +208,7 @@ def test_a_verdict_is_kept_with_what_came_along(store: SqlDecisionStore) -> None
     """Comment, tags, references and time are in the log; it may come in one batch with its decision."""
     given = Feedback("a", references=("she", "Ruth"), comment="by hand", tags={"by": "me"})
     outcomes = store.write([(1.0, a_record(id="a", answer="It was she."))], [(5.0, given)])
-    assert outcomes == [Judged("a", True, Source.REFERENCES, False, Action.K1)]
+    assert outcomes == [Judged("a", True, Source.REFERENCES, False, "k1")]
     (row,) = everything(store)
     assert row["feedback"] == {
         "given_at": 5.0,
@@ -246,7 +245,7 @@ def test_the_last_word_is_in_force_and_the_same_again_is_not_kept(store: SqlDeci
 
 def test_what_cannot_be_judged_does_not_hold_up_the_rest(store: SqlDecisionStore) -> None:
     """An unknown id and a verdict on an abstention are refused, the others of the batch are kept."""
-    entries = [(1.0, a_record(id="a")), (1.0, a_record(id="silent", action=Action.ABSTAIN, answer=None))]
+    entries = [(1.0, a_record(id="a")), (1.0, a_record(id="silent", answer=None))]
     given = [
         Feedback("nobody", correct=True),
         Feedback("silent", correct=True),
@@ -271,7 +270,7 @@ def test_what_was_answered_to_another_key_is_not_known(store: SqlDecisionStore) 
 def test_references_cannot_judge_a_text_that_is_not_kept(open_store: Opener) -> None:
     """Where only hashes are kept, a verdict is taken and references are not."""
     store = open_store("hash")
-    store.write([(1.0, a_record()), (1.0, a_record(id="silent", action=Action.ABSTAIN, answer=None))], [])
+    store.write([(1.0, a_record()), (1.0, a_record(id="silent", answer=None))], [])
     for about in ("0123", "silent"):
         refused = give(store, about, references=("She",))
         assert isinstance(refused, NothingToJudge)
@@ -327,8 +326,8 @@ def test_judgements_that_were_asked_for_come_in_order(store: SqlDecisionStore) -
 
 def test_stats_count_what_is_in_force(store: SqlDecisionStore) -> None:
     """A verdict that was replaced counts as feedback, not as a judgement."""
-    actions = [Action.K0, Action.K0, Action.K1, Action.ABSTAIN]
-    store.write([(float(at), a_record(id=str(at), action=action)) for at, action in enumerate(actions)], [])
+    made = [{"k": 0}, {"k": 0}, {"k": 1}, {"answer": None}]
+    store.write([(float(at), a_record(id=str(at), **changes)) for at, changes in enumerate(made)], [])
     store.write([], [(9.0, Feedback("0", correct=c)) for c in (True, False)] + [(9.0, Feedback("2", correct=True))])
     found = stats(store.engine)
     assert (found.decisions, found.feedback, found.first_at, found.last_at) == (4, 3, 0.0, 3.0)

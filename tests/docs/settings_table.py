@@ -32,6 +32,8 @@ def _default(field: FieldInfo) -> str:
             return f"`{str(value).lower()}`"
         case Enum():
             return f"`{value.value}`"
+        case tuple():
+            return f"`{','.join(map(str, value))}`"
         case Path():
             return f"`{value.as_posix()}`"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from app import errors
 from app.api.errors import STATUSES
+from app.decision.policy import DEFAULT_KS
 from app.errors import FetchwiseError
 from app.observers.decision_log import LogMetrics
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
@@ -147,8 +148,8 @@ def _never() -> NoReturn:
 def exported() -> dict[str, tuple[str, ...]]:
     """Every metric of the gateway with its labels, as they are registered."""
     registry = CollectorRegistry()
-    PrometheusObserver(registry, TrafficMetrics(registry))
-    LogMetrics(registry)
+    PrometheusObserver(registry, TrafficMetrics(registry), DEFAULT_KS)
+    LogMetrics(registry, DEFAULT_KS)
     LoopLag(registry)
     # Describing computes nothing, so there is nothing that it would have to ask.
     registry.register(Gauges(status=_never, traffic=_never, bypassed=_never, signals=_never, drift=_never))

@@ -84,7 +84,7 @@ def test_nothing_fails_and_no_receipt_mixes_two(tmp_path: Path, upstream: PaperU
                 thresholds.tau0,
                 thresholds.tau1,
             )
-            assert receipt["k"] == route(decision["p_closed_book"], thresholds)[0]
+            assert receipt["k"] == route(decision["p_closed_book"], thresholds, (0, 1, 5))[0]
         assert len(store.history()) >= 2 * ROUNDS
         follows(running, store.current())
         assert "Traceback" not in running.log.read_text()

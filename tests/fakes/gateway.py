@@ -17,11 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.decision.passage import Passage
+from app.decision.policy import DEFAULT_KS
 from app.main import PartsOpener, create_app
-from app.parts import KS, Parts
+from app.parts import Parts
 from app.ports import VectorStore
 from app.settings import Settings
-from tests.fakes.artifacts import an_artifact
+from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever
@@ -173,12 +174,19 @@ async def filled(
 
 
 async def matching(
-    reader: FakeReader, embedder: FakeEmbedder, *, collection: str = "demo", max_tokens: int = 24, **changes: Any
+    reader: FakeReader,
+    embedder: FakeEmbedder,
+    *,
+    collection: str = "demo",
+    max_tokens: int = 24,
+    ks: tuple[int, ...] = DEFAULT_KS,
+    **changes: Any,
 ) -> Artifact:
     """An artifact that was fitted on exactly these fakes, unless `changes` has another identity."""
     identified = await reader.identify()
-    identity = replace(identified, embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=KS)
-    return an_artifact(**({"identity": identity} | changes))
+    identity = replace(identified, embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=ks)
+    by_k = {"ks": ks, "calibrators": {k: a_line() for k in ks}, "fallback_action": ks[1]}
+    return an_artifact(**({"identity": identity} | by_k | changes))
 
 
 def publish(folder: Path, artifact: Artifact) -> None:
@@ -203,7 +211,7 @@ async def fake_gateway(
     if collection:
         await filled(vectors, embedder, chosen.collection)
     if artifact is not None:
-        of_it = {"collection": chosen.collection, "max_tokens": chosen.max_tokens}
+        of_it = {"collection": chosen.collection, "max_tokens": chosen.max_tokens, "ks": chosen.ks}
         publish(chosen.calibrators, await matching(reader, embedder, **(of_it | artifact)))
     app = create_app(chosen, parts_opener=fake_parts_opener(reader, embedder, vectors))
     async with app.router.lifespan_context(app), client_of(app) as client:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.decision.passage import Passage
-from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.policy import Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Timings, Usage
 
 
@@ -19,7 +19,6 @@ def a_record(**changes: Any) -> DecisionRecord:
         abstain=True,
         filtered=False,
         answer="She",
-        action=Action.K1,
         k=1,
         reason=Reason.BORDERLINE,
         confidence=0.75,
@@ -42,7 +41,6 @@ def a_record(**changes: Any) -> DecisionRecord:
 def a_skip(**changes: Any) -> DecisionRecord:
     """A question that the gate answered closed-book."""
     skipped: dict[str, Any] = {
-        "action": Action.K0,
         "k": 0,
         "reason": Reason.CONFIDENT,
         "timings": Timings(total=205.0, probe=200.0),

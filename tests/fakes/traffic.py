@@ -30,7 +30,7 @@ def gated_rows(costs: Costs, counts: dict[int, int], *, at: float = 0.0) -> Rows
 
 def _at(k: int, n: int, c: Costs) -> Rows:
     rows = np.zeros(n, ROW)
-    rows["k"], rows["action"], rows["passages"] = k, (0, 1, 5).index(k), k
+    rows["k"], rows["passages"] = k, k
     rows["probe_ms"], rows["total_ms"] = c.cb, c.cb
     rows["probe_prompt"], rows["probe_completion"] = PROBE_TOKENS
     rows["embed_ms"] = rows["search_ms"] = rows["read_ms"] = np.nan

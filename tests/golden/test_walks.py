@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from app.api.errors import ErrorOut, OpenAIErrorOut
 from app.api.openai_reply import ChatCompletion
 from app.api.schemas import Receipt
-from app.decision.policy import Action, Reason
+from app.decision.policy import Reason
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.reader import FakeReader
@@ -57,7 +57,7 @@ def test_every_reason_is_reached() -> None:
     """Every reason is in a walk, but for the bypass, which takes a lot of traffic; and every action."""
     walks = "".join(path.read_text() for path in WALKS.iterdir())
     assert {reason for reason in Reason if f'"reason": "{reason.value}"' in walks} == set(Reason) - {Reason.BYPASSED}
-    assert all(f'"action": "{action.value}"' in walks for action in Action)
+    assert all(f'"action": "{action}"' in walks for action in ("k0", "k1", "k5", "abstain"))
 
 
 async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Artifact, Identity, Thresholds
 from app.decision.calibrator import Calibrator
 from app.decision.feedback import Feedback
-from app.decision.policy import ANSWERED, Ask, Gate, decide
+from app.decision.policy import DEFAULT_KS, Ask, Gate, decide
 from app.decision.record import DecisionRecord, Outcome, Shadow
 from app.explore import explore
 from app.refit.fit import predict_many
@@ -25,7 +25,7 @@ from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_ide
 from tests.fakes.records import a_record
 
 Floats = NDArray[np.float64]
-KS = (0, 1, 5)
+KS = DEFAULT_KS
 GRID = (np.arange(2000) + 0.5) / 2000
 # Serves k0 from s = 0.75 on, k1 from 0.5 on, and withholds nothing.
 SERVED = an_artifact(abstention=an_abstention(certificate=None))
@@ -60,12 +60,11 @@ def decision(identifier: str, question: str, s: float, *, share: float, u: float
     """How the gateway decides about a question at s, where a share is answered by chance; its answer is "right"."""
     signals = {"seq_logprob": s - 1.0}
     gate = Gate(SERVED)
-    decided = explore(ASK, decide(ASK, gate, signals), share=share, u=u)
+    decided = explore(ASK, decide(ASK, gate, signals), DEFAULT_KS, share=share, u=u)
     fields: dict[str, Any] = {
         "id": identifier,
         "question": question,
         "answer": "right",
-        "action": ANSWERED[decided.k],
         "k": decided.k,
         "reason": decided.reason,
         "p_closed_book": decided.p0,

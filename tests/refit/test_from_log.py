@@ -12,7 +12,7 @@ from app.adapters.decision_reading import Lesson, Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.calibrator import Calibrator
 from app.decision.feedback import Feedback
-from app.decision.policy import Action, Reason, Retrieval
+from app.decision.policy import Reason, Retrieval
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import DataError
 from app.refit.choose import choose_calibrator
@@ -210,7 +210,7 @@ def test_all_that_is_left_out_is_counted_by_its_reason(store: SqlDecisionStore, 
     train, elsewhere = questions(train=True), questions(train=False)
     add_single(store, "used", next(train))
     add_single(store, "no chance", next(train), propensities=None)
-    add_single(store, "withheld", next(train), action=Action.ABSTAIN, answer=None, reason=Reason.LOW_CONFIDENCE)
+    add_single(store, "withheld", next(train), answer=None, reason=Reason.LOW_CONFIDENCE)
     add_single(store, "gone", next(train), calibrator="lost")
     add_single(store, "narrowed", next(train), filtered=True)
     add_single(store, "required", next(train), retrieval=Retrieval.REQUIRED)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.decision.passage import Passage
-from app.decision.policy import Action, Ask, Reason
+from app.decision.policy import Ask, Reason
 from app.decision.record import DecisionRecord
 from app.errors import UpstreamTimeout
 from app.ports import Generation, Prompt, Token
@@ -59,7 +59,7 @@ async def test_retrieval_that_outlasts_it_is_a_retrieval_that_failed(
     world = await a_world(UNCERTAIN)
     monkeypatch.setattr(getattr(world, part), method, lapse.outlast)
     record = await ask(world, lapse.within())
-    assert (record.action, record.k, record.reason) == (Action.K0, 0, Reason.RETRIEVAL_FAILED)
+    assert (record.action, record.k, record.reason) == ("k0", 0, Reason.RETRIEVAL_FAILED)
     assert record.answer == "Paris"
     assert record.failure == (upstream, "deadline")
     assert not record.certified

@@ -1,9 +1,20 @@
 // Pictures of a window of traffic. Each row of a picture has its words above its line, so that it fits a phone.
-import { ACTIONS, ACTION_NAMES, STAGES, STAGE_NAMES, duration, number, percent, picture, svg } from "./draw.js";
+import {
+  STAGES,
+  STAGE_NAMES,
+  actionName,
+  actionsIn,
+  colourOf,
+  duration,
+  number,
+  passagesOf,
+  percent,
+  picture,
+  svg,
+} from "./draw.js";
 
 const ROW = 44;
 const COSTS = { latency: "Latency", tokens: "Tokens", money: "Money" };
-const READING = { k1: "one", k5: "five" };
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
@@ -13,12 +24,13 @@ function words(width, y, left, right) {
 
 /** Every cost against every number of passages; what would serve without a gate comes first. */
 function comparisons(report) {
-  const references = report.reference === "k1" ? ["k1", "k5"] : ["k5", "k1"];
+  const others = Object.keys(report.costs.latency.against).filter((k) => k !== report.reference);
+  const references = [report.reference, ...others];
   return Object.keys(COSTS)
     .filter((cost) => report.costs[cost])
     .flatMap((cost) =>
       references.map((k) => ({
-        name: `${COSTS[cost]}, against always ${READING[k]}`,
+        name: `${COSTS[cost]}, against always ${passagesOf(k).split(" ")[0]}`,
         ...report.costs[cost].against[k],
       })),
     );
@@ -118,14 +130,15 @@ function ratioWords(ratio) {
 /** Stacked columns by action; `named` says what a column is. */
 function stacked(width, height, counts, named, label, extras = () => []) {
   const places = counts.k0.length;
-  const sums = counts.k0.map((_, place) => ACTIONS.reduce((sum, action) => sum + counts[action][place], 0));
+  const actions = actionsIn(counts);
+  const sums = counts.k0.map((_, place) => actions.reduce((sum, action) => sum + counts[action][place], 0));
   const most = Math.max(...sums, 1);
   const base = height - 22;
   const y = (count) => (count / most) * (base - 18);
   const step = width / places;
   const columns = sums.flatMap((sum, place) => {
     let top = base;
-    const parts = ACTIONS.filter((action) => counts[action][place] > 0).map((action) => {
+    const parts = actions.filter((action) => counts[action][place] > 0).map((action) => {
       const tall = y(counts[action][place]);
       top -= tall;
       return svg("rect", {
@@ -133,11 +146,11 @@ function stacked(width, height, counts, named, label, extras = () => []) {
         y: top,
         width: Math.max(step - 1.5, 1),
         height: tall,
-        class: action,
+        class: colourOf(action),
       });
     });
-    const said = ACTIONS.filter((action) => counts[action][place] > 0).map(
-      (action) => `${ACTION_NAMES[action].toLowerCase()} ${counts[action][place]}`,
+    const said = actions.filter((action) => counts[action][place] > 0).map(
+      (action) => `${actionName(action).toLowerCase()} ${counts[action][place]}`,
     );
     return sum === 0 ? [] : [svg("g", {}, ...parts, svg("title", {}, `${named(place)}: ${said.join(", ")}`))];
   });
@@ -159,7 +172,7 @@ export function timelinePicture(width, timeline, actions) {
     new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   const at = (place) => timeline.start + place * timeline.bucket_seconds;
   const places = timeline.k0.length;
-  const said = ACTIONS.map((action) => `${ACTION_NAMES[action].toLowerCase()} ${actions[action]}`);
+  const said = actionsIn(actions).map((action) => `${actionName(action).toLowerCase()} ${actions[action]}`);
   const label = `Answers over time: ${said.join(", ")}.`;
   return stacked(
     width,
@@ -208,7 +221,11 @@ export function histogramPicture(width, histogram, thresholds) {
 /** From the median to the 95th percentile, for each action that happened and each stage that ran. */
 export function latencyPicture(width, latency) {
   const rows = [
-    ...ACTIONS.map((action) => ({ kind: action, name: ACTION_NAMES[action], ...latency[action].total })),
+    ...actionsIn(latency).map((action) => ({
+      kind: colourOf(action),
+      name: actionName(action),
+      ...latency[action].total,
+    })),
     ...STAGES.map((stage) => ({ kind: stage, name: `${STAGE_NAMES[stage]} stage`, ...latency.all[stage] })),
   ].filter(({ n }) => n > 0);
   const most = Math.max(...rows.map(({ p95 }) => p95), 1e-9);

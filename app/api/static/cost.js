@@ -1,5 +1,5 @@
 // What an answer cost, beside what always reading would have cost by what /breakeven says.
-import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number } from "./draw.js";
+import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number, passagesOf } from "./draw.js";
 import { compareBars, passageDots } from "./gauges.js";
 
 /** Show what it would have cost otherwise, once that is known. */
@@ -70,10 +70,10 @@ export function costCard(receipt, costs) {
 
 function alwaysCost(costs) {
   if (!costs) return null;
-  const k = costs.reference === "k5" ? 5 : 1;
+  const k = costs.reference.slice(1);
   const { latency, tokens } = costs.costs;
   return {
-    label: k === 5 ? "Always reading five" : "Always reading one",
+    label: `Always reading ${passagesOf(costs.reference).split(" ")[0]}`,
     ms: latency.against[costs.reference].always.value,
     ret: latency.parts[`ret${k}`].value,
     ob: latency.parts[`ob${k}`].value,

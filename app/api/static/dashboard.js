@@ -1,13 +1,15 @@
 // The operators' page: reads /dashboard/data every two seconds while somebody looks, and draws it.
 import {
-  ACTIONS,
-  ACTION_NAMES,
   STAGES,
   STAGE_NAMES,
+  actionName,
+  actionsIn,
+  colourOf,
   drawInto,
   duration,
   el,
   number,
+  passagesOf,
   percent,
   plural,
   say,
@@ -23,7 +25,6 @@ const VERDICTS = {
   unclear: "≈ Too close to call",
   unknown: "… Not known yet",
 };
-const READING = { k1: "one passage", k5: "five passages" };
 const place = (id) => document.getElementById(id);
 let timer = 0;
 let reading = null;
@@ -118,8 +119,8 @@ function showFigures(data) {
   drawInto(place("skip"), (width) => skipPicture(width, report));
   drawInto(place("ratios"), (width) => ratioPicture(width, report));
   place("actions").replaceChildren(
-    ...ACTIONS.map((action) =>
-      el("li", { class: action }, ACTION_NAMES[action], " ", el("b", {}, percent(data.actions[action] / data.answers))),
+    ...Object.entries(data.actions).map(([action, count]) =>
+      el("li", { class: colourOf(action) }, actionName(action), " ", el("b", {}, percent(count / data.answers))),
     ),
   );
   drawInto(place("timeline"), (width) => timelinePicture(width, data.timeline, data.actions));
@@ -138,7 +139,7 @@ function showFigures(data) {
 function tiles(data, report) {
   const { saved } = data;
   const minutes = Math.max(Math.min(report.window.covered_seconds, report.window.seconds) / 60, 1 / 60);
-  const always = `against always ${READING[report.reference]}`;
+  const always = `against always ${passagesOf(report.reference)}`;
   return [
     tile("Answers", number(data.answers), `${(data.answers / minutes).toFixed(1)} a minute`),
     tile(
@@ -182,6 +183,6 @@ function latencyTable(latency) {
         ...stages.map((stage) => el("th", { scope: "col" }, STAGE_NAMES[stage] ?? "Total")),
       ),
     ),
-    el("tbody", {}, ...ACTIONS.map((action) => row(action, ACTION_NAMES[action])), row("all", "All")),
+    el("tbody", {}, ...actionsIn(latency).map((action) => row(action, actionName(action))), row("all", "All")),
   ];
 }

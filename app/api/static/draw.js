@@ -1,9 +1,28 @@
 // Small hands for both pages: elements, numbers as people read them, and how wide a picture may be.
 
-export const ACTIONS = ["k0", "k1", "k5", "abstain"];
 export const STAGES = ["probe", "embed", "search", "read"];
-export const ACTION_NAMES = { k0: "No passage", k1: "One passage", k5: "Five passages", abstain: "Withheld" };
 export const STAGE_NAMES = { probe: "Probe", embed: "Embed", search: "Search", read: "Read" };
+
+const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
+
+/** The actions that some figures are by, in the order of the gateway. */
+export const actionsIn = (figures) => Object.keys(figures).filter((name) => /^(k\d+|abstain)$/.test(name));
+
+/** How many passages an action such as `k5` reads, in words. */
+export function passagesOf(action) {
+  const k = Number(action.slice(1));
+  return `${NUMBERS[k] ?? k} ${k < 2 ? "passage" : "passages"}`;
+}
+
+/** The name of an action, with a capital letter. */
+export function actionName(action) {
+  if (action === "abstain") return "Withheld";
+  const said = passagesOf(action);
+  return said[0].toUpperCase() + said.slice(1);
+}
+
+/** The class that gives an action its colour: there is one for no passage, one for one, and one for more. */
+export const colourOf = (action) => (["k0", "k1", "abstain"].includes(action) ? action : "k5");
 
 const SVG = "http://www.w3.org/2000/svg";
 

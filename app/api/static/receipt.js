@@ -1,6 +1,6 @@
 // A decision receipt as a picture: the answer, why it was given in this way, what it cost, what was read.
 import { costCard } from "./cost.js";
-import { ACTION_NAMES, drawAll, el, figure, percent, plural, say } from "./draw.js";
+import { actionName, colourOf, drawAll, el, figure, percent, plural, say } from "./draw.js";
 import { send } from "./gateway.js";
 import { confidenceGauge, thresholdGauge } from "./gauges.js";
 import { contains, highlighted } from "./highlight.js";
@@ -24,7 +24,7 @@ const WHY = {
 /** What a screen reader says when the answer comes in. */
 export function spokenReceipt(receipt) {
   const answer = receipt.answer === null ? "I don’t know." : `Answer: ${receipt.answer}`;
-  return `${answer} ${ACTION_NAMES[receipt.action]}. ${WHY[receipt.decision.reason]}`;
+  return `${answer} ${actionName(receipt.action)}. ${WHY[receipt.decision.reason]}`;
 }
 
 /** Show one receipt, without what it would have cost otherwise. */
@@ -48,7 +48,7 @@ function answerCard(question, receipt) {
   const { calibrator, reason } = receipt.decision;
   return el(
     "section",
-    { class: `card answer appear ${receipt.action}`, "aria-label": "Answer" },
+    { class: `card answer appear ${colourOf(receipt.action)}`, "aria-label": "Answer" },
     el("p", { class: "asked" }, question),
     el("p", { class: "given", id: "given" }, withheld ? "I don’t know." : receipt.answer || "(an empty answer)"),
     el("p", {}, WHY[reason]),
@@ -57,8 +57,8 @@ function answerCard(question, receipt) {
       { class: "tags" },
       el(
         "span",
-        { class: `badge ${receipt.action}`, id: "action" },
-        withheld ? `Withheld after reading ${passagesRead(receipt)}` : ACTION_NAMES[receipt.action],
+        { class: `badge ${colourOf(receipt.action)}`, id: "action" },
+        withheld ? `Withheld after reading ${passagesRead(receipt)}` : actionName(receipt.action),
       ),
       receipt.confidence === null ? null : el("span", { class: "tag" }, `${percent(receipt.confidence)} sure`),
       el("span", { class: calibrator.certified ? "tag good" : "tag" }, calibratorWords(calibrator)),
@@ -119,7 +119,7 @@ function decisionCard(receipt) {
     ...(receipt.confidence === null
       ? [el("p", { class: "small" }, "Nobody can say: no calibrator was fitted for this.")]
       : [
-          figure((width) => confidenceGauge(width, receipt.confidence, thresholds.tau_abstain, receipt.action)),
+          figure((width) => confidenceGauge(width, receipt.confidence, thresholds.tau_abstain, colourOf(receipt.action))),
           el("p", { class: "small muted" }, abstentionWords(receipt)),
         ]),
     el(

@@ -15,7 +15,6 @@ import pytest
 from app.adapters.decision_store import SqlDecisionStore
 from app.cli.doctor import _decision_log, _Patient
 from app.decision.feedback import Feedback
-from app.decision.policy import Action
 from app.settings import Settings
 from tests.fakes.records import a_record, a_skip
 
@@ -38,7 +37,7 @@ def filled(tmp_path: Path) -> Path:
     store = SqlDecisionStore.open(str(tmp_path / "decisions.sqlite3"))
     now = time.time()
     entries = [(now - age * DAY, a_record(id=f"day{age}", signals={"margin": 2.5})) for age in range(11, 0, -1)]
-    store.write([*entries, (now, a_skip(id="today", action=Action.K0, answer="Émile"))], [])
+    store.write([*entries, (now, a_skip(id="today", answer="Émile"))], [])
     store.write([], [(now, Feedback("day11", correct=True)), (now, Feedback("day11", correct=False, tags={"a": "b"}))])
     store.close()
     return tmp_path

@@ -173,8 +173,8 @@ def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
 @given(p0=st.floats(0.0, 1.0))
 def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
     """`FIXED` reads k passages whatever the probability, one included."""
-    assert route(p0, FIXED[(0, 1, 5).index(k)])[0] == k
-    assert route(1.0, FIXED[(0, 1, 5).index(k)])[0] == k
+    assert route(p0, FIXED[(0, 1, 5).index(k)], (0, 1, 5))[0] == k
+    assert route(1.0, FIXED[(0, 1, 5).index(k)], (0, 1, 5))[0] == k
 
 
 @pytest.mark.parametrize("tau", [-0.1, 2.1, math.nan])

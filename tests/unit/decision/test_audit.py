@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from app.decision.audit import AuditRow, Rate, audit, wilson
-from app.decision.policy import Action
 
 
 @given(st.integers(1, 2000), st.data())
@@ -32,11 +31,11 @@ def test_no_trial_is_no_rate() -> None:
 def test_rates_by_tag() -> None:
     """Each value of each tag has its own skip, abstain and error rates; an untagged row counts in the whole alone."""
     rows = [
-        AuditRow({"lang": "en", "team": "a"}, Action.K0, 0, correct=True, solicited=True),
-        AuditRow({"lang": "en"}, Action.K5, 5, correct=False, solicited=True),
-        AuditRow({"lang": "en"}, Action.K1, 1),
-        AuditRow({"lang": "de"}, Action.ABSTAIN, 0),
-        AuditRow({}, Action.K1, 1, correct=False, solicited=True),
+        AuditRow({"lang": "en", "team": "a"}, "k0", 0, correct=True, solicited=True),
+        AuditRow({"lang": "en"}, "k5", 5, correct=False, solicited=True),
+        AuditRow({"lang": "en"}, "k1", 1),
+        AuditRow({"lang": "de"}, "abstain", 0),
+        AuditRow({}, "k1", 1, correct=False, solicited=True),
     ]
     found = audit(rows)
     english, german = found.tags["lang"]["en"], found.tags["lang"]["de"]
@@ -50,18 +49,18 @@ def test_rates_by_tag() -> None:
 def test_only_answers_drawn_at_random_tell_the_error_rate() -> None:
     """Feedback that nobody asked for, and judgements of withheld answers, are left out of it."""
     rows = [
-        AuditRow({}, Action.K0, 0, correct=False, solicited=False),
-        AuditRow({}, Action.ABSTAIN, 1, correct=False, solicited=True),
-        AuditRow({}, Action.K0, 0, correct=None, solicited=True),
-        AuditRow({}, Action.K0, 0, correct=True, solicited=True),
+        AuditRow({}, "k0", 0, correct=False, solicited=False),
+        AuditRow({}, "abstain", 1, correct=False, solicited=True),
+        AuditRow({}, "k0", 0, correct=None, solicited=True),
+        AuditRow({}, "k0", 0, correct=True, solicited=True),
     ]
     assert audit(rows).overall.error == wilson(0, 1)
 
 
 def test_the_commonest_values_are_shown() -> None:
     """A tag with endless values does not make an endless report, and says how many it left out."""
-    rows = [AuditRow({"user": f"u{n:03}"}, Action.K0, 0) for n in range(100)]
-    rows += [AuditRow({"user": "u070"}, Action.K0, 0)] * 2
+    rows = [AuditRow({"user": f"u{n:03}"}, "k0", 0) for n in range(100)]
+    rows += [AuditRow({"user": "u070"}, "k0", 0)] * 2
     found = audit(rows, most=3)
     assert list(found.tags["user"]) == ["u070", "u000", "u001"]
     assert found.left_out == {"user": 97}
@@ -71,7 +70,7 @@ def test_a_real_difference_shows() -> None:
     """A group that is answered wrongly twice as often has an interval that does not reach the other's."""
     chance = random.Random(40)
     rows = [
-        AuditRow({"group": group}, Action.K0, 0, correct=chance.random() > wrong, solicited=True)
+        AuditRow({"group": group}, "k0", 0, correct=chance.random() > wrong, solicited=True)
         for group, wrong in (("a", 0.2), ("b", 0.4))
         for _ in range(400)
     ]

@@ -40,6 +40,7 @@ from tests.fakes.artifacts import (
     closed_book,
 )
 
+KS = (0, 1, 5)
 GRADED, BINARY = Ask(Policy.GRADED), Ask(Policy.BINARY)
 ASKS = [
     Ask(policy, retrieval, abstain, filtered)
@@ -183,25 +184,25 @@ def test_a_probe_is_always_there_to_be_the_answer(ask: Ask) -> None:
 )
 def test_graded_boundaries(p0: float, k: int, reason: Reason) -> None:
     """A probability equal to a threshold has reached it; the next one below has not."""
-    assert route(p0, Thresholds(TAU0, TAU1)) == (k, reason)
+    assert route(p0, Thresholds(TAU0, TAU1), KS) == (k, reason)
 
 
 @pytest.mark.parametrize(("p0", "k"), [(1.0, 0), (TAU_BINARY, 0), (math.nextafter(TAU_BINARY, 0.0), 5), (0.0, 5)])
 def test_binary_boundaries(p0: float, k: int) -> None:
     """Equal thresholds never read one passage."""
-    assert route(p0, Thresholds(TAU_BINARY, TAU_BINARY))[0] == k
+    assert route(p0, Thresholds(TAU_BINARY, TAU_BINARY), KS)[0] == k
 
 
 @pytest.mark.parametrize(("p0", "k"), [(1.0, 1), (TAU0, 1), (TAU1, 1), (math.nextafter(TAU1, 0.0), 5), (0.0, 5)])
 def test_required_boundaries(p0: float, k: int) -> None:
     """With k=0 taken away, tau1 chooses between one passage and five."""
-    assert route(p0, Thresholds(TAU0, TAU1), required=True) == (k, Reason.RETRIEVAL_REQUIRED)
+    assert route(p0, Thresholds(TAU0, TAU1), KS, required=True) == (k, Reason.RETRIEVAL_REQUIRED)
 
 
 def test_required_without_a_region_for_one_passage() -> None:
     """Where both thresholds are equal only five passages are left."""
-    assert {route(p0, Thresholds(0.5, 0.5), required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {5}
-    assert {route(p0, FIXED[1], required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {1}
+    assert {route(p0, Thresholds(0.5, 0.5), KS, required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {5}
+    assert {route(p0, FIXED[1], KS, required=True)[0] for p0 in (0.0, 0.5, 1.0)} == {1}
 
 
 def test_a_decision_carries_its_numbers() -> None:

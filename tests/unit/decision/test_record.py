@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.passage import Passage
-from app.decision.policy import Action, Policy, Reason, Retrieval
+from app.decision.policy import Policy, Reason, Retrieval
 from app.decision.record import DecisionRecord, Timings, Usage
 
 RECORD = DecisionRecord(
@@ -20,7 +20,6 @@ RECORD = DecisionRecord(
     abstain=True,
     filtered=False,
     answer="She",
-    action=Action.K1,
     k=1,
     reason=Reason.BORDERLINE,
     confidence=0.75,

@@ -14,6 +14,7 @@ from app.observers.traffic import ROW, Rows, Traffic
 # Milliseconds of the paper's two readers (cb, ret, ob1, ob5), and how often each skips.
 SMALL, SMALL_SKIP = {"cb": 64.6, "ret": 27.5, "ob1": 61.4, "ob5": 80.0}, 0.335
 LARGE, LARGE_SKIP = {"cb": 161.1, "ret": 27.5, "ob1": 257.0, "ob5": 319.0}, 0.542
+KS = (0, 1, 5)
 TARIFF = Tariff(prompt_token=1.0, completion_token=4.0, call=100.0, passage=10.0)
 
 
@@ -34,7 +35,6 @@ class World:
             else rng.choice((0, 1, 5), n, p=shares)
         )
         rows["k"] = k
-        rows["action"] = np.searchsorted((0, 1, 5), k)
         rows["gated"], rows["passages"] = True, k
         rows["probe_ms"] = self._skewed("cb", n, rng)
         rows["embed_ms"] = np.where(k > 0, 7.5, np.nan)
@@ -67,7 +67,7 @@ class World:
 
 
 def judged(rows: Rows, *, reference: int = 5, tariff: Tariff | None = None) -> BreakEven:
-    return estimate(Traffic(rows, 60.0, 1), seconds=900, reference=reference, tariff=tariff or Tariff())
+    return estimate(Traffic(rows, 60.0, 1), seconds=900, reference=reference, tariff=tariff or Tariff(), ks=KS)
 
 
 def view(found: BreakEven, cost: str = "latency") -> CostView:
@@ -243,16 +243,16 @@ def test_a_reference_measured_on_hard_questions_only_is_called_so() -> None:
 def test_an_overrun_window_says_how_far_it_reaches() -> None:
     """More traffic than the rings hold: the caveat tells the seconds really covered."""
     traffic = Traffic(World(SMALL, k0=1.0).rows(100, np.random.default_rng(1)), 25.0, 1, overrun=True)
-    found = estimate(traffic, seconds=900, reference=5, tariff=Tariff())
+    found = estimate(traffic, seconds=900, reference=5, tariff=Tariff(), ks=KS)
     assert "the last 25 of 900 s" in found.caveats[0]
     assert found.window.covered_seconds == 25.0
-    assert estimate(replace(traffic, overrun=False), seconds=900, reference=5, tariff=Tariff()).caveats == ()
+    assert estimate(replace(traffic, overrun=False), seconds=900, reference=5, tariff=Tariff(), ks=KS).caveats == ()
 
 
 def test_shares_are_by_action_and_add_up() -> None:
     """What was done in the end, abstentions apart."""
     rows = World(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
-    rows["action"][:40] = 3
+    rows["withheld"][:40] = True
     found = judged(rows)
     values = {name: part.value for name, part in found.shares.items()}
     assert values == pytest.approx({"k0": 0.4, "k1": 0.25, "k5": 0.25, "abstain": 0.1})

@@ -27,7 +27,12 @@ class Shop:
     def __init__(self, rows: Rows, *, objective: Objective = Objective.LATENCY, tariff: Tariff | None = None) -> None:
         self.rows, self.now, self.version = rows, 100.0, "one"
         view = TrafficView(
-            cast("TrafficWindow", self), seconds=900, reference=lambda: 5, tariff=tariff or Tariff(), clock=self.clock
+            cast("TrafficWindow", self),
+            seconds=900,
+            reference=lambda: 5,
+            tariff=tariff or Tariff(),
+            ks=(0, 1, 5),
+            clock=self.clock,
         )
         self.bypass = BypassWatch(view, objective=objective, calibrator=lambda: self.version, clock=self.clock)
 

@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.decision.feedback import Feedback, Judged, Source
-from app.decision.policy import Action
 from app.decision.record import Outcome, Shadow
 from app.errors import LogUnavailable
 from app.observers.decision_log import DecisionLog, LogMetrics, Pace
@@ -76,7 +75,7 @@ def open_log(tmp_path: Path) -> Open:
             store,
             capacity=capacity,
             keep_days=keep_days,
-            metrics=LogMetrics(registry),
+            metrics=LogMetrics(registry, (0, 1, 5)),
             pace=pace,
             clock=lambda: now,
         )
@@ -118,7 +117,7 @@ async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None
         running.log.observe(a_record(id="a"))
         running.log.observe(a_record(id="b"))
         judged = await running.log.give(Feedback("a", correct=True))
-        assert judged == Judged("a", True, Source.GIVEN, False, Action.K1)
+        assert judged == Judged("a", True, Source.GIVEN, False, "k1")
         assert [(row["id"], bool(row["feedback"])) for row in running.store.rows()] == [("a", True), ("b", False)]
         assert running.store.writes == 1
         assert running.verdicts("true") == 1
@@ -301,13 +300,13 @@ async def test_pruning_that_fails_is_told_and_does_no_harm(open_log: Open, caplo
 def test_every_verdict_label_is_there_from_the_start() -> None:
     """Dashboards can divide by what has not happened yet."""
     registry = CollectorRegistry()
-    metrics = LogMetrics(registry)
+    metrics = LogMetrics(registry, (0, 1, 5))
     for correct in ("true", "false"):
         for action in ("k0", "k1", "k5"):
             assert registry.get_sample_value("fetchwise_feedback_total", {"correct": correct, "action": action}) == 0
     assert registry.get_sample_value("fetchwise_log_dropped_total") == 0
     metrics.dropped(3)
-    metrics.feedback(Judged("a", True, Source.GIVEN, False, Action.K5))
-    metrics.feedback(Judged("a", None, Source.REFERENCES, False, Action.ABSTAIN))
+    metrics.feedback(Judged("a", True, Source.GIVEN, False, "k5"))
+    metrics.feedback(Judged("a", None, Source.REFERENCES, False, "abstain"))
     assert registry.get_sample_value("fetchwise_log_dropped_total") == 3
     assert registry.get_sample_value("fetchwise_feedback_total", {"correct": "true", "action": "k5"}) == 1

@@ -22,7 +22,7 @@ SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallb
 
 def shown(status: CalibratorStatus, traffic: Traffic, outlook: Outlook, drift: DriftTest | None) -> dict[object, float]:
     """What a scrape shows, by name and labels."""
-    found = estimate(traffic, seconds=900, reference=status.fallback_action, tariff=Tariff())
+    found = estimate(traffic, seconds=900, reference=status.fallback_action, tariff=Tariff(), ks=(0, 1, 5))
     registry = CollectorRegistry()
     registry.register(
         Gauges(

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.answer import Answerer
-from app.decision.policy import Action, Ask, Gate, Policy, Reason, Retrieval
+from app.decision.policy import Ask, Gate, Policy, Reason, Retrieval
 from app.decision.record import Timings
 from app.errors import UpstreamTimeout
 from app.observers.gauges import TrafficMetrics
@@ -30,7 +30,7 @@ class Observed:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.traffic = TrafficMetrics(self.registry)
-        self.observer = PrometheusObserver(self.registry, self.traffic)
+        self.observer = PrometheusObserver(self.registry, self.traffic, (0, 1, 5))
 
     def value(self, name: str, **labels: str) -> float | None:
         """One sample, None where it was never touched."""
@@ -71,7 +71,6 @@ def test_what_did_not_happen_is_not_counted(observed: Observed) -> None:
         replace(
             RECORD,
             k=0,
-            action=Action.K0,
             timings=timings,
             citations=(),
             read_usage=None,
@@ -94,16 +93,14 @@ def test_a_stage_that_took_no_time_did_run(observed: Observed) -> None:
 
 def test_a_withheld_answer_counts_by_what_was_read(observed: Observed) -> None:
     """An abstention after five passages is an abstention with k=5."""
-    observed.observer.observe(replace(RECORD, action=Action.ABSTAIN, k=5, answer=None, reason=Reason.LOW_CONFIDENCE))
+    observed.observer.observe(replace(RECORD, k=5, answer=None, reason=Reason.LOW_CONFIDENCE))
     assert observed.value("requests_total", action="abstain", k="5", reason="low_confidence") == 1
     assert observed.value("request_duration_seconds_count", action="abstain", k="5") == 1
 
 
 def test_a_search_in_vain_is_wasted(observed: Observed) -> None:
     """A search whose passages nobody read is wasted, and the part that failed is counted."""
-    failed = replace(
-        RECORD, k=0, action=Action.K0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout")
-    )
+    failed = replace(RECORD, k=0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout"))
     observed.observer.observe(failed)
     assert observed.value("retrieval_calls_total", use="wasted") == 1
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1

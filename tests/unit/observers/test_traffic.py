@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.decision.policy import Action, Policy
+from app.decision.policy import Policy
 from app.decision.record import Timings
 from app.observers import traffic
-from app.observers.traffic import ACTIONS, ROW, TrafficWindow, traffic_window
+from app.observers.traffic import ROW, TrafficWindow, traffic_window
 from tests.fakes.records import a_record, a_skip
 
 
@@ -37,10 +37,10 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         window.observe(a_record(timings=timings))
         window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
         read, skipped = window.rows(60)
-    assert [ACTIONS[row["action"]] for row in (read, skipped)] == ["k1", "k0"]
-    assert {name: read[name].item() for name in ROW.names or () if name != "action"} == {
+    assert {name: read[name].item() for name in ROW.names or ()} == {
         "at": 1000.0,
         "k": 1,
+        "withheld": False,
         "gated": True,
         "p": 0.625,
         "probe_ms": 200.0,
@@ -154,7 +154,7 @@ def test_every_worker_sees_all_and_the_dead_keep_counting(tmp_path: Path) -> Non
         dead = window.read(900)
     for seen in (alive, dead):
         assert seen.workers == 2
-        assert [int((seen.rows["action"] == index).sum()) for index in range(2)] == [40, 1]
+        assert [int((seen.rows["k"] == k).sum()) for k in (0, 1)] == [40, 1]
 
 
 def test_a_reader_beside_a_writer_sees_whole_rows_only(tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ while True:
 def test_a_new_worker_with_a_dead_ones_number_goes_on_in_its_ring(tmp_path: Path) -> None:
     """Process numbers come round again: what the dead one wrote still counts."""
     with closing(a_window(tmp_path)) as window:
-        window.observe(a_record(action=Action.K5))
+        window.observe(a_record(k=5))
     with closing(a_window(tmp_path)) as again:
         again.observe(a_skip())
-        assert [ACTIONS[index] for index in again.rows(60)["action"]] == ["k5", "k0"]
+        assert again.rows(60)["k"].tolist() == [5, 0]
 
 
 def test_a_broken_or_foreign_ring_is_replaced_or_skipped(tmp_path: Path) -> None:

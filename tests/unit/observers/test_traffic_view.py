@@ -11,11 +11,12 @@ import pytest
 
 from app.decision.breakeven import MIN_SAMPLE
 from app.decision.cost import Tariff
-from app.observers.traffic import ACTIONS, ROW, Rows, TrafficWindow
+from app.observers.traffic import ROW, Rows, TrafficWindow, actions
 from app.observers.traffic_view import (
     BUCKETS,
     P_BINS,
     STAGES,
+    Done,
     TrafficView,
     latency,
     p_histogram,
@@ -26,6 +27,8 @@ from app.observers.traffic_view import (
 from tests.fakes.records import a_record, a_skip
 
 NOW = 1_000_000.0
+KS = (0, 1, 5)
+ACTIONS = ("k0", "k1", "k5", "abstain")
 STEP = 900 / BUCKETS
 
 
@@ -36,13 +39,23 @@ def rows(*given: dict[str, Any]) -> Rows:
         made[name] = math.nan
     for place, fields in enumerate(given):
         for name, value in fields.items():
-            made[place][name] = ACTIONS.index(value) if name == "action" else value
+            if name != "action":
+                made[place][name] = value
+            elif value == "abstain":
+                made[place]["withheld"] = True
+            else:
+                made[place]["k"] = int(value[1:])
     return made
+
+
+def done(given: Rows) -> Done:
+    """What was done for each of the rows."""
+    return Done(actions(given, KS), ACTIONS)
 
 
 def test_without_traffic_everything_is_there_and_empty() -> None:
     """No row: the whole shape, no division by nothing, and no NaN that JSON could not carry."""
-    found = summary(rows(), now=NOW, seconds=900, reference=1)
+    found = summary(rows(), now=NOW, seconds=900, reference=1, ks=KS)
     assert found["answers"] == 0
     assert found["actions"] == dict.fromkeys(ACTIONS, 0)
     assert found["latency"]["all"]["total"] == {"n": 0, "p50": None, "p95": None}
@@ -54,8 +67,8 @@ def test_without_traffic_everything_is_there_and_empty() -> None:
 def test_a_moment_keeps_its_bucket_as_time_goes_on() -> None:
     """Edges lie at multiples of the width, so that looking a little later moves nothing between columns."""
     given = rows({"at": NOW - 20.0, "action": "k1"}, {"at": NOW - 400.0, "action": "abstain"})
-    first = timeline(given, now=NOW, seconds=900)
-    later = timeline(given, now=NOW + STEP, seconds=900)
+    first = timeline(given, done(given), now=NOW, seconds=900)
+    later = timeline(given, done(given), now=NOW + STEP, seconds=900)
     assert first["bucket_seconds"] == STEP
     assert sum(first["k1"]) == sum(first["abstain"]) == 1
     assert later["k1"].index(1) == first["k1"].index(1) - 1
@@ -66,7 +79,8 @@ def test_a_moment_keeps_its_bucket_as_time_goes_on() -> None:
 
 def test_now_is_in_the_last_bucket_and_what_is_too_old_in_none() -> None:
     """The running bucket counts; a row before the first edge does not slip into it."""
-    found = timeline(rows({"at": NOW, "action": "k0"}, {"at": NOW - 900.1, "action": "k0"}), now=NOW, seconds=900)
+    given = rows({"at": NOW, "action": "k0"}, {"at": NOW - 900.1, "action": "k0"})
+    found = timeline(given, done(given), now=NOW, seconds=900)
     assert found["k0"][-1] == 1
     assert sum(found["k0"]) == 1
 
@@ -77,7 +91,7 @@ def test_percentiles_are_of_the_stages_that_ran() -> None:
         *({"action": "k0", "probe_ms": ms, "total_ms": ms} for ms in (1.0, 2.0, 3.0)),
         {"action": "k5", "embed_ms": 4.0, "search_ms": 5.0, "read_ms": 100.0, "total_ms": 110.0},
     )
-    found = latency(given)
+    found = latency(given, done(given))
     assert found["k0"]["probe"] == {"n": 3, "p50": 2.0, "p95": pytest.approx(2.9)}
     assert found["k0"]["read"]["n"] == found["k5"]["probe"]["n"] == found["k1"]["total"]["n"] == 0
     assert found["all"]["probe"]["n"] == 3
@@ -88,7 +102,8 @@ def test_percentiles_are_of_the_stages_that_ran() -> None:
 @pytest.mark.parametrize(("p", "place"), [(0.0, 0), (0.049, 0), (0.051, 1), (0.5, P_BINS // 2), (1.0, P_BINS - 1)])
 def test_each_probability_has_its_bin(p: float, place: int) -> None:
     """Bins are closed below and open above, but for the last, which holds certainty."""
-    found = p_histogram(rows({"p": p, "action": "k1"}, {"action": "k5"}))
+    given = rows({"p": p, "action": "k1"}, {"action": "k5"})
+    found = p_histogram(given, done(given))
     assert found["n"] == 1
     assert found["k1"].index(1) == place
     assert sum(found["k5"]) == 0
@@ -122,7 +137,9 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.now = NOW
         self.window = TrafficWindow(folder, clock=lambda: self.now)
-        self.view = TrafficView(self.window, seconds=900, reference=lambda: 1, tariff=Tariff(), clock=lambda: self.now)
+        self.view = TrafficView(
+            self.window, seconds=900, reference=lambda: 1, tariff=Tariff(), ks=KS, clock=lambda: self.now
+        )
 
 
 @pytest.fixture

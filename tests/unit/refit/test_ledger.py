@@ -15,7 +15,7 @@ from app.decision.artifact import (
     Thresholds,
 )
 from app.decision.cost import Objective
-from app.decision.policy import Ask, Gate, decide, foregone
+from app.decision.policy import Ask, Gate, constant_k, decide
 from app.refit.certify import lower_bound, walk
 from app.refit.fit import fit, predict_many
 from app.refit.ledger import Ledger
@@ -58,7 +58,7 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
 @pytest.mark.parametrize(("k", "expected"), [(0, None), (1, 1), (5, 5)])
 def test_only_a_policy_that_always_reads_is_foregone(k: int, expected: int | None) -> None:
     """Always-k0 still needs its probe: the probe is its answer."""
-    assert foregone(FIXED[(0, 1, 5).index(k)]) == expected
+    assert constant_k(FIXED[(0, 1, 5).index(k)], (0, 1, 5)) == expected
 
 
 def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None:
