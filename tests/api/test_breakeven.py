@@ -1,11 +1,8 @@
 """`GET /breakeven` and the gauges beside it, over a gateway of fakes."""
 
-import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from pydantic import TypeAdapter
 
 from app.api.operators import FIELDS, BreakEvenReport
@@ -14,6 +11,7 @@ from app.observers import traffic_view
 from tests.api.conftest import Open
 from tests.fakes.artifacts import an_abstention
 from tests.fakes.gateway import FakeGateway
+from tests.waiting import until
 
 SURE, HALF_SURE, UNSURE = "capital of France?", "capital of Italy?", "capital of Elbonia?"
 
@@ -26,8 +24,7 @@ def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def ask(gateway: FakeGateway, question: str, times: int, **more: Any) -> None:
     for _ in range(times):
-        response = await gateway.client.post("/answer", json={"question": question, **more})
-        assert response.status_code == 200, response.text
+        await gateway.receipt(question, **more)
 
 
 async def mixed(gateway: FakeGateway, times: int = 40) -> None:
@@ -46,18 +43,14 @@ async def breakeven(gateway: FakeGateway, query: str = "") -> BreakEvenReport:
     return TypeAdapter(BreakEvenReport).validate_python(response.json())
 
 
-async def metrics(gateway: FakeGateway) -> dict[str, dict[tuple[str, ...], float]]:
-    """Every sample of the gateway's own, by name and label values, the labels in the order of their names."""
-    text = (await gateway.client.get("/metrics")).text
-    found: dict[str, dict[tuple[str, ...], float]] = {}
-    for sample in _samples(text):
-        found.setdefault(sample.name.removeprefix("fetchwise_"), {})[tuple(sample.labels.values())] = sample.value
-    return found
-
-
-def _samples(text: str) -> Iterator[Any]:
-    for family in text_string_to_metric_families(text):
-        yield from (sample for sample in family.samples if sample.name.startswith("fetchwise_"))
+async def shown(gateway: FakeGateway, name: str) -> dict[tuple[str, ...], float]:
+    """Every sample of a metric, by its label values in the order of their names."""
+    found = await gateway.metrics()
+    return {
+        tuple(value for _, value in labels): number
+        for (metric, labels), number in found.items()
+        if metric == f"fetchwise_{name}"
+    }
 
 
 async def test_before_the_first_question(gateway: FakeGateway) -> None:
@@ -67,9 +60,9 @@ async def test_before_the_first_question(gateway: FakeGateway) -> None:
     assert found.reference == "k1"
     assert found.skip_rate.needs == "30 questions that the gate decided, 0 so far"
     assert found.costs["money"] is None
-    shown = await metrics(gateway)
-    assert shown["fallback_info"] == {("k1",): 1}
-    assert not shown.keys() & {"skip_ratio", "break_even_skip_ratio", "gate_cost_ratio"}
+    assert await shown(gateway, "fallback_info") == {("k1",): 1}
+    for name in ("skip_ratio", "break_even_skip_ratio", "gate_cost_ratio"):
+        assert await shown(gateway, name) == {}
 
 
 async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
@@ -91,11 +84,11 @@ async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
     expected = _value(spent["cb"]) + 0.25 * _value(spent["ob1"]) + 0.25 * _value(spent["ob5"])
     assert tokens.gate.value == pytest.approx(expected)
     assert any("sent there by the gate" in caveat for caveat in found.caveats)
-    shown = await metrics(gateway)
-    assert shown["skip_ratio"] == {(): 0.5}
-    assert shown["gated_total"] == {("0",): 80, ("1",): 40, ("5",): 40}
-    assert shown["break_even_skip_ratio"].keys() == {(c, k) for c in ("latency", "tokens") for k in ("k1", "k5")}
-    for (cost, reference), value in shown["gate_cost_ratio"].items():
+    assert await shown(gateway, "skip_ratio") == {(): 0.5}
+    assert await shown(gateway, "gated_total") == {("0",): 80, ("1",): 40, ("5",): 40}
+    ratios = await shown(gateway, "break_even_skip_ratio")
+    assert ratios.keys() == {(c, k) for c in ("latency", "tokens") for k in ("k1", "k5")}
+    for (cost, reference), value in (await shown(gateway, "gate_cost_ratio")).items():
         view = found.costs[cost]
         assert view is not None
         assert view.against[reference].gate_cost_ratio.value == value
@@ -137,7 +130,7 @@ async def test_money_needs_a_tariff(open_gateway: Open) -> None:
         # Only calls are paid for, so skipping any saves.
         assert money.against["k5"].verdict == "saves"
         assert money.against["k5"].break_even_skip.value == 0.0
-        assert (await metrics(gateway))["gate_cost_ratio"]["money", "k5"] == pytest.approx(0.5)
+        assert (await shown(gateway, "gate_cost_ratio"))["money", "k5"] == pytest.approx(0.5)
 
 
 async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) -> None:
@@ -146,9 +139,8 @@ async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) ->
         await ask(gateway, SURE, 3)
         found = await breakeven(gateway)
         assert (found.reference, found.window.answers, found.window.gated) == ("k5", 3, 0)
-        shown = await metrics(gateway)
-        assert shown["fallback_info"] == {("k5",): 1}
-        assert shown["calibrator_info"] == {("false", "none"): 1}
+        assert await shown(gateway, "fallback_info") == {("k5",): 1}
+        assert await shown(gateway, "calibrator_info") == {("false", "none"): 1}
 
 
 async def test_the_window_is_the_callers_choice(gateway: FakeGateway) -> None:
@@ -200,8 +192,5 @@ async def test_which_parts_answer_is_shown(open_gateway: Open) -> None:
     async with open_gateway(collection=False) as gateway:
         assert (await gateway.client.get("/readyz")).status_code == 503
         # The watch pings in its own time.
-        for _ in range(500):
-            if "part_up" in (found := await metrics(gateway)):
-                break
-            await asyncio.sleep(0.01)
-        assert found["part_up"] == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}
+        await until(lambda: shown(gateway, "part_up"))
+        assert await shown(gateway, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}

@@ -54,9 +54,9 @@ class Calls:
         elif kind in ERRORS:
             raise ERRORS[kind](part, f"{part}: {kind}")
 
-    def breaks_off(self, stage: str) -> bool:
-        """Whether a stream of this stage ends too early."""
-        return self._fails.get(stage) == "broken-off"
+    def fails(self, stage: str, kind: str) -> bool:
+        """Whether the scenario says this about a stage."""
+        return self._fails.get(stage) == kind
 
 
 def recorded(calls: Calls) -> Fakes:
@@ -82,8 +82,10 @@ class _Reader(FakeReader):
                     if isinstance(piece, Generation):
                         break
                     yield piece
-                    if self._calls.breaks_off(_stage(prompt)):
+                    if self._calls.fails(_stage(prompt), "broken-off"):
                         raise UpstreamUnavailable("reader", "the reader breaks off")
+                    if self._calls.fails(_stage(prompt), "ended"):
+                        return
         # Outside: whoever closes the stream now has the whole answer.
         yield piece
 

@@ -163,6 +163,8 @@ SCENARIOS = (
     Scenario("stream-none", STREAM, calibrator="none"),
     Scenario("stream-nothing-found", STREAM | NOTHING),
     Scenario("stream-fault-probe", STREAM, fails={"probe": "unavailable"}),
+    Scenario("stream-fault-probe-defect", STREAM, fails={"probe": "defect"}),
+    Scenario("stream-fault-read-ended", STREAM | GIVE, fails={"read": "ended"}),
     Scenario("stream-fault-search", STREAM, fails={"search": "timeout"}),
     Scenario("stream-fault-search-required", STREAM | REQUIRED, fails={"search": "timeout"}),
     Scenario("stream-fault-read", STREAM, fails={"read": "bad-reply"}),
