@@ -42,7 +42,7 @@ FIELDS = {
         "tags": "By tag, then by value, the commonest first.",
         "left_out": "By tag, how many rarer values are not shown.",
     },
-    "Estimate": {"needs": "What is missing where the value is null; else null."},
+    "Interval": {"needs": "What is missing where the value is null; else null."},
     "Covered": {
         "seconds": "How far back was asked for.",
         "covered_seconds": "How far back the oldest question lies.",

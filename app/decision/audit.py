@@ -1,14 +1,11 @@
 """Rates by tag: whether some group of questions is skipped, withheld or answered wrongly more often than others."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from app.decision.intervals import Interval, wilson
 from app.decision.policy import ABSTAIN
-
-# Two-sided 95 %.
-_Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +20,6 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """A share of n with its 95 % interval (Wilson's, which holds up at the edges and for few); None where n is 0."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupRates:
     """What happened to one group of questions.
 
@@ -40,9 +27,9 @@ class GroupRates:
     that were drawn at random for feedback and judged; other feedback comes from those who felt like giving it.
     """
 
-    skip: Rate
-    abstain: Rate
-    error: Rate
+    skip: Interval
+    abstain: Interval
+    error: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +80,3 @@ def audit(rows: Iterable[AuditRow], *, most: int = 50) -> Audit:
         tags[tag] = {value: tally.rates() for value, tally in ranked[:most]}
         left_out[tag] = max(0, len(ranked) - most)
     return Audit(overall.rates(), tags, left_out)
-
-
-def wilson(successes: int, trials: int) -> Rate:
-    """The share of successes and the chances that a score test at 5 % would not reject."""
-    if trials == 0:
-        return Rate(None, None, None, 0)
-    share, spread = successes / trials, _Z * _Z / trials
-    middle = (share + spread / 2.0) / (1.0 + spread)
-    reach = _Z * math.sqrt((share * (1.0 - share) + spread / 4.0) / trials) / (1.0 + spread)
-    # Exactly the edge where nothing, or everything, was a success; rounding would land beside it.
-    low = 0.0 if successes == 0 else middle - reach
-    high = 1.0 if successes == trials else middle + reach
-    return Rate(share, low, high, trials)

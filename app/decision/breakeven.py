@@ -1,26 +1,13 @@
 """Whether gating pays: estimates with their intervals, the verdict they allow, and one plain sentence on it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The fewest questions from which a mean or a share is shown.
-MIN_SAMPLE = 30
+from app.decision.intervals import MIN_SAMPLE, Interval, lacking, missing, wilson
+
 # A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
 RARE = 0.05
-Z95 = 1.959964
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure with its 95 % interval, from n questions; without a value, `needs` says what is missing."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    needs: str | None = None
 
 
 class Verdict(StrEnum):
@@ -36,9 +23,9 @@ class Verdict(StrEnum):
 class Comparison:
     """The gate against reading the same number of passages for every question."""
 
-    always: Estimate
-    break_even_skip: Estimate
-    gate_cost_ratio: Estimate
+    always: Interval
+    break_even_skip: Interval
+    gate_cost_ratio: Interval
     verdict: Verdict
     sentence: str
 
@@ -48,8 +35,8 @@ class CostView:
     """Everything in one unit: each part of a question, the gate, and the gate against each reference."""
 
     unit: str
-    parts: Mapping[str, Estimate]
-    gate: Estimate
+    parts: Mapping[str, Interval]
+    gate: Interval
     against: Mapping[str, Comparison]
 
 
@@ -71,34 +58,18 @@ class BreakEven:
     window: Covered
     sentence: str
     reference: str
-    skip_rate: Estimate
-    shares: Mapping[str, Estimate]
+    skip_rate: Interval
+    shares: Mapping[str, Interval]
     costs: Mapping[str, CostView | None]
     caveats: tuple[str, ...]
 
 
-def lacking(n: int, needs: str) -> Estimate:
-    """No figure, and what it would take."""
-    return Estimate(None, None, None, n, needs)
+def share(count: int, n: int, *, of: str) -> Interval:
+    """A share of the questions of a kind, where there are enough of them."""
+    return wilson(count, n) if n >= MIN_SAMPLE else lacking(n, missing(n, of))
 
 
-def share(count: int, n: int, *, of: str) -> Estimate:
-    """A share with Wilson's interval, which stays inside [0, 1] and does not collapse at its ends."""
-    if n < MIN_SAMPLE:
-        return lacking(n, missing(n, of))
-    p, z2 = count / n, Z95 * Z95
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    # The ends are p itself where nothing or everything was counted; rounding must not say otherwise.
-    return Estimate(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
-
-
-def missing(n: int, of: str) -> str:
-    """Say how many questions of a kind are still to come."""
-    return f"{MIN_SAMPLE} {of}, {n} so far"
-
-
-def verdict(ratio: Estimate) -> Verdict:
+def verdict(ratio: Interval) -> Verdict:
     """Saving or costing only where the whole interval says so."""
     if ratio.low is None or ratio.high is None:
         return Verdict.UNKNOWN
@@ -111,7 +82,7 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 _SPENT = {"latency": "time", "tokens": "tokens", "money": "money"}
 
 
-def sentence(cost: str, reference: int, ratio: Estimate, even: Estimate, skip: Estimate) -> str:
+def sentence(cost: str, reference: int, ratio: Interval, even: Interval, skip: Interval) -> str:
     """The verdict as a person would say it."""
     always, spent = f"always reading {passages(reference)}", _SPENT[cost]
     found = verdict(ratio)
@@ -129,7 +100,7 @@ def sentence(cost: str, reference: int, ratio: Estimate, even: Estimate, skip: E
     return said + _from_when(found, even, skip)
 
 
-def _from_when(found: Verdict, even: Estimate, skip: Estimate) -> str:
+def _from_when(found: Verdict, even: Interval, skip: Interval) -> str:
     if even.value is None or skip.value is None:
         return "."
     if even.value > 1.0:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from app.decision.breakeven import BreakEven, Estimate, lacking
+from app.decision.breakeven import BreakEven
 from app.decision.cost import Objective
+from app.decision.intervals import Interval, lacking
 
 # The share of questions that still meets the gate while all others bypass it, so that its return can be noticed.
 WATCH = 0.02
@@ -20,7 +21,7 @@ class Bypass:
     on: bool = False
     looks: int = 0
 
-    def look(self, ratio: Estimate, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
+    def look(self, ratio: Interval, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
         """The state after one more estimate of what gating costs over always reading the same passages.
 
         Given up where the whole interval lies above 1, taken up again where it lies at 1 - `margin` or below. An
@@ -35,7 +36,7 @@ class Bypass:
         return Bypass(not self.on) if looks >= patience else Bypass(self.on, looks)
 
 
-def live_ratio(found: BreakEven, objective: Objective) -> Estimate:
+def live_ratio(found: BreakEven, objective: Objective) -> Interval:
     """What gating costs over reading the reference for every question, as served.
 
     Lacking for retrieval calls, of which gating never makes more, and for money without a tariff.

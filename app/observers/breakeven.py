@@ -19,7 +19,6 @@ from app.decision.breakeven import (
     Comparison,
     CostView,
     Covered,
-    Estimate,
     passages,
     percent,
     sentence,
@@ -27,6 +26,7 @@ from app.decision.breakeven import (
     verdict,
 )
 from app.decision.cost import Tariff, break_even_against, gate_cost
+from app.decision.intervals import Interval
 from app.decision.policy import actions_of
 from app.observers.sampling import Drawn, Floats, combine, means, shares
 from app.observers.traffic import Rows, Traffic, actions, select
@@ -97,7 +97,7 @@ def _money(tariff: Tariff) -> Count:
     return count
 
 
-def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Estimate, ks: Sequence[int]) -> CostView:
+def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks: Sequence[int]) -> CostView:
     """One cost from all sides. Each begins with the same seed, so that none depends on the others."""
     rng = np.random.default_rng(_SEED)
     gated = select(rows, rows["gated"])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.breakeven import MIN_SAMPLE, Estimate, lacking, missing
+from app.decision.intervals import MIN_SAMPLE, Interval, lacking, missing
 
 DRAWS = 4_000
 _TRIMMED = 0.01
@@ -34,12 +34,12 @@ class Drawn:
         """The same; too few questions are named as what is missing."""
         return replace(self, needs=missing(self.n, of)) if self.n < MIN_SAMPLE else self
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> Interval:
         """The figure with its 95 % interval, or what it lacks."""
         if self.needs is not None:
             return lacking(self.n, self.needs)
         low, high = np.quantile(self.draws, (0.025, 0.975))
-        return Estimate(self.value, min(float(low), self.value), max(float(high), self.value), self.n)
+        return Interval(self.value, min(float(low), self.value), max(float(high), self.value), self.n)
 
 
 def combine(formula: Callable[..., Any], *figures: Drawn) -> Drawn:

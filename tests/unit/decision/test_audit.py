@@ -2,30 +2,8 @@
 
 import random
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import binomtest
-
-from app.decision.audit import AuditRow, Rate, audit, wilson
-
-
-@given(st.integers(1, 2000), st.data())
-def test_intervals_are_wilsons(trials: int, data: st.DataObject) -> None:
-    """They equal scipy's, and hold the share itself."""
-    successes = data.draw(st.integers(0, trials))
-    rate = wilson(successes, trials)
-    expected = binomtest(successes, trials).proportion_ci(0.95, method="wilson")
-    assert (rate.low, rate.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    assert rate.low is not None
-    assert rate.high is not None
-    assert 0.0 <= rate.low <= successes / trials <= rate.high <= 1.0
-    assert rate.n == trials
-
-
-def test_no_trial_is_no_rate() -> None:
-    """Nothing is said of nothing."""
-    assert wilson(0, 0) == Rate(None, None, None, 0)
+from app.decision.audit import AuditRow, audit
+from app.decision.intervals import Interval, wilson
 
 
 def test_rates_by_tag() -> None:
@@ -83,5 +61,5 @@ def test_a_real_difference_shows() -> None:
 def test_nothing_logged() -> None:
     """An empty log has no rates and no groups."""
     found = audit([])
-    assert found.overall.skip == Rate(None, None, None, 0)
+    assert found.overall.skip == Interval(None, None, None, 0)
     assert found.tags == {}

@@ -1,23 +1,13 @@
 """Verdicts and sentences: what an interval allows one to say, and nothing beyond it."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.decision.breakeven import (
-    MIN_SAMPLE,
-    Estimate,
-    Verdict,
-    lacking,
-    percent,
-    sentence,
-    share,
-    verdict,
-)
+from app.decision.breakeven import Verdict, percent, sentence, share, verdict
+from app.decision.intervals import MIN_SAMPLE, Interval, lacking, wilson
 
 
-def about(value: float, slack: float = 0.01) -> Estimate:
-    return Estimate(value, value - slack, value + slack, 500)
+def about(value: float, slack: float = 0.01) -> Interval:
+    return Interval(value, value - slack, value + slack, 500)
 
 
 UNKNOWN = lacking(12, "30 questions that read five passages, 12 so far")
@@ -30,12 +20,12 @@ UNKNOWN = lacking(12, "30 questions that read five passages, 12 so far")
         (about(1.1), Verdict.COSTS),
         (about(0.995), Verdict.UNCLEAR),
         (about(1.005), Verdict.UNCLEAR),
-        (Estimate(0.99, 0.98, 1.0, 500), Verdict.UNCLEAR),
-        (Estimate(1.01, 1.0, 1.02, 500), Verdict.UNCLEAR),
+        (Interval(0.99, 0.98, 1.0, 500), Verdict.UNCLEAR),
+        (Interval(1.01, 1.0, 1.02, 500), Verdict.UNCLEAR),
         (UNKNOWN, Verdict.UNKNOWN),
     ],
 )
-def test_only_a_whole_interval_makes_a_verdict(ratio: Estimate, expected: Verdict) -> None:
+def test_only_a_whole_interval_makes_a_verdict(ratio: Interval, expected: Verdict) -> None:
     """An interval that reaches 1 leaves the question open."""
     assert verdict(ratio) is expected
 
@@ -80,7 +70,7 @@ def test_only_a_whole_interval_makes_a_verdict(ratio: Estimate, expected: Verdic
         ),
     ],
 )
-def test_the_sentence_says_the_verdict(ratio: Estimate, even: Estimate, said: str) -> None:
+def test_the_sentence_says_the_verdict(ratio: Interval, even: Interval, said: str) -> None:
     """Each verdict has its words, with the break-even where it is known."""
     assert sentence("latency", 5, ratio, even, about(0.23)) == said
 
@@ -91,29 +81,9 @@ def test_the_sentence_names_what_is_spent_and_against_what() -> None:
     assert "money of always reading one passage" in sentence("money", 1, about(0.5), about(0.1), about(0.2))
 
 
-@given(st.integers(MIN_SAMPLE, 100_000), st.floats(0.0, 1.0))
-def test_a_share_lies_in_its_interval(n: int, p: float) -> None:
-    """Wilson's interval holds the share, stays in [0, 1], and is open on at least one side."""
-    count = round(p * n)
-    found = share(count, n, of="questions")
-    assert found.value is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert 0.0 <= found.low <= found.value <= found.high <= 1.0
-    assert found.high > found.low
-
-
-def test_wilson_by_hand() -> None:
-    """The textbook's 10 of 50: .112 to .330; and nothing of 100: up to .037."""
-    ten = share(10, 50, of="questions")
-    assert [ten.low, ten.high] == pytest.approx([0.1124, 0.3304], abs=1e-4)
-    none = share(0, 100, of="questions")
-    assert none.low == 0.0
-    assert none.high == pytest.approx(0.0370, abs=1e-4)
-
-
 def test_a_share_of_too_few_is_not_shown() -> None:
-    """Below the least sample there is no figure, but what is missing."""
+    """Below the least sample there is no figure, but what is missing; from there on it is Wilson's."""
+    assert share(10, 50, of="questions") == wilson(10, 50)
     assert share(5, MIN_SAMPLE - 1, of="questions") == lacking(29, "30 questions, 29 so far")
 
 

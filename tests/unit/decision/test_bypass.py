@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.breakeven import Estimate, lacking
 from app.decision.bypass import MARGIN, PATIENCE, Bypass
+from app.decision.intervals import Interval, lacking
 
-LOSES, SAVES = Estimate(1.2, 1.1, 1.3, 900), Estimate(0.8, 0.75, 0.85, 900)
-UNSURE = Estimate(1.1, 0.95, 1.25, 40)
+LOSES, SAVES = Interval(1.2, 1.1, 1.3, 900), Interval(0.8, 0.75, 0.85, 900)
+UNSURE = Interval(1.1, 0.95, 1.25, 40)
 
 
-def after(*looks: Estimate, start: Bypass | None = None) -> Bypass:
+def after(*looks: Interval, start: Bypass | None = None) -> Bypass:
     state = start or Bypass()
     for look in looks:
         state = state.look(look)
@@ -33,7 +33,7 @@ def test_it_returns_by_itself() -> None:
 
 def test_a_saving_smaller_than_the_margin_changes_nothing() -> None:
     """Between giving up and taking up lies a gap, in which either state stays."""
-    between = Estimate(0.99, 1.0 - MARGIN / 2, 1.0, 900)
+    between = Interval(0.99, 1.0 - MARGIN / 2, 1.0, 900)
     for state in (Bypass(), Bypass(on=True)):
         assert after(*[between] * 10, start=state).on is state.on
 
@@ -44,7 +44,7 @@ def test_without_an_estimate_nothing_changes() -> None:
 
 
 @given(st.lists(st.sampled_from([LOSES, SAVES, UNSURE, lacking(0, "more")]), max_size=60))
-def test_it_never_changes_twice_within_its_patience(looks: list[Estimate]) -> None:
+def test_it_never_changes_twice_within_its_patience(looks: list[Interval]) -> None:
     """Whatever is seen, a change is followed by at least so many looks without one."""
     state, since = Bypass(), PATIENCE
     for look in looks:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.decision.breakeven import BreakEven, CostView, Estimate, Verdict
+from app.decision.breakeven import BreakEven, CostView, Verdict
 from app.decision.cost import Tariff
+from app.decision.intervals import Interval
 from app.observers.breakeven import estimate
 from app.observers.traffic import ROW, Rows, Traffic
 
@@ -76,7 +77,7 @@ def view(found: BreakEven, cost: str = "latency") -> CostView:
     return seen
 
 
-def holds(found: Estimate, truth: float) -> bool:
+def holds(found: Interval, truth: float) -> bool:
     assert found.low is not None
     assert found.high is not None
     return found.low <= truth <= found.high
@@ -147,7 +148,7 @@ def test_one_timeout_does_not_rule() -> None:
 def test_too_small_a_sample_says_what_it_lacks() -> None:
     """With 29 gated questions nothing is known; the sentence names what is missing, and no figure is made up."""
     found = judged(World(SMALL, k0=0.3).rows(29, np.random.default_rng(1)))
-    assert found.skip_rate == Estimate(None, None, None, 29, "30 questions that the gate decided, 29 so far")
+    assert found.skip_rate == Interval(None, None, None, 29, "30 questions that the gate decided, 29 so far")
     assert view(found).gate.value is None
     for comparison in view(found).against.values():
         assert comparison.verdict is Verdict.UNKNOWN

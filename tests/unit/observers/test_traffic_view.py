@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from app.decision.breakeven import MIN_SAMPLE
 from app.decision.cost import Tariff
+from app.decision.intervals import MIN_SAMPLE
 from app.observers.traffic import ROW, Rows, TrafficWindow, actions
 from app.observers.traffic_view import (
     BUCKETS,
