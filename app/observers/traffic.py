@@ -111,12 +111,8 @@ class TrafficWindow:
         )
         self._written = sequence
 
-    def rows(self, seconds: float) -> Rows:
-        """The questions of all workers in the last so many seconds, oldest first; see ROW."""
-        return self.read(seconds).rows
-
     def read(self, seconds: float) -> Traffic:
-        """The same, with what it covers. Blocks for a millisecond or so: call it off the event loop."""
+        """The questions of all workers in the last so many seconds. Blocks for a millisecond: not on the event loop."""
         now = self._clock()
         since = asked = now - seconds
         rings = [ring for path in sorted(self._directory.glob("*.ring")) if (ring := _read(path)) is not None]

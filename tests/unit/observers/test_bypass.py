@@ -63,17 +63,6 @@ def test_given_up_and_taken_up_again() -> None:
     assert shop.bypass.why.endswith("Every question meets the gate.")
 
 
-def test_one_odd_window_changes_nothing() -> None:
-    """A look that does not agree makes the count begin anew."""
-    shop = Shop(gated_rows(LOSING, MIX))
-    shop.bypass.consider()
-    shop.bypass.consider()
-    shop.rows = gated_rows(PAYING, MIX)
-    shop.bypass.consider()
-    shop.rows = gated_rows(LOSING, MIX)
-    assert shop.looks() == [False, False, True]
-
-
 def test_too_few_figures_change_nothing() -> None:
     """And what is missing is said."""
     shop = Shop(gated_rows(LOSING, {0: 5, 5: 5}))

@@ -116,30 +116,23 @@ async def test_a_new_version_starts_anew(world: World) -> None:
     assert world.watch.test.alarm
 
 
-async def test_without_a_calibrator_there_is_nothing_to_judge(world: World) -> None:
-    """The log is not even read."""
-    world.serving = None
-    await world.watch.refresh()
-    assert world.log.reads == 0
-
-
-async def test_one_key_is_said_and_not_acted_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """A single key can make itself heard in the log, once, and no more."""
-    world.log.judged(correct=False, times=200, key="liar")
+@pytest.mark.parametrize(
+    ("revoke", "key", "line"),
+    [
+        (True, "liar", "by the feedback of one key alone, which is not acted on"),
+        (False, None, "serves on as FETCHWISE_DRIFT_ACTION=alert says"),
+    ],
+)
+async def test_what_is_not_acted_on_is_said_once(
+    revoke: bool, key: str | None, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A single key, and an operator who wants to decide, get one line in the log and the metric."""
+    world = World(revoke=revoke)
+    world.log.judged(correct=False, times=200, key=key)
     for _ in range(3):
         await world.watch.refresh()
     assert world.why == {}
-    assert caplog.text.count("by the feedback of one key alone, which is not acted on") == 1
-
-
-async def test_alert_only_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Where the operator wants to decide, the finding is one line in the log and a metric."""
-    world = World(revoke=False)
-    world.log.judged(correct=False, times=40)
-    for _ in range(3):
-        await world.watch.refresh()
-    assert world.why == {}
-    assert caplog.text.count("serves on as FETCHWISE_DRIFT_ACTION=alert says") == 1
+    assert caplog.text.count(line) == 1
     assert world.watch.test.evidence >= 1.0
 
 
@@ -188,10 +181,12 @@ def uniform(**changes: Any) -> Artifact:
 
 
 def test_the_same_traffic_is_stable() -> None:
-    """Signals like those fitted on stay far below the limit, and the mean confidence is the estimated accuracy."""
+    """Far below the limit, from 200 questions on; the mean confidence is the estimated accuracy."""
     drift = SignalDrift(uniform)
     assert drift.look() == Outlook()
-    fed(drift, shift=0.0, times=1000, confidence=0.75)
+    fed(drift, shift=0.0, times=199, confidence=0.75)
+    assert drift.look().signals == {}
+    fed(drift, shift=0.0, times=801, confidence=0.75)
     seen = drift.look()
     assert list(seen.signals) == ["seq_logprob"]
     assert seen.signals["seq_logprob"].index < 0.05 < seen.signals["seq_logprob"].limit
@@ -207,15 +202,6 @@ def test_other_traffic_is_not() -> None:
     fed(drift, shift=0.0, times=400)
     back = drift.look().signals["seq_logprob"]
     assert back.index < back.limit
-
-
-def test_few_questions_say_nothing() -> None:
-    """Below 200 there is no index."""
-    drift = SignalDrift(uniform)
-    fed(drift, shift=0.4, times=199)
-    assert drift.look().signals == {}
-    fed(drift, shift=0.4, times=1)
-    assert "seq_logprob" in drift.look().signals
 
 
 def test_a_new_calibrator_begins_anew() -> None:

@@ -4,7 +4,8 @@ import math
 import os
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
         timings = Timings(total=650.0, probe=200.0, embed=15.0, search=5.0, read=400.0)
         window.observe(a_record(timings=timings))
         window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
-        read, skipped = window.rows(60)
+        read, skipped = window.read(60).rows
     assert {name: read[name].item() for name in ROW.names or ()} == {
         "at": 1000.0,
         "k": 1,
@@ -75,25 +76,17 @@ def test_only_the_window_is_seen_oldest_first(tmp_path: Path) -> None:
         assert (len(nothing.rows), nothing.covered_seconds, nothing.workers) == (0, 0.0, 0)
 
 
-def test_a_full_ring_forgets_the_oldest_and_says_so(tmp_path: Path) -> None:
-    """After capacity rows the first are overwritten; the window then covers less than was asked for."""
+@pytest.mark.parametrize(("written", "kept"), [(10, range(10)), (25, range(15, 25))], ids=["full", "wrapped"])
+def test_a_ring_forgets_the_oldest_and_says_so(tmp_path: Path, written: int, kept: range) -> None:
+    """The last slot is used before the first is overwritten; then the window covers less than was asked for."""
     time = Time()
     with closing(a_window(tmp_path, capacity=10, clock=time)) as window:
-        for number in range(25):
+        for number in range(written):
             time.now = 1000.0 + number
             window.observe(a_record(timings=Timings(total=float(number))))
         seen = window.read(900)
-    assert seen.rows["total_ms"].tolist() == [float(number) for number in range(15, 25)]
-    assert (seen.overrun, seen.covered_seconds) == (True, 9.0)
-
-
-def test_a_ring_exactly_full_has_forgotten_nothing(tmp_path: Path) -> None:
-    """The last slot is used before the first is overwritten."""
-    with closing(a_window(tmp_path, capacity=10)) as window:
-        for _ in range(10):
-            window.observe(a_record())
-        seen = window.read(900)
-    assert (len(seen.rows), seen.overrun) == (10, False)
+    assert seen.rows["total_ms"].tolist() == [float(number) for number in kept]
+    assert (seen.overrun, seen.covered_seconds) == (written > 10, 9.0)
 
 
 def test_what_one_worker_forgot_is_left_out_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,35 +115,37 @@ def test_a_torn_slot_is_dropped(tmp_path: Path, offset: int) -> None:
             window.observe(a_record(timings=Timings(total=float(number))))
         start = traffic._HEADER.size + traffic._PACKED.size + offset
         window._map[start : start + 8] = (99).to_bytes(8, "little")
-        assert window.rows(60)["total_ms"].tolist() == [0.0, 2.0]
+        assert window.read(60).rows["total_ms"].tolist() == [0.0, 2.0]
 
 
-_WRITER = """
-import sys
+@contextmanager
+def writer(directory: Path, script: str) -> Iterator[None]:
+    """Another process that runs this over its `window`, from when it says so until it is killed."""
+    begin = f"""
+import sys, time
 from pathlib import Path
+from app.decision.record import Timings, Usage
 from app.observers.traffic import TrafficWindow
 from tests.fakes.records import a_record, a_skip
-window = TrafficWindow(Path(sys.argv[1]))
-for _ in range(int(sys.argv[2])):
-    window.observe(a_skip())
-print("written", flush=True)
-sys.stdin.readline()
+window = TrafficWindow(Path({str(directory)!r}), capacity=64)
 """
+    process = subprocess.Popen([sys.executable, "-c", begin + script], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_every_worker_sees_all_and_the_dead_keep_counting(tmp_path: Path) -> None:
     """Rows of another process are read while it lives, and still after it was killed."""
-    command = [sys.executable, "-c", _WRITER, str(tmp_path), "40"]
+    forty = "for _ in range(40): window.observe(a_skip())\nprint('ready', flush=True)\ntime.sleep(600)"
     with closing(TrafficWindow(tmp_path)) as window:
         window.observe(a_record())
-        writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        try:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"written\n"
+        with writer(tmp_path, forty):
             alive = window.read(900)
-        finally:
-            writer.kill()
-            writer.communicate()
         dead = window.read(900)
     for seen in (alive, dead):
         assert seen.workers == 2
@@ -159,33 +154,20 @@ def test_every_worker_sees_all_and_the_dead_keep_counting(tmp_path: Path) -> Non
 
 def test_a_reader_beside_a_writer_sees_whole_rows_only(tmp_path: Path) -> None:
     """While another process overwrites its ring, no row mixes two questions: all its columns tell the same number."""
-    script = """
-import sys
-from pathlib import Path
-from app.decision.record import Timings, Usage
-from app.observers.traffic import TrafficWindow
-from tests.fakes.records import a_record
-window = TrafficWindow(Path(sys.argv[1]), capacity=64)
+    endless = """
 records = [a_record(timings=Timings(n, n, n, n, n), probe_usage=Usage(n, n), read_usage=Usage(n, n)) for n in range(9)]
 print("ready", flush=True)
 while True:
     for record in records:
         window.observe(record)
 """
-    with closing(TrafficWindow(tmp_path, capacity=64)) as window:
-        writer = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
-        try:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            seen = 0
-            for _ in range(2000):
-                rows = window.rows(900)
-                seen += len(rows)
-                for column in ("probe_ms", "read_ms", "total_ms", "probe_prompt", "read_completion"):
-                    assert (rows[column] == rows["embed_ms"]).all()
-        finally:
-            writer.kill()
-            writer.communicate()
+    seen = 0
+    with closing(TrafficWindow(tmp_path, capacity=64)) as window, writer(tmp_path, endless):
+        for _ in range(2000):
+            rows = window.read(900).rows
+            seen += len(rows)
+            for column in ("probe_ms", "read_ms", "total_ms", "probe_prompt", "read_completion"):
+                assert (rows[column] == rows["embed_ms"]).all()
     assert seen > 0
 
 
@@ -195,7 +177,7 @@ def test_a_new_worker_with_a_dead_ones_number_goes_on_in_its_ring(tmp_path: Path
         window.observe(a_record(k=5))
     with closing(a_window(tmp_path)) as again:
         again.observe(a_skip())
-        assert again.rows(60)["k"].tolist() == [5, 0]
+        assert again.read(60).rows["k"].tolist() == [5, 0]
 
 
 def test_a_broken_or_foreign_ring_is_replaced_or_skipped(tmp_path: Path) -> None:
@@ -224,17 +206,10 @@ def test_rings_of_the_long_dead_are_removed(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / f"{os.getpid()}.ring").exists()
 
 
-def test_a_gateway_of_one_process_leaves_nothing_behind() -> None:
-    """Without a shared directory the window makes its own, and removes it."""
-    with traffic_window(None) as window:
-        window.observe(a_record())
-        directory = window._directory
-        assert len(window.rows(60)) == 1
-    assert not directory.exists()
-
-
-def test_a_shared_directory_stays(tmp_path: Path) -> None:
-    """It belongs to whoever started the workers."""
-    with traffic_window(tmp_path / "shared") as window:
-        window.observe(a_record())
-    assert list((tmp_path / "shared").iterdir())
+def test_only_a_shared_directory_stays(tmp_path: Path) -> None:
+    """It belongs to whoever started the workers; a gateway of one process removes its own."""
+    for shared in (None, tmp_path / "shared"):
+        with traffic_window(shared) as window:
+            window.observe(a_record())
+            directory = window._directory
+        assert directory.exists() == (shared is not None)
