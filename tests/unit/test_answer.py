@@ -32,7 +32,7 @@ from app.errors import (
 from app.explore import Budget, DiceExplorer
 from app.ports import Turn
 from app.question import Question
-from tests.fakes.artifacts import TAU_ABSTAIN, a_line, an_artifact, an_uncertified_fit
+from tests.fakes.artifacts import TAU_ABSTAIN, FixedGate, a_line, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.reader import FakeReader
@@ -60,16 +60,6 @@ class FakeClock:
     def spend(self, ms: float) -> None:
         """Let time pass."""
         self.now += ms / 1000.0
-
-
-class FixedGate:
-    """A gatekeeper of one gate."""
-
-    def __init__(self, gate: Gate) -> None:
-        self.value = gate
-
-    def gate(self, *, collection: str, max_tokens: int) -> Gate:
-        return self.value
 
 
 class Notebook:

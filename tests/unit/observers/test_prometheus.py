@@ -14,7 +14,7 @@ from app.errors import UpstreamTimeout
 from app.observers.gauges import TrafficMetrics
 from app.observers.prometheus import PrometheusObserver
 from app.question import Question
-from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit
+from tests.fakes.artifacts import FixedGate, a_fit, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.reader import FakeReader
@@ -143,19 +143,9 @@ async def test_every_counter_is_there_before_it_counts(observed: Observed) -> No
             reader=reader,
             embedder=embedder,
             retriever=vectors,
-            gatekeeper=OneGate(Gate(calibrated)),
+            gatekeeper=FixedGate(Gate(calibrated)),
             observers=(observed.observer,),
         )
         with suppress(UpstreamTimeout):
             await answerer.answer(Question("Who?", "demo", 24, Ask(policy, retrieval)))
     assert samples(observed.registry) == before
-
-
-class OneGate:
-    """A gatekeeper with one gate for all."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def gate(self, *, collection: str, max_tokens: int) -> Gate:
-        return self._gate
