@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 
@@ -149,7 +149,6 @@ anything = st.text(st.characters(exclude_categories=()), max_size=20) | st.just(
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
     question=anything,
     answer=anything,

@@ -1,7 +1,7 @@
 """Cost: the published figures, and the break-even checked against the cost that it is of."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.cost import Tariff, break_even_against, gate_cost
@@ -23,7 +23,6 @@ def test_the_published_figures(cb: float, five: float, skip: float, change: floa
 
 
 @given(amount, amount, amount)
-@settings(deadline=None)
 def test_break_even(cb: float, retrieving: float, reference: float) -> None:
     """At its break-even the gate costs what the reference does: less above, more below."""
     even = break_even_against(cb, retrieving, reference)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -56,7 +56,6 @@ def test_false_alarms_are_rare_however_often_one_looks() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans(), st.sampled_from([None, "a", "b"])), max_size=60))
-@settings(deadline=None)
 def test_an_alarm_stays(after: list[tuple[float, bool, str | None]]) -> None:
     """Nothing that comes later, whoever says it, takes an alarm back."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
@@ -146,7 +145,6 @@ feedbacks = st.lists(
 
 
 @given(feedbacks)
-@settings(deadline=None)
 def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, bool, str | None]]) -> None:
     """The evidence without any key is the least of the evidence of tests that were never told one of them."""
     test = DriftTest()
@@ -163,7 +161,6 @@ def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, 
 
 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=300), st.floats(0.0, 0.5))
-@settings(deadline=None)
 def test_capital_is_never_gone_and_never_endless(gaps: list[float], tolerance: float) -> None:
     """Whatever comes, she can still bet, and no number overflows."""
     gambler = Gambler(tolerance)

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decision.artifact import FIXED, Artifact, Thresholds
@@ -99,7 +99,6 @@ def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> Non
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals)
-@settings(deadline=None, max_examples=200)
 def test_decide_is_total(ask: Ask, gate: Gate, signals: dict[str, float]) -> None:
     """Every request gets 0, 1 or 5 passages and a reason, whatever is missing; certified only of the certified."""
     decision = decide(ask, gate, signals)
@@ -114,7 +113,6 @@ def test_decide_is_total(ask: Ask, gate: Gate, signals: dict[str, float]) -> Non
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals)
-@settings(deadline=None, max_examples=200)
 def test_what_the_caller_rules_out_never_happens(ask: Ask, gate: Gate, signals: dict[str, float]) -> None:
     """Required never answers closed-book, forbidden never reads, and always and never do as they say."""
     decision = decide(ask, gate, signals)
@@ -133,7 +131,6 @@ def test_what_the_caller_rules_out_never_happens(ask: Ask, gate: Gate, signals: 
     probability,
     probability,
 )
-@settings(deadline=None, max_examples=150)
 def test_a_higher_probability_never_reads_more(
     policy: Policy, retrieval: Retrieval, gate: Gate, one: float, other: float
 ) -> None:
@@ -144,7 +141,6 @@ def test_a_higher_probability_never_reads_more(
 
 
 @given(st.sampled_from(ASKS), gates, closed_book_signals, closed_book_signals)
-@settings(deadline=None, max_examples=200)
 def test_where_no_probe_is_needed_signals_change_nothing(
     ask: Ask, gate: Gate, one: dict[str, float], other: dict[str, float]
 ) -> None:
