@@ -8,7 +8,7 @@ end, of which the recent ones count.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 # How much of what lies on the table one value can take away.
@@ -30,16 +30,16 @@ def growth(value: float, share: float, mean: float, most: float) -> float:
 def p_value(values: Sequence[float], mean: float, *, low: float, high: float, delta: float) -> float:
     """P-value of the hypothesis that values in [low, high] have at most this mean; sharpest at delta.
 
-    The values are independent; their order matters, and must not depend on them.
+    The values are independent; their order matters, and must not depend on them. She stops once it is at most delta.
     """
     y = _scaled(values, low, high)
-    return 1.0 / _peak(y, _bets(y, delta), (mean - low) / (high - low), _CEILING)
+    return 1.0 / _peak(y, _bets(y, delta), (mean - low) / (high - low), 1.0 / delta)
 
 
 def lower_bound(values: Sequence[float], *, low: float, high: float, delta: float) -> float:
     """The greatest mean that is rejected at delta: a lower confidence bound on the mean of values in [low, high]."""
     y = _scaled(values, low, high)
-    bets, enough = _bets(y, delta), 1.0 / delta
+    bets, enough = list(_bets(y, delta)), 1.0 / delta
     # The capital falls as the tested mean rises, so the rejected means are an interval.
     below, above = 0.0, 1.0
     for _ in range(_HALVINGS):
@@ -52,25 +52,24 @@ def _scaled(values: Sequence[float], low: float, high: float) -> list[float]:
     return [(value - low) / (high - low) for value in values]
 
 
-def _bets(y: Sequence[float], delta: float) -> list[float]:
+def _bets(y: Sequence[float], delta: float) -> Iterator[float]:
     """The predictable plug-in bets on values in [0, 1]: the larger, the less the values before vary."""
     scale = 2.0 * math.log(1.0 / delta) / max(len(y), 1)
-    bets, total, squares, spread = [], 0.5, 0.25, 0.25
+    total, squares, spread = 0.5, 0.25, 0.25
     for seen, value in enumerate(y, 2):
-        bets.append(math.sqrt(scale / spread))
+        yield math.sqrt(scale / spread)
         total += value
         squares += (value - total / seen) ** 2
         spread = squares / seen
-    return bets
 
 
-def _peak(y: Sequence[float], bets: Sequence[float], mean: float, enough: float) -> float:
+def _peak(y: Sequence[float], bets: Iterable[float], mean: float, enough: float) -> float:
     """The most she ever owns, starting with one; she stops when it is enough."""
     if mean <= 0.0:
         return 1.0
     capital = peak = 1.0
     most = _STAKE / mean
-    for value, bet in zip(y, bets, strict=True):
+    for value, bet in zip(y, bets, strict=False):
         capital *= growth(value, bet, mean, most)
         if capital > peak:
             peak = capital

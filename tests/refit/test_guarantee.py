@@ -41,6 +41,7 @@ def allowed(draws: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
     """Over hundreds of draws, accuracy or selective risk fall short of their certificate at most delta of the time."""
