@@ -10,11 +10,10 @@ import pytest
 from app.cli.doctor import _Patient, _reader
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import open_reader, resilience_of
-from app.ports import Prompt, Reader
+from app.ports import Reader
 from app.settings import Settings
 from tests.wire.fault_proxy import fault_proxy, status
 from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
-from tests.wire.servers import free_port
 
 
 @asynccontextmanager
@@ -31,20 +30,6 @@ def settings_for(*urls: str, **more: Any) -> Settings:
 async def opened(settings: Settings) -> AsyncIterator[Reader]:
     async with AsyncExitStack() as stack:
         yield await open_reader(settings, stack, resilience_of(settings))
-
-
-async def test_both_are_asked_and_each_question_at_one_of_them() -> None:
-    """Whole or streamed, with or without passages, a question is asked where it was asked before."""
-    async with two_servers() as servers, opened(settings_for(*(server.url for server in servers))) as reader:
-        for number in range(20):
-            prompt = Prompt(f"What is the capital of country {number}?")
-            before = [len(server.chats) for server in servers]
-            await reader.generate(prompt, max_tokens=5)
-            async for _ in reader.stream(prompt, max_tokens=5):
-                pass
-            asked = [len(server.chats) - count for server, count in zip(servers, before, strict=True)]
-            assert sorted(asked) == [0, 2]
-        assert all(server.chats for server in servers)
 
 
 async def test_servers_that_are_not_the_same_are_refused_at_the_start() -> None:
@@ -66,17 +51,6 @@ async def test_what_is_not_a_list_of_urls_is_refused(urls: str) -> None:
 def test_spaces_and_a_comma_too_many_do_no_harm() -> None:
     """The list is read as it is meant."""
     assert Settings(reader=" http://a:1 ,http://b:1,").readers == ("http://a:1", "http://b:1")
-
-
-async def test_a_server_that_is_not_there_yet_does_not_keep_the_other_from_answering() -> None:
-    """The start goes on, and every question is answered."""
-    async with (
-        reader_server(Dialect.VLLM) as server,
-        opened(settings_for(f"http://127.0.0.1:{free_port()}", server.url)) as reader,
-    ):
-        for number in range(20):
-            assert await reader.generate(Prompt(f"What is the capital of country {number}?"), max_tokens=5)
-        assert await reader.ping() is not None
 
 
 async def test_a_template_that_cannot_be_told_for_now_is_not_another_template() -> None:
