@@ -44,7 +44,7 @@ def collect(
     ],
     out_file: Annotated[Path, typer.Option("--out", help="Outcome table to append to.")],
     k: Annotated[
-        list[int] | None, typer.Option(min=1, help="A further k to ask with beside 0, 1 and 5; repeatable.")
+        list[int] | None, typer.Option(min=1, help="A further k to ask with beside those of FETCHWISE_KS; repeatable.")
     ] = None,
     rule: RuleOption = "tokens",
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Questions under way at once.")] = 2,
@@ -52,7 +52,7 @@ def collect(
         bool, typer.Option(help="Also ask the reader whether it needs to look the answer up.")
     ] = False,
 ) -> None:
-    """Ask every question at k=0, 1 and 5 through the gateway's own parts, judge the answers, and write the table.
+    """Ask every question at every k of FETCHWISE_KS through the gateway's own parts, judge the answers, write a table.
 
     Interrupt it when you like: run again, it goes on where it stopped, and asks nothing twice.
     """

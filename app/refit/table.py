@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from app.decision.artifact import Identity
 from app.decision.labels import normalise
+from app.decision.policy import DEFAULT_KS
 from app.errors import DataError
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]
-# What a table without an identity is evaluated at: no passage, one, five.
-KS = (0, 1, 5)
 _FACTS = ("prompt_tokens", "completion_tokens", "ms")
 _IS_K = re.compile(r"k\d+")
 # Rows between two progress reports.
@@ -199,7 +198,7 @@ class TableBuilder:
     @property
     def _ks(self) -> tuple[int, ...]:
         """The numbers of passages that every row must have."""
-        return KS if self.identity is None else self.identity.ks
+        return DEFAULT_KS if self.identity is None else self.identity.ks
 
     def _wrong(self, message: str) -> DataError:
         return DataError(f"{self.source}:{self.number}: {message}")
@@ -231,7 +230,7 @@ class TableBuilder:
             self.identity = read_identity(given)
         except ValueError as error:
             raise self._wrong(f"{error}: collect the table again") from error
-        if len(self.identity.ks) < len(KS) or self.identity.ks[0] != 0:
+        if len(self.identity.ks) < len(DEFAULT_KS) or self.identity.ks[0] != 0:
             raise self._wrong(f"ks is {list(self.identity.ks)}: a policy needs 0 and two numbers of passages above it")
 
     def add(self, row: dict[str, Any]) -> None:

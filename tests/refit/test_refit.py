@@ -12,10 +12,12 @@ from app.decision.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
 from app.decision.cost import Objective, Tariff
 from app.decision.policy import Ask, Gate, decide, settle
 from app.errors import DataError
+from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many
 from app.refit.holdout import evaluate_policy, publish
 from app.refit.ledger import Ledger, passage_costs
 from app.refit.refit import Options, Summary, refit
+from app.refit.report import report
 from app.refit.split import Test, split, units
 from app.refit.table import Outcomes, load
 from tests.refit.world import IDENTITY, World
@@ -77,6 +79,23 @@ def test_the_gateway_decides_as_the_job_did(table: Outcomes, fitted: tuple[Artif
         assert decision.certified
     assert settle(ask, gate, artifact.abstention.tau - 0.01)
     assert not settle(ask, gate, artifact.abstention.tau)
+
+
+def test_the_numbers_of_passages_come_from_the_table(table: Outcomes, fitted: tuple[Artifact, Summary]) -> None:
+    """The same answers as k = 0, 2 and 10, where few cost a fifth of many too, give the same thresholds for those k."""
+    names = {0: 0, 1: 2, 5: 10}
+    columns = ("correct", "signals", "prompt_tokens", "completion_tokens", "ms")
+    renamed = {column: {names[k]: values for k, values in getattr(table, column).items()} for column in columns}
+    other = replace(table, ks=(0, 2, 10), identity=replace(IDENTITY, ks=(0, 2, 10)), **renamed)
+    artifact, _ = refit(other, OPTIONS)
+    assert artifact.ks == (0, 2, 10)
+    assert artifact.calibrators.keys() == {0, 2, 10}
+    assert artifact.fallback_action == 10
+    assert artifact.policies["graded"].thresholds == fitted[0].policies["graded"].thresholds
+    assert artifact.report["test"]["shares"]["graded"].keys() == {"k0", "k2", "k10"}
+    found = evaluate(other, resamples=20)
+    assert set(found["accuracy"]) == {"k0", "k2", "k10"}
+    assert "always k10" in report(other, artifact=artifact, evaluation=found)
 
 
 def test_a_missing_signal_reads_five_in_the_job_too(table: Outcomes) -> None:
