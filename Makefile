@@ -40,7 +40,8 @@ test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not vllm"
 
 coverage: $(INSTALLED) ## Check that the tests of the decision core take every branch of it
-	$(PYTEST) $(PARALLEL) -m "not slow" tests/unit/decision --cov=app.decision --cov-branch --cov-fail-under=96
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not slow" tests/unit tests/golden \
+	  --cov=app.decision --cov-branch --cov-fail-under=100
 
 check: $(INSTALLED) ## Lint, types, layers, containers
 	$(VENV)/bin/ruff check app tests bench demo deploy

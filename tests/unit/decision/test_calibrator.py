@@ -161,6 +161,8 @@ def test_sigmoid_at_its_ends() -> None:
         (lambda: Fused((S,), (0.0,), (1.0,), (1.0, 1.0), 0.0), "a signal"),
         (lambda: Fused((S,), (0.0,), (0.0,), (1.0,), 0.0), "positive"),
         (lambda: Fused((S,), (0.0,), (1.0,), (1.0,), math.nan), "finite"),
+        (lambda: Curved((S,), (0.0,), (1.0,), (1.0,), (), 0.0), "a signal"),
+        (lambda: Curved((S,), (0.0,), (0.0,), (1.0,), (1.0,), 0.0), "positive"),
     ],
 )
 def test_senseless_parameters_are_refused(build: Callable[[], Any], message: str) -> None:

@@ -39,7 +39,7 @@ def by_chance(streams: int) -> int:
     return int(binom.ppf(0.999, streams, DELTA))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_false_alarms_are_rare_however_often_one_looks() -> None:
     """Over 1,000 streams of 2,000 feedbacks with all the drift that is tolerated, at most delta ever alarm.
 

@@ -42,6 +42,13 @@ def test_a_record_starts_with_nothing_spent() -> None:
     assert (RECORD.timings.embed, RECORD.timings.search, RECORD.timings.read) == (None, None, None)
 
 
+def test_an_outline_tells_how_and_never_what() -> None:
+    """Logs and traces learn how a question was decided, and no word of it or of its answer."""
+    outline = RECORD.outline()
+    assert (outline["action"], outline["k"], outline["reason"], outline["passages"]) == ("k1", 1, "borderline", 0)
+    assert not {RECORD.question, RECORD.answer} & set(outline.values())
+
+
 def test_a_record_is_frozen() -> None:
     """Observers share one record, so none of them can change it; a changed copy is another record."""
     with pytest.raises(FrozenInstanceError):

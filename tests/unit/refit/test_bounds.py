@@ -90,3 +90,8 @@ def test_selective_tests_agree_on_rows_and_on_groups() -> None:
         assert policy.p_value(0.5, units, 0.2, 0.1) <= 0.1
         assert policy.p_value(0.5, units, 0.08, 0.1) > 0.1
         assert 0.1 < policy.upper(0.5, units, 0.1) < 0.16
+
+
+def test_the_least_mean_of_all_is_never_rejected() -> None:
+    """Values at their lowest possible mean cannot be below it."""
+    assert p_value(np.ones(50), -1.0, 0.1) == 1.0

@@ -1,0 +1,32 @@
+"""Whether an answer that was given is right, by whoever judges it."""
+
+import pytest
+
+from app.decision.feedback import Feedback, verdict
+from app.errors import NothingToJudge
+
+
+@pytest.mark.parametrize(
+    ("feedback", "action", "right"),
+    [
+        (Feedback("a", correct=True), "k0", True),
+        (Feedback("a", correct=False), "k5", False),
+        (Feedback("a", references=("Kingston",)), "k1", True),
+        (Feedback("a", references=("Paris",)), "k1", False),
+        (Feedback("a", references=("Kingston",)), "abstain", None),
+    ],
+)
+def test_a_verdict(feedback: Feedback, action: str, right: bool | None) -> None:
+    """A verdict stands as given, references judge the answer, and say nothing where none was given."""
+    assert verdict(feedback, action, "Kingston", texts_kept=True) is right
+
+
+@pytest.mark.parametrize(
+    ("feedback", "action", "kept"),
+    [(Feedback("a", correct=True), "abstain", True), (Feedback("a", references=("Kingston",)), "k0", False)],
+    ids=["an abstention", "no text"],
+)
+def test_what_cannot_be_judged_is_refused(feedback: Feedback, action: str, kept: bool) -> None:
+    """There is no answer to be right, or no text to compare."""
+    with pytest.raises(NothingToJudge):
+        verdict(feedback, action, None, texts_kept=kept)
