@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from app.adapters.artifact_store import parse
 from app.adapters.decision_reading import Lessons
 from app.cli.console import app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
+from app.decision.artifact import Artifact
 from app.decision.cost import Objective, Tariff
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import identity_of
@@ -76,12 +79,11 @@ async def _collect(
 
     labelled = read_questions(questions)
     async with opened_parts(settings) as parts:
-        identity = await identity_of(parts.reader, parts.embedder, settings)
         collector = Collector(
             reader=parts.reader,
             embedder=parts.embedder,
             retriever=parts.vectors,
-            identity=identity,
+            identity=await identity_of(parts.reader, parts.embedder, settings),
             ks=ks,
             rule=rule,
             trigger=trigger,
@@ -92,7 +94,6 @@ async def _collect(
                 labelled,
                 out_file,
                 collector,
-                identity=identity,
                 concurrency=concurrency,
                 on_progress=lambda done, _: bar.update(task, completed=done),
             )
@@ -156,14 +157,12 @@ def refit(
         raise ConfigurationError("say where the rows are: --outcomes TABLE, or --from-log")
     if not from_log and (log is not None or since is not None):
         raise ConfigurationError("--log and --since are about the decision log: add --from-log")
-    try:
+    with _refit_extra():
         from app.refit.collect import apply_corrections  # noqa: PLC0415
         from app.refit.holdout import publish  # noqa: PLC0415
         from app.refit.refit import Options  # noqa: PLC0415
         from app.refit.refit import refit as run  # noqa: PLC0415
         from app.refit.table import load  # noqa: PLC0415
-    except ImportError as error:
-        raise _missing(error) from error
     options = Options(
         name=out_dir.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -228,18 +227,15 @@ def evaluate(
     artifact: ArtifactFile = None,
 ) -> None:
     """Compute the paper's tables on any outcome table: calibration, frontiers, selective risk, harm, cost."""
-    try:
+    with _refit_extra():
         from app.refit.evaluate import evaluate as run  # noqa: PLC0415
         from app.refit.table import load  # noqa: PLC0415
-    except ImportError as error:
-        raise _missing(error) from error
-    judged = parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
     with err.status("evaluating…") as status:
         result = run(
             load(outcomes),
             resamples=resamples,
             rule=rule,
-            artifact=judged,
+            artifact=_parsed(artifact),
             on_progress=lambda step: status.update(f"{step}…"),
         )
     if as_json:
@@ -269,18 +265,24 @@ def report(
     artifact: ArtifactFile = None,
 ) -> None:
     """Write one self-contained page with pictures of an outcome table and of what a calibrator makes of it."""
-    try:
+    with _refit_extra():
         from app.refit.report import report as render  # noqa: PLC0415
         from app.refit.table import load  # noqa: PLC0415
-    except ImportError as error:
-        raise _missing(error) from error
-    judged = parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
     out_file.parent.mkdir(parents=True, exist_ok=True)
     with err.status("drawing…"):
-        page = render(load(outcomes), artifact=judged)
+        page = render(load(outcomes), artifact=_parsed(artifact))
     out_file.write_text(page)
     out.print(f"wrote {out_file}", highlight=False)
 
 
-def _missing(error: ImportError) -> ConfigurationError:
-    return ConfigurationError(f"this command needs {error.name}: pip install 'fetchwise[refit]'")
+def _parsed(artifact: Path | None) -> Artifact | None:
+    return parse(artifact.read_bytes(), name=str(artifact)) if artifact else None
+
+
+@contextmanager
+def _refit_extra() -> Iterator[None]:
+    """Name the extra to install where an import fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(f"this command needs {error.name}: pip install 'fetchwise[refit]'") from error

@@ -9,10 +9,9 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 Rule = Literal["tokens", "compat"]
-RULES: tuple[Rule, ...] = get_args(Rule)
 
 _ARTICLES = frozenset(("a", "an", "the"))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")

@@ -97,7 +97,7 @@ def lay_abstention(given: Sequence[Given], units: Units, *, target: float) -> li
     if len(inner) > STEPS:
         inner = np.unique(inner[np.linspace(0, len(inner) - 1, STEPS).round().astype(np.intp)])
     taus = [*(0.5 * (known[inner - 1] + known[inner])).tolist(), 0.0]
-    surest = np.argmax([min(_clearance(policy.gain(tau, target)[rows], fewer) for policy in given) for tau in taus])
+    surest = np.argmax([min(fewer.clearance(policy.gain(tau, target)[rows]) for policy in given) for tau in taus])
     return taus[int(surest) :]
 
 
@@ -145,9 +145,3 @@ def _answers_needed(error: float, target: float, share: float, delta: float) -> 
         answered = int(answered * 1.1) + 1
     groups = answered / share / VALIDATION_SHARE
     return int(np.ceil(groups)) if groups <= MOST_LABELS else None
-
-
-def _clearance(gain: Floats, units: Units) -> float:
-    """By how many standard errors a mean over groups lies above zero."""
-    means = units.means(gain)
-    return float(means.mean() * np.sqrt(len(means)) / max(float(means.std()), 1e-9))

@@ -17,8 +17,8 @@ from app.refit.fit import FUSIONS, Method, Weighted, fit_beside, folds, out_of_f
 from app.refit.split import COMPARED_ROWS, Units
 from app.refit.table import Floats, Labels, Outcomes
 
-# The candidates, the simplest first.
-METHODS: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")
+# Methods that may be served, the simplest first.
+CANDIDATES: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,12 +50,12 @@ def candidate_signals(outcomes: Outcomes, wished: tuple[str, ...] | None) -> tup
 def candidates(names: Sequence[str]) -> list[tuple[Method, tuple[str, ...]]]:
     """Every method on every signal, and each fusion of the three signals on the whole answer and on its first token."""
     found: list[tuple[Method, tuple[str, ...]]] = [
-        (method, (name,)) for method in METHODS if method not in FUSIONS for name in names
+        (method, (name,)) for method in CANDIDATES if method not in FUSIONS for name in names
     ]
     for fusion in (NAMES, FIRST_TOKEN_NAMES):
         present = tuple(name for name in fusion if name in names)
         if len(present) > 1:
-            found += [(method, present) for method in METHODS if method in FUSIONS]
+            found += [(method, present) for method in CANDIDATES if method in FUSIONS]
     return found
 
 
@@ -86,7 +86,7 @@ def choose_calibrator(
     best = int(means.argmin())
     gap = losses - losses[best]
     tied = means - means[best] <= gap.std(axis=1) / np.sqrt(fewer.count)
-    rank = [(METHODS.index(m), "@" in s[0], means[i], i) for i, (m, s) in enumerate(pool) if tied[i]]
+    rank = [(CANDIDATES.index(m), "@" in s[0], means[i], i) for i, (m, s) in enumerate(pool) if tied[i]]
     winner = min(rank)[-1]
     method, chosen = pool[winner]
     whole = out_of_fold(method, chosen, signals, labels, folds(labels, units.codes), extra=extra)

@@ -7,7 +7,7 @@ Its first line says which system was asked, and how: rows of another system, or 
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -96,7 +96,7 @@ class Collector:
         self._reader = reader
         self._embedder = embedder
         self._retriever = retriever
-        self._identity = identity
+        self.identity = identity
         self._ks = tuple(ks or identity.ks)
         if min(self._ks) < 0:
             raise DataError(f"k={min(self._ks)} is no number of passages: a further k must be 1 or more")
@@ -118,7 +118,7 @@ class Collector:
             reader=self._reader,
             embedder=self._embedder,
             retriever=self._retriever,
-            identity=self._identity,
+            identity=self.identity,
             clock=self._clock,
         )
         row: dict[str, Any] = {
@@ -163,21 +163,20 @@ async def collect(
     out: Path,
     collector: Collector,
     *,
-    identity: Identity,
     concurrency: int = 2,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Collected:
     """Append every question's row that `out` does not hold yet; `on_progress` hears done and total."""
     if out.suffix == ".gz":
         raise DataError(f"{out}: a compressed table cannot be appended to: collect to a .jsonl file, compress it after")
-    known = _resume(out, identity, collector.manner)
+    known = _resume(out, collector)
     todo = [question for question in questions if question.id not in known]
     done = len(questions) - len(todo)
     failed: list[tuple[str, str]] = []
     on_progress(done, len(questions))
     with out.open("ab") as file:
         if file.tell() == 0:
-            _append(file, {"schema": SCHEMA, "identity": asdict(identity)} | collector.manner)
+            _append(file, {"schema": SCHEMA, "identity": asdict(collector.identity)} | collector.manner)
         async for question, row in _rows(todo, collector, concurrency):
             if isinstance(row, str):
                 failed.append((question.id, row))
@@ -226,7 +225,7 @@ def _append(file: IO[bytes], row: dict[str, Any]) -> None:
     file.flush()
 
 
-def _resume(out: Path, identity: Identity, manner: Mapping[str, Any]) -> set[str]:
+def _resume(out: Path, collector: Collector) -> set[str]:
     """The ids already collected. A last line without its newline was torn by an interruption and is cut off."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -245,14 +244,16 @@ def _resume(out: Path, identity: Identity, manner: Mapping[str, Any]) -> set[str
         known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{out}: is not an outcome table that can be resumed ({error}): choose another file") from error
-    differing = mismatches(before, identity)
+    differing = mismatches(before, collector.identity)
     if differing:
         raise DataError(
             f"{out}:1: was collected with another system ({'; '.join(differing)}): choose another file, "
             "or run with the system that it was begun with"
         )
     changed = [
-        f"{name}: begun with {head.get(name)!r}, now {now!r}" for name, now in manner.items() if head.get(name) != now
+        f"{name}: begun with {head.get(name)!r}, now {now!r}"
+        for name, now in collector.manner.items()
+        if head.get(name) != now
     ]
     if changed:
         raise DataError(

@@ -22,13 +22,14 @@ from app.refit.table import Floats, Outcomes
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Point:
-    """One operating point on the whole table: thresholds, and what each question would have read."""
+    """One operating point: thresholds, what each question would have read, and what that comes to."""
 
     name: str
     thresholds: Thresholds
     chosen_on: str
     route: Route
     right: Floats
+    figures: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,8 +69,11 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     if unseen is None:
         return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
     p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
-    _, validation, _ = split(study.outcomes)
-    rules = {name: _match(artifact, validation.outcomes, graded=name == "graded") for name in ("binary", "graded")}
+    validation, test = split(study.outcomes)[1].outcomes, summary.test.outcomes
+    on_validation, on_test = (predict_many(artifact.p0, part.signals[0], len(part)) for part in (validation, test))
+    rules = {name: _matching(validation, on_validation, graded=name == "graded") for name in ("binary", "graded")}
+    test_ledger = Ledger(summary.test, on_test, units(test), {})
+    test_draws = Draws(test_ledger.units, resamples)
     graded = artifact.policies["graded"]
     served = graded.thresholds if graded.certificate else fixed_thresholds(artifact.fallback_action, study.ks)
     figures: dict[str, Any] = {
@@ -89,15 +93,17 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         "abstention": asdict(artifact.abstention),
         "test": artifact.report["test"],
         "matched": {
-            name: _on_test(artifact, summary.test, thresholds, resamples) for name, thresholds in rules.items()
+            name: {"n": len(test)} | _point(test_ledger, test_draws, name, thresholds, "validation").figures
+            for name, thresholds in rules.items()
         },
         "notes": list(summary.notes),
     }
-    points = [
-        _point(study, p, "served", served, "validation, certified" if graded.certificate else "train, as the fallback")
+    ledger, chosen_on = _ledger(study, p), "validation, certified" if graded.certificate else "train, as the fallback"
+    points = [*first, _point(ledger, study.draws, "served", served, chosen_on)]
+    points += [
+        _point(ledger, study.draws, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")
     ]
-    points += [_point(study, p, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")]
-    return Deployed(figures | _described(study, first + points), p, unseen, method, names, _named(first + points))
+    return Deployed(figures | _described(points), p, unseen, method, names, _named(points))
 
 
 def _options(ks: tuple[int, int, int]) -> Options:
@@ -110,27 +116,15 @@ def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> De
     """Too small a table to part: the published rule on out-of-fold probabilities, which flatters itself."""
     p = study.judged("logistic", (main,), 0, 0)
     assert p is not None
-    points = [
-        _point(study, p, f"matched_{name}", _matching(study.outcomes, p, graded=name == "graded"), "the whole table")
-        for name in ("graded", "binary")
-    ]
-    figures = {"why_not": why} | _described(study, first + points)
-    return Deployed(figures, p, p, "logistic", (main,), _named(first + points))
+    points = list(first)
+    for name in ("graded", "binary"):
+        thresholds = _matching(study.outcomes, p, graded=name == "graded")
+        points.append(_point(_ledger(study, p), study.draws, f"matched_{name}", thresholds, "the whole table"))
+    return Deployed({"why_not": why} | _described(points), p, p, "logistic", (main,), _named(points))
 
 
-def _described(study: Study, points: list[Point]) -> dict[str, Any]:
-    return {
-        "whole_table": {
-            point.name: {
-                "thresholds": _pair(point.thresholds),
-                "chosen_on": point.chosen_on,
-                "accuracy": study.draws.interval(point.right),
-                f"minus_k{study.ks[-1]}": study.draws.interval(point.right - study.right[study.ks[-1]]),
-                "shares": shares(point.route, study.ks, study.weights),
-            }
-            for point in points
-        }
-    }
+def _described(points: list[Point]) -> dict[str, Any]:
+    return {"whole_table": {point.name: {"chosen_on": point.chosen_on} | point.figures for point in points}}
 
 
 def _named(points: list[Point]) -> dict[str, Point]:
@@ -148,41 +142,32 @@ def shares(route: Route, ks: tuple[int, int, int], weights: Floats) -> dict[str,
     }
 
 
-def _point(study: Study, p: Floats, name: str, thresholds: Thresholds, chosen_on: str) -> Point:
-    ledger = Ledger(Test(study.outcomes), p, study.units, {})
-    route = ledger.route(thresholds)
-    return Point(name, thresholds, chosen_on, route, ledger.right(route))
+def _ledger(study: Study, p: Floats) -> Ledger[Test]:
+    return Ledger(Test(study.outcomes), p, study.units, {})
+
+
+def _point(ledger: Ledger[Test], draws: Draws, name: str, thresholds: Thresholds, chosen_on: str) -> Point:
+    route, most = ledger.route(thresholds), ledger.ks[-1]
+    right = ledger.right(route)
+    figures = {
+        "thresholds": _pair(thresholds),
+        "accuracy": draws.interval(right),
+        f"minus_k{most}": draws.interval(right - ledger.fixed(most)),
+        "shares": shares(route, ledger.ks, ledger.units.weights),
+    }
+    return Point(name, thresholds, chosen_on, route, right, figures)
 
 
 def _given(study: Study, artifact: Artifact) -> Point:
     thresholds = artifact.policies["graded"].thresholds
     p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
-    return _point(study, p, "artifact", thresholds, "its own data")
-
-
-def _match(artifact: Artifact, validation: Outcomes, *, graded: bool) -> Thresholds:
-    p = predict_many(artifact.p0, validation.signals[0], len(validation))
-    return _matching(validation, p, graded=graded)
+    return _point(_ledger(study, p), study.draws, "artifact", thresholds, "its own data")
 
 
 def _matching(outcomes: Outcomes, p: Floats, *, graded: bool) -> Thresholds:
     # The published rule tunes on what it validates on; for this rule, that is what it trains on.
     ledger = Ledger(Train(outcomes), p, units(outcomes), passage_costs(outcomes))
     return match(ledger, graded=graded, floor=ledger.mean(ledger.fixed(outcomes.ks[-1])))
-
-
-def _on_test(artifact: Artifact, test: Test, thresholds: Thresholds, resamples: int) -> dict[str, Any]:
-    grouping = units(test.outcomes)
-    p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
-    ledger = Ledger(test, p, grouping, {})
-    route, draws = ledger.route(thresholds), Draws(grouping, resamples)
-    return {
-        "n": len(test.outcomes),
-        "thresholds": _pair(thresholds),
-        "accuracy": draws.interval(ledger.right(route)),
-        f"minus_k{ledger.ks[-1]}": draws.interval(ledger.right(route) - ledger.fixed(ledger.ks[-1])),
-        "shares": shares(route, ledger.ks, grouping.weights),
-    }
 
 
 def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[str, Floats], dict[str, str]]:

@@ -160,7 +160,6 @@ def _curves(study: Study, ours: Assessed, main: str, deployed: Deployed) -> dict
         "reliability": {
             "raw": reliability(scaled, study.labels),
             "calibrated": reliability(ours.p, study.labels),
-            "p0": reliability(deployed.out_of_fold, study.labels),
         },
         "histogram": {
             kind: np.histogram(deployed.p[at & np.isfinite(deployed.p)], _BARS, (0.0, 1.0))[0].tolist()

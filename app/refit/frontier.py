@@ -151,14 +151,19 @@ def _parts(weight: Floats) -> tuple[NDArray[np.intp], bool]:
 def areas(p: Floats, right: Mapping[int, Floats], weights: Floats) -> dict[str, float]:
     """The area under each frontier of a signal, and the bound on the error of the passage axis."""
     rungs = ladder(p, right, weights)
-    plain, passage = binary(rungs), graded(rungs, "passage")
+    passage = graded(rungs, "passage")
+    found = {axis: float(area) for axis, area in _areas(rungs).items()}
+    return found | {"passage": float(passage.area), "error_bound": passage.error_bound}
+
+
+def _areas(rungs: Ladder) -> dict[str, Floats]:
+    """All areas but that of the passage axis, which is computed otherwise for one table than for many draws."""
+    plain = binary(rungs)
     return {
-        "binary": float(plain.area),
-        "binary_enveloped": float(envelope(plain).area),
-        "full": float(graded(rungs, "full").area),
-        "call": float(graded(rungs, "call").area),
-        "passage": float(passage.area),
-        "error_bound": passage.error_bound,
+        "binary": plain.area,
+        "binary_enveloped": envelope(plain).area,
+        "full": graded(rungs, "full").area,
+        "call": graded(rungs, "call").area,
     }
 
 
@@ -178,14 +183,7 @@ def drawn_areas(p: Floats, right: Mapping[int, Floats], draws: Draws) -> dict[st
     sums = np.concatenate([np.zeros((len(sums), 1, sums.shape[2])), np.cumsum(sums, axis=1)], axis=1)
     sums /= sums[:, -1:, :1]
     rungs = _rungs(sums[..., 0], {k: sums[..., number + 1] for number, k in enumerate(ks)})
-    plain = binary(rungs)
-    return {
-        "binary": plain.area,
-        "binary_enveloped": envelope(plain).area,
-        "full": graded(rungs, "full").area,
-        "call": graded(rungs, "call").area,
-        "passage": _drawn_passage(rungs),
-    }
+    return _areas(rungs) | {"passage": _drawn_passage(rungs)}
 
 
 def _drawn_passage(rungs: Ladder) -> Floats:

@@ -17,7 +17,7 @@ from app.decision.cost import Objective, Tariff
 from app.errors import ArtifactError, DataError
 from app.refit.abstention import answers
 from app.refit.fit import predict_many
-from app.refit.ledger import Ledger, Route, gate_costs, passage_costs, pick, read_costs
+from app.refit.ledger import Ledger, Route, gate_costs, passage_costs, read_costs
 from app.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, ece, losses, risk_of
 from app.refit.paths import frontier
 from app.refit.split import Test, Train, units
@@ -78,11 +78,6 @@ def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str,
     area["difference"] = area["graded"] - area["binary"]
     draws = Draws(test.units, RESAMPLES)
     return {"axis": "passage"} | {name: draws.interval(values) for name, values in area.items()}
-
-
-def confidences(calibrators: Mapping[int, Calibrator], outcomes: Outcomes, route: Route) -> Floats:
-    """The confidence of the answer really given, by the calibrator of the number of passages that it read."""
-    return pick(confidence_at(calibrators, outcomes), route)
 
 
 def confidence_at(calibrators: Mapping[int, Calibrator], outcomes: Outcomes) -> dict[int, Floats]:

@@ -27,9 +27,9 @@ _MOST_UNITS = 10_000
 class Draws:
     """A group bootstrap: the table as it is, and what it might as well have been, all statistics on the same draws."""
 
-    def __init__(self, units: Units, resamples: int, seed: int = 0) -> None:
+    def __init__(self, units: Units, resamples: int) -> None:
         bundles = min(units.count, _MOST_UNITS)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         drawn = [np.bincount(rng.integers(0, bundles, bundles), minlength=bundles) for _ in range(resamples)]
         self.weights, self.count = units.weights, units.count
         self._bundle = units.codes % bundles
@@ -109,7 +109,7 @@ def cells_of(score: Floats, most: int = CELLS) -> tuple[NDArray[np.intp], int]:
     return (inverse, len(distinct)) if cell is None else (cell[inverse], int(cell.max()) + 1)
 
 
-def bins_of(p: Floats) -> NDArray[np.intp]:
+def bin_of(p: Floats) -> NDArray[np.intp]:
     """Which of ten equal bins; the top one is closed, so that p = 1 counts."""
     return np.minimum((p * BINS).astype(np.intp), BINS - 1)
 
@@ -128,7 +128,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
     filled = np.where(known, p, 0.0)
     among = known.astype(np.float64)
     result = {name: draws.interval(values, among) for name, values in losses(filled, labels).items()}
-    binned = draws.sums([among, (filled - labels) * known], bins_of(filled), BINS)
+    binned = draws.sums([among, (filled - labels) * known], bin_of(filled), BINS)
     gaps = divide(np.abs(binned[..., 1]).sum(axis=1), binned[..., 0].sum(axis=1))
     found = draws.centred(float(gaps[0]), gaps)
     result["ece"] = replace(found, low=max(0.0, found.low or 0.0))
@@ -142,7 +142,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
 def ece(p: Floats, labels: Labels, weights: Floats) -> float:
     """Expected calibration error: the mean gap between what was promised and what came, bin by bin."""
     known = np.isfinite(p)
-    gap = add_up(bins_of(p[known]), (weights * (p - labels))[known], BINS)
+    gap = add_up(bin_of(p[known]), (weights * (p - labels))[known], BINS)
     total = float(weights[known].sum())
     return float(np.abs(gap).sum() / total) if total > 0.0 else math.nan
 
@@ -150,7 +150,7 @@ def ece(p: Floats, labels: Labels, weights: Floats) -> float:
 def reliability(p: Floats, labels: Labels) -> list[dict[str, Any]]:
     """Each bin of p that holds rows: its bounds, how many, the mean p, and the share that was right (Wilson)."""
     known = np.isfinite(p)
-    place, found = bins_of(p[known]), []
+    place, found = bin_of(p[known]), []
     for number in range(BINS):
         held = place == number
         if held.any():
@@ -158,7 +158,6 @@ def reliability(p: Floats, labels: Labels) -> list[dict[str, Any]]:
             found.append(
                 {
                     "low": number / BINS,
-                    "high": (number + 1) / BINS,
                     "n": rows,
                     "p": float(p[known][held].mean()),
                     "accuracy": wilson(int(labels[known][held].sum()), rows),

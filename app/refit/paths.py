@@ -144,9 +144,6 @@ def _efficient(accuracy: Floats, cost: Floats) -> NDArray[np.intp]:
 
 def _standard_errors(ledger: Ledger[Train], thresholds: Thresholds, references: Sequence[int], epsilon: float) -> float:
     """By how many standard errors the policy clears reference - epsilon on train, against the hardest reference."""
-    right, cleared = ledger.right(ledger.route(thresholds)), np.inf
-    for k in references:
-        if not ledger.is_reference(thresholds, k):
-            d = ledger.units.means(right - ledger.fixed(k))
-            cleared = min(cleared, (d.mean() + epsilon) * np.sqrt(len(d)) / max(float(d.std()), 1e-9))
-    return float(cleared)
+    right = ledger.right(ledger.route(thresholds))
+    others = (k for k in references if not ledger.is_reference(thresholds, k))
+    return min((ledger.units.clearance(right - ledger.fixed(k) + epsilon) for k in others), default=np.inf)

@@ -21,7 +21,7 @@ from app.refit.abstention import Given, certify_abstention, lay_abstention
 from app.refit.certify import certify_policy, policy_notes
 from app.refit.choose import ChosenCalibrator, candidate_signals, choose_calibrator
 from app.refit.fit import Weighted, predict_many
-from app.refit.holdout import confidence_at, confidences, evaluate_policy, graded_against_binary
+from app.refit.holdout import confidence_at, evaluate_policy, graded_against_binary
 from app.refit.ledger import Ledger, S, gate_costs, pick
 from app.refit.metrics import plain
 from app.refit.paths import Step, best_fixed, foreseen, lay_path
@@ -236,7 +236,7 @@ def _report(
         ledger,
         certified.policies,
         served=route,
-        confidence=confidences(trained.calibrators, test.outcomes, route),
+        confidence=pick(confidence_at(trained.calibrators, test.outcomes), route),
         tau=certified.abstention.tau,
         tariff=options.tariff,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.refit.table import Outcomes, codes
+from app.refit.table import Outcomes
 
 TRAIN_SHARE = 0.4
 VALIDATION_SHARE = 0.4
@@ -47,18 +47,9 @@ def position(group: str, salt: str = "split") -> float:
     return (int.from_bytes(digest[:8]) >> 11) / 2**53
 
 
-def positions(outcomes: Outcomes, salt: str = "split") -> NDArray[np.float64]:
-    """Each row's position; rows of a group share one."""
-    known: dict[str, float] = {}
-    for group in outcomes.groups:
-        if group not in known:
-            known[group] = position(group, salt)
-    return np.fromiter((known[group] for group in outcomes.groups), np.float64, len(outcomes))
-
-
 def split(outcomes: Outcomes) -> tuple[Train, Validation, Test]:
     """Part a table 40/40/20 by group, keeping the order of rows."""
-    place = positions(outcomes)
+    place = np.array([position(group) for group in outcomes.groups])
     train, held = place < TRAIN_SHARE, place >= TRAIN_SHARE + VALIDATION_SHARE
     return (
         Train(outcomes.take(np.flatnonzero(train))),
@@ -97,6 +88,11 @@ class Units:
             return ordered
         return np.bincount(self.codes, weights=values, minlength=self.count) / self.sizes
 
+    def clearance(self, values: NDArray[np.float64]) -> float:
+        """By how many standard errors the mean over groups lies above zero."""
+        means = self.means(values)
+        return float(means.mean() * np.sqrt(self.count) / max(float(means.std()), 1e-9))
+
     def first_groups(self) -> NDArray[np.intp]:
         """The rows of as many of the first groups as hold about COMPARED_ROWS rows."""
         groups = int(np.searchsorted(np.cumsum(self.sizes), COMPARED_ROWS, side="right")) + 1
@@ -109,10 +105,9 @@ class Units:
 
 def units(outcomes: Outcomes, *, salt: str | None = None) -> Units:
     """Group the rows; with a salt, groups are numbered in the order of a hash, else of first appearance."""
-    if salt is None:
-        numbered = codes(outcomes)
-    else:
-        names = sorted(set(outcomes.groups), key=lambda group: (position(group, salt), group))
-        rank = {group: number for number, group in enumerate(names)}
-        numbered = np.fromiter((rank[group] for group in outcomes.groups), np.intp, len(outcomes))
+    names = list(dict.fromkeys(outcomes.groups))
+    if salt is not None:
+        names.sort(key=lambda group: (position(group, salt), group))
+    number_of = {group: number for number, group in enumerate(names)}
+    numbered = np.array([number_of[group] for group in outcomes.groups], dtype=np.intp)
     return Units(numbered, np.bincount(numbered).astype(np.float64))

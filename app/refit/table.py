@@ -5,10 +5,10 @@ Every way in which a file can be wrong ends here, in a `DataError` that names th
 
 import gzip
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import orjson
@@ -23,8 +23,6 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]
 _FACTS = ("prompt_tokens", "completion_tokens", "ms")
 _IS_K = re.compile(r"k\d+")
-# Rows between two progress reports.
-_PROGRESS_EVERY = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +78,6 @@ class Outcomes:
         )
 
 
-def codes(outcomes: Outcomes) -> NDArray[np.intp]:
-    """Each row's group as an integer, numbered in order of first appearance."""
-    numbered: dict[str, int] = {}
-    return np.fromiter((numbered.setdefault(g, len(numbered)) for g in outcomes.groups), np.intp, len(outcomes))
-
-
 def normalise_group(question: str) -> str:
     """The group of a question that names none: its own words, so that two spellings of it never part."""
     return normalise(question) or question
@@ -99,25 +91,18 @@ def read_identity(given: object) -> Identity:
     return Identity(**(given | {"stop": tuple(given["stop"]), "ks": tuple(given["ks"])}))
 
 
-def load(path: Path, *, texts: bool = True, on_progress: Callable[[int, int], None] | None = None) -> Outcomes:
+def load(path: Path, *, texts: bool = True) -> Outcomes:
     """Read a `.jsonl` or `.jsonl.gz` outcome table whole, or refuse it, naming the line and the remedy.
 
     Without `texts` questions, gold answers, answers and tags are left out, which fitting does not need.
-    `on_progress` receives how many bytes of the file have been read, and of how many.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as raw:
-            stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-            reader = TableBuilder(path, texts=texts)
-            for number in reader.consume(stream):
-                if on_progress is not None and number % _PROGRESS_EVERY == 0:
-                    on_progress(raw.tell(), size)
+        builder = TableBuilder(path, texts=texts)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            builder.consume(lines)
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read ({error}): name a whole .jsonl or .jsonl.gz file") from error
-    if on_progress is not None:
-        on_progress(size, size)
-    return reader.finish()
+    return builder.finish()
 
 
 def not_a_number(signals: Mapping[str, Any]) -> str | None:
@@ -157,9 +142,9 @@ class TableBuilder:
         self.first: str | None = None
         self.last: str | None = None
 
-    def consume(self, stream: BinaryIO) -> Iterator[int]:
-        """Append every line of a file; yields their numbers."""
-        for number, line in enumerate(stream, 1):
+    def consume(self, lines: Iterable[bytes]) -> None:
+        """Append every line of a file."""
+        for number, line in enumerate(lines, 1):
             self.number = number
             row = self._parse(line)
             if row is None:
@@ -168,7 +153,6 @@ class TableBuilder:
                 self._head(row)
             else:
                 self.add(row)
-            yield number
 
     def finish(self) -> Outcomes:
         """The table, which must have a row by now."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.decision.artifact import Identity
 from app.decision.passage import Passage
 from app.decision.signals import ALL_NAMES, TokenLogprobs
 from app.errors import DataError, PromptTooLong, UpstreamUnavailable
@@ -18,19 +17,8 @@ from app.refit.collect import Collector, Labelled, collect, read_questions
 from app.refit.table import load
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever
+from tests.refit.world import IDENTITY
 
-IDENTITY = Identity(
-    reader="fake",
-    quantisation="none",
-    chat_template="t",
-    prompts="p",
-    max_tokens=24,
-    stop=("\n",),
-    logprobs="top20",
-    embedder="fake",
-    collection="world",
-    ks=(0, 1, 5),
-)
 TOKEN = TokenLogprobs(-0.1, tuple(-0.1 - i for i in range(20)))
 
 
@@ -67,16 +55,16 @@ async def world() -> tuple[ScriptedReader, FakeEmbedder, FakeRetriever]:
 
 def a_collector(world: tuple[ScriptedReader, FakeEmbedder, FakeRetriever], **more: Any) -> Collector:
     reader, embedder, retriever = world
-    return Collector(reader=reader, embedder=embedder, retriever=retriever, identity=IDENTITY, **more)  # type: ignore[arg-type]
+    return Collector(
+        **{"reader": reader, "embedder": embedder, "retriever": retriever, "identity": IDENTITY} | more  # type: ignore[arg-type]
+    )
 
 
 async def test_the_table_holds_what_the_refit_job_reads(tmp_path: Path, world: Any) -> None:
     """What collect writes, `load` reads: identity, labels, every signal with its prefixes, tokens and time."""
     out = tmp_path / "outcomes.jsonl"
     days = iter(datetime(2026, 1, day, 12, tzinfo=UTC) for day in (3, 1, 2, 5, 4, 6))
-    report = await collect(
-        questions(6), out, a_collector(world, today=lambda: next(days)), identity=IDENTITY, concurrency=1
-    )
+    report = await collect(questions(6), out, a_collector(world, today=lambda: next(days)), concurrency=1)
     table = load(out)
     assert (table.first, table.last) == ("2026-01-01T12:00:00+00:00", "2026-01-06T12:00:00+00:00")
     assert (report.asked, report.known, report.failed) == (6, 0, ())
@@ -89,9 +77,9 @@ async def test_the_table_holds_what_the_refit_job_reads(tmp_path: Path, world: A
 async def test_a_second_run_asks_nothing_twice(tmp_path: Path, world: Any) -> None:
     """Rows that are there are not asked again, and the file does not change."""
     out = tmp_path / "outcomes.jsonl"
-    await collect(questions(3), out, a_collector(world), identity=IDENTITY)
+    await collect(questions(3), out, a_collector(world))
     before, asked = out.read_bytes(), len(world[0].asked)
-    report = await collect(questions(3), out, a_collector(world), identity=IDENTITY)
+    report = await collect(questions(3), out, a_collector(world))
     assert (report.asked, report.known) == (0, 3)
     assert out.read_bytes() == before
     assert len(world[0].asked) == asked
@@ -100,10 +88,10 @@ async def test_a_second_run_asks_nothing_twice(tmp_path: Path, world: Any) -> No
 async def test_an_interrupted_run_is_resumed_without_a_torn_line(tmp_path: Path, world: Any) -> None:
     """A half-written last line is cut off, and its question asked again."""
     out = tmp_path / "outcomes.jsonl"
-    await collect(questions(4), out, a_collector(world), identity=IDENTITY)
+    await collect(questions(4), out, a_collector(world))
     whole = out.read_bytes()
     out.write_bytes(whole[:-40])
-    report = await collect(questions(4), out, a_collector(world), identity=IDENTITY)
+    report = await collect(questions(4), out, a_collector(world))
     assert (report.asked, report.known) == (1, 3)
     assert sorted(json.loads(line)["id"] for line in out.read_bytes().splitlines()[1:]) == ["q0", "q1", "q2", "q3"]
 
@@ -116,9 +104,7 @@ async def test_cancelling_keeps_every_finished_row(tmp_path: Path, world: Any) -
         if done == 2:
             asyncio.get_running_loop().call_soon(running.cancel)
 
-    running = asyncio.ensure_future(
-        collect(questions(50), out, a_collector(world), identity=IDENTITY, concurrency=1, on_progress=stop)
-    )
+    running = asyncio.ensure_future(collect(questions(50), out, a_collector(world), concurrency=1, on_progress=stop))
     with pytest.raises(asyncio.CancelledError):
         await running
     assert 2 <= len(load(out)) < 50
@@ -127,15 +113,15 @@ async def test_cancelling_keeps_every_finished_row(tmp_path: Path, world: Any) -
 async def test_two_systems_never_share_a_file(tmp_path: Path, world: Any) -> None:
     """A table begun with another reader is refused, naming what differs."""
     out = tmp_path / "outcomes.jsonl"
-    await collect(questions(1), out, a_collector(world), identity=IDENTITY)
-    with pytest.raises(DataError, match="reader: fitted on 'fake', running 'other'"):
-        await collect(questions(2), out, a_collector(world), identity=replace(IDENTITY, reader="other"))
+    await collect(questions(1), out, a_collector(world))
+    with pytest.raises(DataError, match="reader: fitted on 'reader', running 'other'"):
+        await collect(questions(2), out, a_collector(world, identity=replace(IDENTITY, reader="other")))
 
 
 async def test_further_k_are_collected_beside_the_three(tmp_path: Path, world: Any) -> None:
     """`--k 8` adds a column and changes no other."""
     out = tmp_path / "outcomes.jsonl"
-    await collect(questions(1), out, a_collector(world, ks=(0, 1, 5, 8)), identity=IDENTITY)
+    await collect(questions(1), out, a_collector(world, ks=(0, 1, 5, 8)))
     table = load(out)
     assert list(table.correct) == [0, 1, 5, 8]
     assert max(len(prompt.passages) for prompt in world[0].asked) == 8
@@ -144,7 +130,7 @@ async def test_further_k_are_collected_beside_the_three(tmp_path: Path, world: A
 async def test_the_trigger_becomes_a_signal(tmp_path: Path, world: Any) -> None:
     """`--trigger` stores the log-odds that the reader need not look the answer up: negative where it says yes."""
     out = tmp_path / "outcomes.jsonl"
-    await collect(questions(1), out, a_collector(world, trigger=True), identity=IDENTITY)
+    await collect(questions(1), out, a_collector(world, trigger=True))
     assert load(out).signals[0]["trigger"][0] < 0
 
 
@@ -153,10 +139,10 @@ async def test_a_reader_that_restarts_costs_no_question(tmp_path: Path, world: A
     monkeypatch.setattr("app.refit.collect.RETRY_S", 0.0)
     world[0].failures = 1
     out = tmp_path / "outcomes.jsonl"
-    report = await collect(questions(2), out, a_collector(world), identity=IDENTITY, concurrency=1)
+    report = await collect(questions(2), out, a_collector(world), concurrency=1)
     assert report.failed == ()
     world[0].failures = 100
-    report = await collect(questions(3), out, a_collector(world), identity=IDENTITY, concurrency=1)
+    report = await collect(questions(3), out, a_collector(world), concurrency=1)
     assert report.failed == (("q2", "reader: down"),)
 
 
@@ -174,7 +160,7 @@ class FussyReader(ScriptedReader):
 async def test_a_question_that_does_not_fit_is_given_up_and_the_run_goes_on(tmp_path: Path, world: Any) -> None:
     """It is named with the reason, is not tried again, and leaves no row; the others say how much they read."""
     out = tmp_path / "outcomes.jsonl"
-    report = await collect(questions(3), out, a_collector((FussyReader(), *world[1:])), identity=IDENTITY)
+    report = await collect(questions(3), out, a_collector((FussyReader(), *world[1:])))
     assert (report.asked, report.failed) == (2, (("q1", "the question does not fit"),))
     rows = [json.loads(line) for line in out.read_bytes().splitlines()[1:]]
     assert sorted(row["id"] for row in rows) == ["q0", "q2"]
@@ -186,7 +172,7 @@ async def test_a_closed_book_answer_never_passes_for_a_reading(tmp_path: Path) -
     reader, embedder, retriever = ScriptedReader(), FakeEmbedder(), FakeRetriever()
     await retriever.create("world", dimension=embedder.dimension)
     out = tmp_path / "outcomes.jsonl"
-    report = await collect(questions(1), out, a_collector((reader, embedder, retriever)), identity=IDENTITY)
+    report = await collect(questions(1), out, a_collector((reader, embedder, retriever)))
     assert report.failed == (("q0", "no passage found, so there is nothing to read"),)
     assert reader.asked == []
 
@@ -202,16 +188,16 @@ async def test_a_closed_book_answer_never_passes_for_a_reading(tmp_path: Path) -
 async def test_two_manners_never_share_a_file(tmp_path: Path, world: Any, more: Any, says: str) -> None:
     """Another label rule, other ks or a trigger are refused by name."""
     out = tmp_path / "outcomes.jsonl"
-    await collect(questions(1), out, a_collector(world), identity=IDENTITY)
+    await collect(questions(1), out, a_collector(world))
     with pytest.raises(DataError, match=says):
-        await collect(questions(2), out, a_collector(world, **more), identity=IDENTITY)
+        await collect(questions(2), out, a_collector(world, **more))
 
 
 async def test_what_cannot_be_collected_is_refused_before_it_begins(tmp_path: Path, world: Any) -> None:
     """A compressed table, a negative k and a missing file of questions each end in a message with its remedy."""
     out = tmp_path / "outcomes.jsonl.gz"
     with pytest.raises(DataError, match="compress it after"):
-        await collect(questions(1), out, a_collector(world), identity=IDENTITY)
+        await collect(questions(1), out, a_collector(world))
     assert not out.exists()
     with pytest.raises(DataError, match="k=-2 is no number of passages"):
         a_collector(world, ks=(-2, 0, 1, 5))

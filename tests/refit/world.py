@@ -10,7 +10,7 @@ from app.decision.artifact import Identity, Thresholds
 from app.decision.cost import Objective, Tariff
 from app.refit.abstention import answers
 from app.refit.fit import predict_many
-from app.refit.holdout import confidences
+from app.refit.holdout import confidence_at
 from app.refit.ledger import Ledger, Route, pick
 from app.refit.refit import Options, Trained
 from app.refit.split import Test, units
@@ -93,7 +93,7 @@ class Truth:
     ) -> tuple[float, float]:
         """The error among answered, and the share that is answered."""
         route = self._ledger(trained).serve(thresholds, fallback)
-        answered = answers(confidences(trained.calibrators, self.outcomes, route), tau)
+        answered = answers(pick(confidence_at(trained.calibrators, self.outcomes), route), tau)
         return float((1.0 - self._chances(route))[answered].mean()) if answered.any() else 0.0, float(answered.mean())
 
     def _ledger(self, trained: Trained) -> Ledger[Test]:

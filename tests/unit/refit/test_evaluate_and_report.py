@@ -1,10 +1,9 @@
-"""The whole evaluation, and the page made of it, on a world whose truth is known and on real tables."""
+"""The whole evaluation, and the page made of it, on a world whose truth is known."""
 
 import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,8 @@ from app.refit.eval_study import relabelled
 from app.refit.evaluate import KEYS, evaluate
 from app.refit.refit import Options, refit
 from app.refit.report import report
-from app.refit.table import Outcomes, load
+from app.refit.table import Outcomes
 from tests.refit.world import World
-
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "llama8b-outcomes"
 
 
 def rich_table(groups: int = 400, seed: int = 5) -> Outcomes:
@@ -202,18 +199,3 @@ def test_the_certificate_comes_first(page: str, table: Outcomes) -> None:
     assert re.search(r'class="lead">Calibrator &lt;world&gt; \S+ is (not )?certified', page)
     few, _ = World().draw(60, seed=8)
     assert re.search(r'class="lead">The graded policy fitted on this table is', report(few))
-
-
-@pytest.mark.parametrize("name", ["nq", "squad"])
-def test_real_tables_are_evaluated(name: str) -> None:
-    """Published Llama-3.1-8B answers: calibration mends the raw scores, and the missing k = 5 signals are named."""
-    path = SHARED / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"{path} is not here: real tables are not part of the project")
-    found = evaluate(load(path), resamples=50)
-    for signal in ("seq_logprob", "neg_entropy"):
-        assert found["signals"][signal]["ece"] < 0.05
-        assert found["signals"][signal]["ece_raw"] > 0.4
-        assert found["signals"][signal]["auroc"] > 0.6
-    assert found["selective"]["made_of"]["k5"].startswith("the closed-book signal")
-    assert found["harm"]["k5"]["matrix"]["y0=1,y5=0"]["n"] == {"nq": 46, "squad": 27}[name]

@@ -8,9 +8,8 @@ import pytest
 
 from app.decision.artifact import Identity
 from app.errors import DataError
-from app.refit.table import codes, load, normalise_group
+from app.refit.table import load, normalise_group
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "llama8b-outcomes"
 IDENTITY = {
     "reader": "r",
     "quantisation": "q",
@@ -81,17 +80,6 @@ def test_signals_may_come_and_go(tmp_path: Path) -> None:
     np.testing.assert_array_equal(signals["c"], [nan, nan, nan, nan, 6.5, 9])
 
 
-def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every so many rows, and at the end, when all of the file has been read."""
-    monkeypatch.setattr("app.refit.table._PROGRESS_EVERY", 2)
-    seen: list[tuple[int, int]] = []
-    file = write(tmp_path / "t.jsonl", *(row(i, k0=cell(signals={"a": i})) for i in range(7)))
-    table = load(file, on_progress=lambda done, total: seen.append((done, total)))
-    assert table.signals[0]["a"].tolist() == list(range(7))
-    assert len(seen) == 4
-    assert seen[-1] == (file.stat().st_size, file.stat().st_size)
-
-
 def test_a_compressed_table_is_the_same_table(tmp_path: Path) -> None:
     """A .gz file reads like the plain one."""
     file = tmp_path / "t.jsonl.gz"
@@ -123,12 +111,6 @@ def test_taking_rows_takes_every_column(tmp_path: Path) -> None:
     assert taken.ids == ["q4", "q0"]
     assert taken.answers[1] == ["4", "0"]
     assert taken.signals[1]["a"].tolist() == [4, 0]
-
-
-def test_codes_number_groups_in_order_of_appearance(tmp_path: Path) -> None:
-    """Rows of a group share a number."""
-    file = write(tmp_path / "t.jsonl", row(0, group="b"), row(1, group="a"), row(2, group="b"))
-    assert codes(load(file)).tolist() == [0, 1, 0]
 
 
 def test_a_question_without_words_is_its_own_group() -> None:
@@ -195,13 +177,3 @@ def test_an_empty_or_missing_or_cut_file_is_refused(tmp_path: Path) -> None:
     cut.write_bytes(gzip.compress(json.dumps(row(0)).encode() * 50)[:-20])
     with pytest.raises(DataError, match="cannot be read"):
         load(cut)
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="the published outcome tables are not beside this checkout")
-@pytest.mark.parametrize(("name", "right"), [("nq", (190, 190, 244)), ("squad", (82, 109, 155))])
-def test_the_published_tables_load(name: str, right: tuple[int, int, int]) -> None:
-    """Tables without identity, with 0 and 1 for labels and no signal at k=5, load as they are."""
-    table = load(SHARED / f"{name}.jsonl")
-    assert table.identity is None
-    assert tuple(int(table.correct[k].sum()) for k in (0, 1, 5)) == right
-    assert table.signals[5] == {}
