@@ -29,9 +29,18 @@ from app.observers.decision_log import LogMetrics
 from app.observers.gauges import LoopLag, TrafficMetrics, registries
 from app.observers.prometheus import PrometheusObserver
 from app.observers.traffic import traffic_window
-from app.parts import Parts, mandatory_rules, open_decision_log, open_keys, open_parts
+from app.parts import Parts, open_decision_log, open_keys, open_parts
+from app.run import Upstreams
 from app.settings import Settings
-from app.watching import open_gatekeeper, open_learning, watch_calibrator, watch_loop, watch_parts
+from app.watching import (
+    open_gatekeeper,
+    open_learning,
+    resolver,
+    sampler,
+    watch_calibrator,
+    watch_loop,
+    watch_parts,
+)
 
 if TYPE_CHECKING:
     from app.adapters.otel import Tracing
@@ -77,22 +86,20 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                 async with watch_calibrator(settings, gatekeeper, log, window, scraped) as watching, watch_loop(lag):
                     observers = (
                         *(observer, window, log, watching.signals),
-                        *(learning.budget, RequestNote(), tracing),
+                        *(learning.budget, RequestNote(), tracing, learning.shadows),
                     )
                     app.state.guard = Guard(keys, meters)
                     app.state.gateway = gateway = Gateway(
                         answerer=Answerer(
-                            reader=parts.reader,
-                            embedder=parts.embedder,
-                            retriever=parts.vectors,
-                            gatekeeper=gatekeeper,
+                            Upstreams(
+                                parts.reader,
+                                parts.embedder,
+                                parts.vectors,
+                                stages=tracing.stage if tracing else nullcontext,
+                            ),
+                            resolver(settings, gatekeeper, watching.bypass),
+                            draw=sampler(settings, learning, log).draw,
                             observers=[one for one in observers if one is not None],
-                            bypassed=watching.bypass.on,
-                            mandatory=mandatory_rules(settings),
-                            explorer=learning.explorer,
-                            shadows=learning.shadows,
-                            stages=tracing.stage if tracing else nullcontext,
-                            solicit_share=settings.solicit_share if log else 0.0,
                         ),
                         permits=Permits(
                             settings.permits,

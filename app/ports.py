@@ -3,21 +3,14 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from app.decision.artifact import Identity
+from app.decision.ladder import Step
 from app.decision.passage import Filter, Passage
-from app.decision.policy import Decision, Gate
+from app.decision.question import Turn
 from app.decision.record import DecisionRecord
 from app.decision.signals import TokenLogprobs
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What was said in a conversation before the question, and by whom."""
-
-    role: Literal["system", "user", "assistant"]
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +139,6 @@ class VectorStore(Retriever, Protocol):
         ...
 
 
-class Gatekeeper(Protocol):
-    """Knows which calibrator is in force, and whether it matches what runs."""
-
-    def gate(self, *, collection: str, max_tokens: int) -> Gate:
-        """What may decide about a question with these particulars, now."""
-        ...
-
-
 class Observer(Protocol):
     """Sees every finished decision; must not block and must not raise."""
 
@@ -163,20 +148,35 @@ class Observer(Protocol):
 
 
 class Listener(Protocol):
-    """Hears what becomes of a question while it is worked on; must not block. Nothing said is taken back."""
+    """Receives what happens to a question while it is worked on; must not block. Nothing is ever taken back."""
 
-    def decided(self, decision: Decision) -> None:
-        """How many passages are to be read, and why."""
+    def step(self, step: Step) -> None:
+        """What is done next, and why."""
         ...
 
     def found(self, passages: Sequence[Passage]) -> None:
-        """What the reader is given."""
+        """The passages that the reader is about to read."""
         ...
 
     def token(self, text: str) -> None:
-        """A piece of the answer that is given; never of one that may yet be withheld."""
+        """A piece of the answer that is given; never of one that may still be withheld."""
         ...
 
+
+class Silent:
+    """Nobody listens: the caller waits for the whole answer."""
+
+    def step(self, step: Step) -> None:
+        """Drop it."""
+
+    def found(self, passages: Sequence[Passage]) -> None:
+        """Drop them."""
+
+    def token(self, text: str) -> None:
+        """Drop it."""
+
+
+SILENT = Silent()
 
 # Enter with the name of a stage, leave with the stage or with what it raised; a trace watches stages so.
 Stages = Callable[[str], AbstractContextManager[object]]

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 from app.decision.artifact import Identity
 from app.decision.passage import Passage
-from app.decision.policy import Ask, Retrieval
-from app.decision.record import Outcome, Shadow
+from app.decision.policy import Retrieval
+from app.decision.question import Question
+from app.decision.record import DecisionRecord, Outcome, Shadow
 from app.decision.signals import extract
 from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
 from app.explore import Budget
@@ -86,21 +87,26 @@ class ShadowRunner:
         if self._in_flight == 0:
             self._idle.set()
 
-    def draws(self, ask: Ask, *, collection: str, max_tokens: int) -> bool:
+    def draws(self, question: Question) -> bool:
         """Throw the dice for a question that an outcome table could hold: asked of the system as it is fitted."""
-        if self._task is None or ask.retrieval is not Retrieval.AUTO or ask.filtered:
+        ask = question.ask
+        if self._task is None or question.earlier or ask.retrieval is not Retrieval.AUTO or ask.filtered:
             return False
         identity = self._identity()
-        if identity is None or (collection, max_tokens) != (identity.collection, identity.max_tokens):
+        if identity is None:
+            return False
+        if (question.collection, question.max_tokens) != (identity.collection, identity.max_tokens):
             return False
         return self._dice.random() < self._share and self._budget.left
 
-    def run(self, identifier: str, text: str) -> None:
-        """Ask a drawn question at every k when there is time; the record that it belongs to has this id."""
+    def observe(self, record: DecisionRecord) -> None:
+        """Put an answered question on the list, if it was drawn."""
+        if not record.policy.sampled.shadow:
+            return
         if len(self._waiting) >= WAITING:
             self._on_end("lost")
             return
-        self._waiting.append((identifier, text))
+        self._waiting.append((record.question.id, record.question.text))
         self._wanted.set()
 
     async def _work(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,18 +11,22 @@ from prometheus_client import CollectorRegistry
 
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
+from app.answer import Resolve
 from app.api.gateway import Pings
 from app.api.status import keep_pinging
+from app.decision.bypass import WATCH
 from app.decision.cost import Objective
+from app.decision.effective_policy import EffectivePolicy, Sampled, resolve
+from app.decision.question import Question
 from app.errors import ConfigurationError
-from app.explore import Budget, DiceExplorer
+from app.explore import Budget, Sampler
 from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftWatch, SignalDrift
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
 from app.observers.traffic import TrafficWindow
 from app.observers.traffic_view import TrafficView
-from app.parts import Parts
+from app.parts import Parts, mandatory_rules
 from app.settings import Settings
 from app.shadow import ShadowRunner
 
@@ -120,7 +125,6 @@ class Learning:
 
     # Counts what learning costs, as an observer of every decision.
     budget: Budget | None = None
-    explorer: DiceExplorer | None = None
     shadows: ShadowRunner | None = None
 
 
@@ -155,13 +159,45 @@ async def open_learning(
     )
     shadows.start()
     try:
-        yield Learning(
-            budget,
-            DiceExplorer(settings.explore_share, budget, ks=settings.ks) if settings.explore_share else None,
-            shadows if settings.shadow_share else None,
-        )
+        yield Learning(budget, shadows if settings.shadow_share else None)
     finally:
         await shadows.close()
+
+
+def sampler(settings: Settings, learning: Learning, log: DecisionLog | None) -> Sampler:
+    """Draws as the settings say; without a log nothing could be learned, so nothing is drawn."""
+    if log is None:
+        return Sampler()
+    return Sampler(
+        explore=settings.explore_share,
+        solicit=settings.solicit_share,
+        shadow=learning.shadows.draws if learning.shadows else lambda _: False,
+        budget=learning.budget,
+    )
+
+
+def resolver(settings: Settings, gatekeeper: ArtifactGatekeeper, bypass: BypassWatch) -> Resolve:
+    """What is in force for a question, from the calibrator, the bypass and the settings."""
+    rules = mandatory_rules(settings)
+    dice = random.Random()  # noqa: S311 - drawing samples, not secrets
+
+    def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
+        artifact = None
+        if not question.earlier:  # nothing was ever fitted on questions that continue a conversation
+            artifact = gatekeeper.matching(collection=question.collection, max_tokens=question.max_tokens)
+        return resolve(
+            question.ask,
+            artifact,
+            ks=settings.ks,
+            allow_uncertified=settings.allow_uncertified,
+            revoked=artifact is not None and gatekeeper.revoked(artifact.version) is not None,
+            # A few still meet the gate, so that its return can be noticed.
+            bypassed=bypass.on() and dice.random() >= WATCH,
+            mandatory=rules.matches(question.text) is not None,
+            sampled=sampled,
+        )
+
+    return resolved
 
 
 @asynccontextmanager

@@ -59,7 +59,7 @@ class Lesson:
     filtered: bool
     k: int
     reason: str
-    retrieval_calls: int
+    searches: int
     calibrator: str | None
     propensities: Mapping[str, float] | None
     signals: Mapping[str, float]

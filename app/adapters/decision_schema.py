@@ -28,7 +28,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from app.decision.record import DecisionRecord, Shadow, Usage
+from app.decision.available import Usage
+from app.decision.record import DecisionRecord, Shadow
 from app.errors import ConfigurationError
 
 Texts = Literal["full", "hash"]
@@ -85,30 +86,30 @@ class _Field(NamedTuple):
 
 _FIELDS = (
     # Whose question it was, where callers have keys.
-    _Field("key", Text, lambda one: one.key, optional=True),
-    _Field("collection", Text, lambda one: storable(one.collection)),
-    _Field("policy", Text, lambda one: one.policy.value),
-    _Field("retrieval", Text, lambda one: one.retrieval.value),
-    _Field("abstain", Boolean, lambda one: one.abstain),
-    _Field("filtered", Boolean, lambda one: one.filtered),
+    _Field("key", Text, lambda one: one.question.key, optional=True),
+    _Field("collection", Text, lambda one: storable(one.question.collection)),
+    _Field("policy", Text, lambda one: one.question.ask.policy.value),
+    _Field("retrieval", Text, lambda one: one.question.ask.retrieval.value),
+    _Field("abstain", Boolean, lambda one: one.question.ask.abstain),
+    _Field("filtered", Boolean, lambda one: one.question.ask.filtered),
     _Field("action", Text, lambda one: one.action),
-    _Field("k", Integer, lambda one: one.k),
-    _Field("reason", Text, lambda one: one.reason.value),
-    _Field("confidence", Double, lambda one: one.confidence, optional=True),
+    _Field("k", Integer, lambda one: one.reply.k),
+    _Field("reason", Text, lambda one: one.reply.reason.value),
+    _Field("confidence", Double, lambda one: one.reply.confidence, optional=True),
     _Field("p_closed_book", Double, lambda one: one.p_closed_book, optional=True),
-    _Field("signals", JSON, lambda one: as_json(one.signals)),
-    _Field("read_signals", JSON, lambda one: as_json(one.read_signals)),
-    _Field("tau0", Double, lambda one: one.thresholds and one.thresholds.tau0, optional=True),
-    _Field("tau1", Double, lambda one: one.thresholds and one.thresholds.tau1, optional=True),
-    _Field("tau_abstain", Double, lambda one: one.tau_abstain, optional=True),
-    _Field("calibrator", Text, lambda one: one.calibrator, optional=True),
-    _Field("certified", Boolean, lambda one: one.certified),
+    _Field("signals", JSON, lambda one: as_json(one.probe.signals if one.probe else {})),
+    _Field("read_signals", JSON, lambda one: as_json(one.read.signals if one.read else {})),
+    _Field("tau0", Double, lambda one: one.policy.thresholds and one.policy.thresholds.tau0, optional=True),
+    _Field("tau1", Double, lambda one: one.policy.thresholds and one.policy.thresholds.tau1, optional=True),
+    _Field("tau_abstain", Double, lambda one: one.policy.tau, optional=True),
+    _Field("calibrator", Text, lambda one: one.policy.version, optional=True),
+    _Field("certified", Boolean, lambda one: one.reply.certified),
     _Field("propensities", JSON, lambda one: _optional_json(one.propensities), optional=True),
-    _Field("explored", Boolean, lambda one: one.explored),
+    _Field("explored", Boolean, lambda one: one.policy.explored),
     _Field("solicited", Boolean, lambda one: one.solicited),
-    _Field("shadowed", Boolean, lambda one: one.shadowed),
+    _Field("shadowed", Boolean, lambda one: one.policy.sampled.shadow),
     _Field("passages", JSON, lambda one: as_json([storable(passage.id) for passage in one.citations])),
-    _Field("retrieval_calls", Integer, lambda one: one.retrieval_calls),
+    _Field("searches", Integer, lambda one: one.searches),
     _Field("failed_part", Text, lambda one: one.failure and one.failure[0], optional=True),
     _Field("failure_kind", Text, lambda one: one.failure and one.failure[1], optional=True),
     _Field("probe_prompt_tokens", BigInteger, lambda one: _prompt(one.probe_usage), optional=True),
@@ -120,7 +121,7 @@ _FIELDS = (
     _Field("search_ms", Double, lambda one: one.timings.search, optional=True),
     _Field("read_ms", Double, lambda one: one.timings.read, optional=True),
     _Field("total_ms", Double, lambda one: one.timings.total),
-    _Field("tags", JSON, lambda one: as_json(storable_tags(one.tags))),
+    _Field("tags", JSON, lambda one: as_json(storable_tags(one.question.tags))),
 )
 
 metadata = MetaData()
@@ -187,11 +188,11 @@ VERSION = _sha256(
 
 def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[object, ...]:
     """The columns of `decisions` after `seq`, in order; with `hash` the texts leave only their SHA-256."""
-    question = storable(record.question)
-    answer = None if record.answer is None else storable(record.answer)
+    question = storable(record.question.text)
+    answer = None if record.reply.text is None else storable(record.reply.text)
     kept = texts == "full"
     return (
-        record.id,
+        record.question.id,
         at,
         question if kept else None,
         _sha256(question),

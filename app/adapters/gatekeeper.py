@@ -8,7 +8,6 @@ from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
-from app.decision.policy import Gate
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader
 from app.processes import replace_file
@@ -104,19 +103,13 @@ class ArtifactGatekeeper:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def gate(self, *, collection: str, max_tokens: int) -> Gate:
-        """The gate for one question: open only if the artifact was fitted on exactly what would answer it."""
+    def matching(self, *, collection: str, max_tokens: int) -> Artifact | None:
+        """The artifact in force, if it was fitted on exactly what would answer this question."""
         artifact = self._artifact
-        matching = None
-        if artifact is not None and artifact.identity is not None and self._fits(artifact.identity):
-            fitted = artifact.identity
-            matching = artifact if (fitted.collection, fitted.max_tokens) == (collection, max_tokens) else None
-        return Gate(
-            matching,
-            allow_uncertified=self._allow_uncertified,
-            revoked=matching is not None and self._revocations.why(matching.version) is not None,
-            ks=self._ks,
-        )
+        if artifact is None or artifact.identity is None or not self._fits(artifact.identity):
+            return None
+        fitted = artifact.identity
+        return artifact if (fitted.collection, fitted.max_tokens) == (collection, max_tokens) else None
 
     def _fits(self, fitted: Identity) -> bool:
         """Whether what runs is what was fitted on, but for what a question may choose; compared once."""

@@ -1,7 +1,9 @@
 """`POST /answer`, and what every route asks a question by: under its permits, in time, while its client waits."""
 
 import asyncio
-from collections.abc import Awaitable
+import os
+import secrets
+from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,10 +21,10 @@ from app.api.schemas import AnswerOptions, AnswerRequest, Receipt, receipt
 from app.api.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.correlation import asked
 from app.decision.policy import Ask, Policy
+from app.decision.question import Question, Turn
 from app.decision.record import DecisionRecord
 from app.errors import BadRequest
-from app.ports import Listener, Turn
-from app.question import Question
+from app.ports import SILENT, Listener
 
 T = TypeVar("T")
 # A client that leaves sooner is noticed then.
@@ -72,6 +74,22 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, reques
     return Response(orjson.dumps(receipt(record)), media_type="application/json")
 
 
+def _identifiers() -> Iterator[str]:
+    """Ids that nobody can guess; their randomness is asked for in bulk, because asking is what it costs."""
+    while True:
+        drawn = secrets.token_hex(12 * 256)
+        yield from (drawn[start : start + 24] for start in range(0, len(drawn), 24))
+
+
+def _draw_anew() -> None:
+    global _ids  # noqa: PLW0603 - a forked process must not give the ids of its parent
+    _ids = _identifiers()
+
+
+_ids = _identifiers()
+os.register_at_fork(after_in_child=_draw_anew)
+
+
 def question_of(
     text: str,
     chosen: AnswerOptions,
@@ -85,6 +103,7 @@ def question_of(
     """The question of a request, within what its key allows."""
     collection, where = caller.reach(chosen.collection, chosen.filter, default=gateway.default_collection)
     return Question(
+        id=next(_ids),
         text=text,
         collection=collection,
         max_tokens=max_tokens or gateway.default_max_tokens,
@@ -136,7 +155,7 @@ async def _begun(stream: AnswerStream) -> bool:
     return True
 
 
-async def _permitted(gateway: Gateway, question: Question, listener: Listener | None = None) -> DecisionRecord:
+async def _permitted(gateway: Gateway, question: Question, listener: Listener = SILENT) -> DecisionRecord:
     """Work on the question under a permit, waiting in line for one if need be."""
     permits = gateway.permits
     waited_s = await permits.take(question.deadline)

@@ -87,7 +87,7 @@ class RequestLog:
     def _log(self, level: int, scope: Scope, note: Note, status: int, ms: float) -> None:
         # As it came, percent signs and all: decoded, it could hold line breaks.
         path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_LONGEST_PATH]
-        done = f"{note.record.action} {note.record.reason.value} " if note.record else ""
+        done = f"{note.record.action} {note.record.reply.reason.value} " if note.record else ""
         message = f"{scope['method']} {path} {status} {done}{ms:.1f} ms"
 
         def fields() -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _decided(record: DecisionRecord) -> dict[str, Any]:
     timings = record.timings
     spent = (timings.probe, timings.embed, timings.search, timings.read, timings.total)
     return record.outline() | {
-        "key": record.key,
+        "key": record.question.key,
         "timings_ms": {stage: round(ms, 3) for stage, ms in zip(_STAGES, spent, strict=True) if ms is not None},
         "failure": " ".join(record.failure) if record.failure else None,
     }

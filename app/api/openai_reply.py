@@ -8,9 +8,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas import Receipt, receipt
+from app.decision.available import Usage
+from app.decision.ladder import Step
 from app.decision.passage import Passage
-from app.decision.policy import Decision, Policy, Reason
-from app.decision.record import DecisionRecord, Usage
+from app.decision.policy import Policy, Reason
+from app.decision.record import DecisionRecord
 
 MODEL = "fetchwise"
 _DONE = b"data: [DONE]\n\n"
@@ -120,14 +122,14 @@ def completion(record: DecisionRecord, model: str) -> bytes:
     """The whole answer."""
     return orjson.dumps(
         {
-            "id": completion_id(record.id),
+            "id": completion_id(record.question.id),
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": record.answer, "refusal": refusal(record)},
+                    "message": {"role": "assistant", "content": record.reply.text, "refusal": refusal(record)},
                     "logprobs": None,
                     "finish_reason": finish_reason(record),
                 }
@@ -145,12 +147,12 @@ def completion_id(identifier: str) -> str:
 
 def refusal(record: DecisionRecord) -> str | None:
     """A sentence where the answer was withheld."""
-    return _REFUSALS.get(record.reason, _UNSURE) if record.answer is None else None
+    return _REFUSALS.get(record.reply.reason, _UNSURE) if record.reply.withheld else None
 
 
 def finish_reason(record: DecisionRecord) -> str:
     """Why it ended there: a refusal is whole, however long what it withholds."""
-    return "length" if record.cut_off and record.answer is not None else "stop"
+    return "length" if record.reply.truncated and record.reply.text is not None else "stop"
 
 
 def usage(record: DecisionRecord) -> dict[str, Any]:
@@ -172,13 +174,13 @@ def usage(record: DecisionRecord) -> dict[str, Any]:
 def headers(record: DecisionRecord) -> dict[str, str]:
     """How it was decided, for those who look at no body."""
     told = {
-        "x-fetchwise-id": record.id,
+        "x-fetchwise-id": record.question.id,
         "x-fetchwise-action": record.action,
-        "x-fetchwise-k": str(record.k),
-        "x-fetchwise-reason": record.reason.value,
+        "x-fetchwise-k": str(record.reply.k),
+        "x-fetchwise-reason": record.reply.reason.value,
     }
-    if record.confidence is not None:
-        told["x-fetchwise-confidence"] = f"{record.confidence:.6g}"
+    if record.reply.confidence is not None:
+        told["x-fetchwise-confidence"] = f"{record.reply.confidence:.6g}"
     return told
 
 
@@ -203,12 +205,13 @@ class Chunks:
         """What is known when the first chunk is: how the question is to be answered."""
         return self._headers
 
-    def decided(self, decision: Decision) -> bytes:
+    def decided(self, k: int, step: Step) -> bytes:
         """Begin the message, with no word of it yet."""
+        assert step.why is not None
         self._headers = {
             "x-fetchwise-id": self._id,
-            "x-fetchwise-k": str(decision.k),
-            "x-fetchwise-reason": decision.reason.value,
+            "x-fetchwise-k": str(k),
+            "x-fetchwise-reason": step.why.value,
         }
         return self._chunk({"role": "assistant"})
 

@@ -17,6 +17,9 @@ from app.api.auth import OPERATOR_PAGE, OPERATOR_PAGE_DATA
 from app.api.gateway import Gateway, TheGateway
 from app.api.operators import BypassReport
 from app.api.status import states
+from app.decision.effective_policy import NOT_SAMPLED
+from app.decision.policy import Ask
+from app.decision.question import Question
 from app.observers.gauges import load
 
 _STATIC = Path(__file__).with_name("static")
@@ -78,8 +81,11 @@ async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
         asyncio.to_thread(load, gateway.scraped),
         states(gateway.pings),
     )
-    gate = gateway.gatekeeper.gate(collection=gateway.default_collection, max_tokens=gateway.default_max_tokens)
-    fit = gate.fit_in_force(gateway.default_policy)
+    policy = gateway.answerer.resolve(
+        Question("", "", gateway.default_collection, gateway.default_max_tokens, Ask(gateway.default_policy)),
+        NOT_SAMPLED,
+    )
+    graded = policy.thresholds
     return {
         "now": look.now,
         "breakeven": look.break_even,
@@ -88,8 +94,7 @@ async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
         "parts": parts,
         "calibrator": gateway.gatekeeper.status(),
         "bypass": BypassReport.of(gateway.bypass),
-        "thresholds": fit
-        and {"tau0": fit.thresholds.tau0, "tau1": fit.thresholds.tau1, "tau_abstain": gate.tau_abstain()},
+        "thresholds": graded and {"tau0": graded.tau0, "tau1": graded.tau1, "tau_abstain": policy.tau},
     }
 
 

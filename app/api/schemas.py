@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from app.decision.available import Usage
 from app.decision.passage import Passage
 from app.decision.policy import Policy, Reason, Retrieval
-from app.decision.record import DecisionRecord, Usage
+from app.decision.record import DecisionRecord
 
 Scalar = Annotated[str, Field(max_length=256)] | bool | int
 Tag = Annotated[str, Field(max_length=128)]
@@ -202,32 +203,32 @@ class Receipt(BaseModel):
 
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt, for orjson; validating our own output would buy nothing."""
-    thresholds, timings = record.thresholds, record.timings
-    used = record.retrieval_calls if record.citations else 0
+    reply, thresholds, timings = record.reply, record.policy.thresholds, record.timings
+    used = record.searches if record.citations else 0
     return {
-        "id": record.id,
-        "answer": record.answer,
+        "id": record.question.id,
+        "answer": reply.text,
         "action": record.action,
-        "k": record.k,
-        "confidence": record.confidence,
+        "k": reply.k,
+        "confidence": reply.confidence,
         "citations": cited(record.citations),
         "decision": {
             "p_closed_book": record.p_closed_book,
-            "signals": dict(record.signals),
+            "signals": record.probe.signals if record.probe else {},
             "thresholds": {
                 "tau0": thresholds.tau0 if thresholds else None,
                 "tau1": thresholds.tau1 if thresholds else None,
-                "tau_abstain": record.tau_abstain,
+                "tau_abstain": record.policy.tau,
             },
-            "policy": record.policy.value,
-            "reason": record.reason.value,
-            "calibrator": {"version": record.calibrator, "certified": record.certified},
+            "policy": record.question.ask.policy.value,
+            "reason": reply.reason.value,
+            "calibrator": {"version": record.policy.version, "certified": reply.certified},
         },
         "usage": {
             "probe": record.probe_usage,
             "read": record.read_usage,
             "passages": len(record.citations),
-            "calls": {"used": used, "wasted": record.retrieval_calls - used},
+            "calls": {"used": used, "wasted": record.searches - used},
         },
         "timings_ms": {
             "probe": _ms(timings.probe),
@@ -236,7 +237,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "read": _ms(timings.read),
             "total": _ms(timings.total),
         },
-        "feedback_wanted": record.solicited or record.shadowed,
+        "feedback_wanted": record.solicited or record.policy.sampled.shadow,
     }
 
 

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.schemas import cited, receipt
+from app.decision.ladder import Step
 from app.decision.passage import Passage
-from app.decision.policy import Decision
 from app.decision.record import DecisionRecord
 from app.errors import FetchwiseError
 from app.ports import Listener
@@ -35,8 +35,8 @@ class Rendering(Protocol):
         """What the reply's head can tell once there is an event."""
         ...
 
-    def decided(self, decision: Decision) -> bytes:
-        """How the question is to be answered."""
+    def decided(self, k: int, step: Step) -> bytes:
+        """How many passages the answer is read from, once that is known."""
         ...
 
     def found(self, passages: Sequence[Passage]) -> bytes:
@@ -61,9 +61,9 @@ class ReceiptEvents:
 
     headers: Mapping[str, str] = MappingProxyType({})
 
-    def decided(self, decision: Decision) -> bytes:
+    def decided(self, k: int, step: Step) -> bytes:
         """Say k, the reason, and the probability it was decided by."""
-        return _event("decision", {"k": decision.k, "reason": decision.reason.value, "p_closed_book": decision.p0})
+        return _event("decision", {"k": k, "reason": step.why, "p_closed_book": step.p})
 
     def found(self, passages: Sequence[Passage]) -> bytes:
         """Say them as the receipt will cite them."""
@@ -102,6 +102,7 @@ class AnswerStream:
         self._explain = explain
         self._release = release
         self._begun = asyncio.Event()
+        self._decided = False
         self._working = asyncio.create_task(self._work(work), name="streamed answer")
 
     @property
@@ -109,9 +110,11 @@ class AnswerStream:
         """What the reply's head can tell once the stream has begun."""
         return self._render.headers
 
-    def decided(self, decision: Decision) -> None:
-        """Say how the question is to be answered."""
-        self._say(self._render.decided(decision))
+    def step(self, step: Step) -> None:
+        """Say how the question is answered, as soon as that is decided."""
+        if not self._decided and step.k is not None:
+            self._decided = True
+            self._say(self._render.decided(step.k, step))
 
     def found(self, passages: Sequence[Passage]) -> None:
         """Say what will be read."""

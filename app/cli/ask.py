@@ -25,6 +25,7 @@ WHY = {
     "bypassed": "gating does not pay at the moment",
     "low_confidence": "the answer was too unsure to give",
     "explored": "chosen at random, to keep learning",
+    "degraded": "reading more passages failed, so this is the answer that was there",
 }
 
 

@@ -155,8 +155,8 @@ class Artifact:
     created: str
     # None: fitted on a table without an identity, so it can be evaluated but never matches what runs.
     identity: Identity | None
-    # The numbers of passages that the policies choose among: none, few, many.
-    ks: tuple[int, int, int]
+    # The numbers of passages that may be read, from 0 up; the graded policy chooses none, the fewest or the most.
+    ks: tuple[int, ...]
     # P(right) of an answer that read k passages, by its own signals; only the closed-book one must be there.
     calibrators: Mapping[int, Calibrator]
     policies: Mapping[str, PolicyFit]
@@ -170,12 +170,11 @@ class Artifact:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        none, few, many = self.ks
-        if not 0 == none < few < many:
-            raise ValueError(f"ks must be 0 and two rising numbers of passages, got {self.ks}")
+        if self.ks[:1] != (0,) or len(self.ks) < 2 or list(self.ks) != sorted(set(self.ks)):
+            raise ValueError(f"ks must rise from 0 to at least one number of passages, got {self.ks}")
         if self.fallback_action not in self.ks[1:]:
-            raise ValueError(f"fallback_action must be {few} or {many}, got {self.fallback_action}")
-        if none not in self.calibrators or not self.calibrators.keys() <= set(self.ks):
+            raise ValueError(f"fallback_action must be one of {self.ks[1:]}, got {self.fallback_action}")
+        if 0 not in self.calibrators or not self.calibrators.keys() <= set(self.ks):
             raise ValueError(f"calibrators are for k=0 and others of {self.ks}, got {sorted(self.calibrators)}")
 
     @property

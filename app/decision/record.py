@@ -1,27 +1,19 @@
 """The finished decision: one frozen record that the receipt, the metrics and the log are all made from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from app.decision.artifact import Identity, Thresholds
+from app.decision.artifact import Identity
+from app.decision.available import Answer, Available, Usage
+from app.decision.effective_policy import EffectivePolicy, Graded
+from app.decision.ladder import Reply, Step
 from app.decision.passage import Passage
-from app.decision.policy import ABSTAIN, Policy, Reason, Retrieval, action_of
+from app.decision.policy import ABSTAIN, Reason, action_of
+from app.decision.question import Question
+from app.errors import UpstreamError
 
-# Policies that choose k by a probability, and the reasons that stand where their choice was carried out.
-_GATING = frozenset({Policy.GRADED, Policy.BINARY})
+# Where the policy's own choice was carried out.
 _CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE})
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one generation."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        """The tokens of two generations."""
-        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,69 +60,82 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """Everything about one answered question."""
+    """Everything about one answered question, made of the nouns that it passed through.
 
-    id: str
-    question: str
-    collection: str
-    policy: Policy
-    retrieval: Retrieval
-    abstain: bool
-    filtered: bool
-    # None when withheld.
-    answer: str | None
-    # What was really read, also when the answer was then withheld: all cost accounting goes by k.
-    k: int
-    reason: Reason
-    confidence: float | None
-    p_closed_book: float | None
-    signals: Mapping[str, float]
-    read_signals: Mapping[str, float]
-    thresholds: Thresholds | None
-    tau_abstain: float | None
-    calibrator: str | None
-    certified: bool
+    Every input of a decision is in it, so that it can be decided again.
+    """
+
+    question: Question
+    # As it was in the end: a failure lowers its maximum.
+    policy: EffectivePolicy
+    steps: tuple[Step, ...]
+    available: Available
+    reply: Reply
     timings: Timings
-    # What the reader was given, in the order of its numbers in the prompt.
-    citations: tuple[Passage, ...] = ()
-    probe_usage: Usage | None = None
-    read_usage: Usage | None = None
-    # How many searches were sent, whether or not their passages were read.
-    retrieval_calls: int = 0
-    # A part that failed on the way, and how, though the question could still be settled.
-    failure: tuple[str, str] | None = None
-    # Every action answers this question in the background, when there is time.
-    shadowed: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
-    # Where chance had a part in the choice: how likely each action was, and whether chance overruled the policy.
-    propensities: Mapping[str, float] | None = None
-    explored: bool = False
-    # Whether the asker was asked for feedback.
-    solicited: bool = False
-    # The public id of the asker's key, where callers have keys.
-    key: str | None = None
-    # Whether the answer was longer than it might be.
-    cut_off: bool = False
+    # Sent, whether or not they found anything.
+    searches: int = 0
 
     @property
     def action(self) -> str:
         """What was done in the end."""
-        return ABSTAIN if self.answer is None else action_of(self.k)
+        return ABSTAIN if self.reply.withheld else action_of(self.reply.k)
 
-    def outline(self) -> dict[str, str | float | None]:
-        """How it was decided, for logs and traces: never the question, the answer or a passage."""
-        return {
-            "receipt": self.id,
-            "action": self.action,
-            "k": self.k,
-            "reason": self.reason.value,
-            "policy": self.policy.value,
-            "p_closed_book": self.p_closed_book,
-            "confidence": self.confidence,
-            "calibrator": self.calibrator,
-            "certified": self.certified,
-            "passages": len(self.citations),
-        }
+    @property
+    def probe(self) -> Answer | None:
+        """The closed-book answer, where one was asked for."""
+        return self.available.answers.get(0)
+
+    @property
+    def read(self) -> Answer | None:
+        """The answer from passages, where any were read."""
+        return self.available.answers.get(self.reply.k) if self.reply.k > 0 else None
+
+    @property
+    def probe_usage(self) -> Usage | None:
+        """The tokens of the closed-book answer."""
+        return self.probe.usage if self.probe else None
+
+    @property
+    def read_usage(self) -> Usage | None:
+        """The tokens of the answer from passages."""
+        return self.read.usage if self.read else None
+
+    @property
+    def p_closed_book(self) -> float | None:
+        """P(the closed-book answer is right), where it was asked for and a calibrator matches."""
+        return next((step.p for step in reversed(self.steps) if step.p is not None), None)
+
+    @property
+    def citations(self) -> tuple[Passage, ...]:
+        """The passages that the answer was read from, in the order of their numbers in the prompt."""
+        read = self.read
+        return () if read is None else (self.available.passages or ())[: read.passages_read]
+
+    @property
+    def tokens(self) -> int:
+        """What was generated and read for it, altogether."""
+        usages = [answer.usage for answer in self.available.answers.values()]
+        return sum(usage.prompt_tokens + usage.completion_tokens for usage in usages)
+
+    @property
+    def solicited(self) -> bool:
+        """Whether the caller is asked for feedback: drawn whatever the answer is, so that the sample is fair."""
+        return self.policy.sampled.solicit and not self.reply.withheld
+
+    @property
+    def propensities(self) -> dict[str, float] | None:
+        """How likely each action was; None where chance had no part."""
+        wanted, share = self.steps[-1].wanted, self.policy.sampled.share
+        if share == 0.0 or wanted is None:
+            return None
+        ks = self.policy.permitted
+        return {action_of(k): share / len(ks) + (1.0 - share) * (k == wanted) for k in ks}
+
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """The part that failed on the way and how, though the question could still be answered."""
+        failure = self.policy.failure
+        return (failure.upstream, failure.kind) if isinstance(failure, UpstreamError) else None
 
     @property
     def gated(self) -> bool:
@@ -139,9 +144,25 @@ class DecisionRecord:
         Not where the search then failed or found nothing: k is 0 there, and nothing was saved.
         """
         return (
-            self.p_closed_book is not None
-            and self.retrieval is Retrieval.AUTO
-            and self.policy in _GATING
-            and self.reason in _CHOSEN
-            and not self.explored
+            isinstance(self.policy.kind, Graded)
+            and self.p_closed_book is not None
+            and not self.policy.required
+            and not self.policy.explored
+            and self.reply.reason in _CHOSEN
         )
+
+    def outline(self) -> dict[str, str | float | None]:
+        """How it was decided, for logs and traces: never the question, the answer or a passage."""
+        reply = self.reply
+        return {
+            "receipt": self.question.id,
+            "action": self.action,
+            "k": reply.k,
+            "reason": reply.reason.value,
+            "policy": self.question.ask.policy.value,
+            "p_closed_book": self.p_closed_book,
+            "confidence": reply.confidence,
+            "calibrator": self.policy.version,
+            "certified": reply.certified,
+            "passages": len(self.citations),
+        }

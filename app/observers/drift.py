@@ -164,17 +164,18 @@ class SignalDrift:
     def observe(self, record: DecisionRecord) -> None:
         """Count one answer."""
         recent = self._recent
-        if recent is None or recent.version != record.calibrator:
+        if recent is None or recent.version != record.policy.version:
             artifact = self._serving()
-            if artifact is None or artifact.version != record.calibrator:
+            if artifact is None or artifact.version != record.policy.version:
                 return
             self._recent = recent = _Recent(artifact, self._window)
+        signals = record.probe.signals if record.probe else {}
         for name, counts in recent.signals:
-            value = record.signals.get(name)
+            value = signals.get(name)
             if value is not None:
                 counts.add(value)
-        if record.answer is not None and record.confidence is not None:
-            recent.confidence.add(record.confidence)
+        if record.reply.text is not None and record.reply.confidence is not None:
+            recent.confidence.add(record.reply.confidence)
 
     def look(self) -> Outlook:
         """What there is to say now; of a signal that was seen less than 200 times, nothing."""

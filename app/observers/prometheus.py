@@ -9,8 +9,9 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from app.decision.available import Usage
 from app.decision.policy import ABSTAIN, Reason, action_of
-from app.decision.record import DecisionRecord, Usage
+from app.decision.record import DecisionRecord
 from app.observers.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
@@ -75,8 +76,8 @@ class PrometheusObserver:
 
     def observe(self, record: DecisionRecord) -> None:
         """Count one finished decision."""
-        k = str(record.k)
-        self._requests_of(record.action, k, record.reason.value).inc()
+        k = str(record.reply.k)
+        self._requests_of(record.action, k, record.reply.reason.value).inc()
         self._duration_of(record.action, k).observe(record.timings.total / 1000)
         for stage in STAGES:
             ms = getattr(record.timings, stage)
@@ -86,8 +87,8 @@ class PrometheusObserver:
         self._count_tokens("read", k, record.read_usage)
         if record.citations:
             self._passages.labels(k).inc(len(record.citations))
-        if record.retrieval_calls:
-            self._calls.labels("used" if record.citations else "wasted").inc(record.retrieval_calls)
+        if record.searches:
+            self._calls.labels("used" if record.citations else "wasted").inc(record.searches)
         if record.failure is not None:
             self._traffic.upstream_error(*record.failure)
         if record.p_closed_book is not None:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.record import DecisionRecord, Usage
+from app.decision.available import Usage
+from app.decision.record import DecisionRecord
 from app.ports import Clock
 from app.processes import is_alive
 
@@ -93,8 +94,8 @@ class TrafficWindow:
             _HEADER.size + (self._written % self._capacity) * _PACKED.size,
             sequence,
             self._clock(),
-            record.k,
-            record.answer is None,
+            record.reply.k,
+            record.reply.withheld,
             record.gated,
             _or_nan(record.p_closed_book),
             _or_nan(timings.probe),

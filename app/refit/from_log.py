@@ -203,7 +203,7 @@ class _Sorting:
             return Left.NO_CHANCE
         if lesson.filtered or lesson.retrieval != Retrieval.AUTO.value:
             return Left.NARROWED
-        if Reason(lesson.reason) not in _CARRIED_OUT or lesson.retrieval_calls > 1:
+        if Reason(lesson.reason) not in _CARRIED_OUT:
             return Left.DIVERTED
         system = self._identity_of(lesson.calibrator)
         if system is None:

@@ -63,7 +63,7 @@ async def test_an_operators_rules_are_read_from_a_file(open_gateway: Open, tmp_p
             gateway.reader.says(question, "By heart", k=0, sure=0.9)
         assert (await gateway.receipt("What is the LATEST news?"))["decision"]["reason"] == "retrieval_required"
         receipt = await gateway.receipt("Which side effect does it have?")
-        assert (receipt["k"], receipt["usage"]["probe"]) == (1, None)
+        assert (receipt["k"], receipt["decision"]["p_closed_book"]) == (1, pytest.approx(0.9))
         assert receipt["decision"]["calibrator"]["certified"] is False
         # Whole words: another word is another word.
         assert (await gateway.receipt("The side effects?"))["decision"]["reason"] == "confident"

@@ -194,7 +194,7 @@ async def test_what_fails_behind(running: tuple[FakeGateway, AsyncOpenAI]) -> No
             await client.chat.completions.create(model="fetchwise", messages=MESSAGES, stream=stream)
         assert (down.value.status_code, down.value.code) == (503, "upstream_unavailable")
     gateway.reader.fail_on_k = 5
-    begun = await client.chat.completions.create(model="fetchwise", messages=MESSAGES, stream=True)
+    begun = await client.chat.completions.create(model="fetchwise-always", messages=MESSAGES, stream=True)
     with pytest.raises(openai.APIError) as broken:
         async for _ in begun:
             pass

@@ -5,7 +5,10 @@ import json
 import sqlite3
 
 from app.adapters.artifact_store import ArtifactStore
-from app.decision.policy import Ask, Gate, Policy, Retrieval, action_of, confidence_of, decide, settle
+from app.decision.artifact import Artifact
+from app.decision.effective_policy import resolve
+from app.decision.policy import Ask, Policy, Retrieval
+from tests.fakes.walks import World, walk
 
 from .conftest import Open
 from .test_learning import eventually_kept
@@ -32,17 +35,15 @@ async def test_logged_decisions_decide_again_to_the_same_action(open_gateway: Op
             await gateway.receipt(question, policy=policy, retrieval=retrieval, abstain=abstain)
         rows = await eventually_kept(gateway, "decisions", len(wishes) * len(SURE))
         store = ArtifactStore(gateway.settings.calibrators)
-        gates = {version: Gate(store.load(version)) for version in {row["calibrator"] for row in rows}}
+        artifacts = {version: store.load(version) for version in {row["calibrator"] for row in rows}}
     assert {row["action"] for row in rows} == {"k0", "k1", "k5", "abstain"}
     for row in rows:
-        assert decided_again(row, gates[row["calibrator"]]) == (row["k"], row["action"], row["confidence"])
+        assert decided_again(row, artifacts[row["calibrator"]]) == (row["k"], row["action"], row["confidence"])
 
 
-def decided_again(row: sqlite3.Row, gate: Gate) -> tuple[int, str, float | None]:
+def decided_again(row: sqlite3.Row, artifact: Artifact) -> tuple[int, str, float | None]:
     """Passages, action and confidence from what the row holds, and nothing else."""
     ask = Ask(Policy(row["policy"]), Retrieval(row["retrieval"]), abstain=bool(row["abstain"]))
-    signals, read_signals = json.loads(row["signals"]), json.loads(row["read_signals"])
-    decision = decide(ask, gate, signals)
-    confidence = confidence_of(gate.artifact, decision.k, read_signals if decision.k else signals)
-    withheld = settle(ask, gate, confidence)
-    return decision.k, "abstain" if withheld else action_of(decision.k), confidence
+    answers = {0: json.loads(row["signals"]), row["k"]: json.loads(row["read_signals"] if row["k"] else row["signals"])}
+    reply = walk(resolve(ask, artifact, ks=artifact.ks), World(answers)).reply
+    return reply.k, "abstain" if reply.withheld else f"k{reply.k}", reply.confidence

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from app.api.streaming import AnswerStream, ReceiptEvents
+from app.decision.ladder import Search, Step
 from app.decision.passage import Passage
-from app.decision.policy import Decision, Reason
+from app.decision.policy import Reason
 from app.decision.record import DecisionRecord
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.ports import Listener
@@ -130,7 +131,7 @@ async def _played(heard: list[tuple[str, str]], end: type[Exception] | None, rel
     """The bytes of a stream whose work says this and then ends so."""
 
     async def work(listener: Listener) -> DecisionRecord:
-        listener.decided(Decision(k=5, reason=Reason.UNCERTAIN, p0=0.5))
+        listener.step(Step("k0", Search(5), 5, Reason.UNCERTAIN, 0.5))
         for kind, text in heard:
             await asyncio.sleep(0)
             if kind == "token":

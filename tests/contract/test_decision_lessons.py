@@ -52,14 +52,14 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
     record = a_record(
         signals={"seq_logprob": -0.25},
         read_signals={"seq_logprob": -0.125},
-        propensities={"k0": 0.25, "k1": 0.5, "k5": 0.25},
+        share=0.75,
         calibrator="v1",
         tau_abstain=0.5,
     )
     store.write([(1.0, record), (2.0, a_shadow())], [(3.0, Feedback("0123", references=("she",)))])
     (one,) = lessons(store).read()
     assert (one.id, one.created_at, one.question, one.k, one.reason) == ("0123", 1.0, "Who?", 1, "borderline")
-    assert (one.retrieval, one.filtered, one.retrieval_calls, one.calibrator) == ("auto", False, 1, "v1")
+    assert (one.retrieval, one.filtered, one.searches, one.calibrator) == ("auto", False, 1, "v1")
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
     assert (one.signals, one.read_signals) == ({"seq_logprob": -0.25}, {"seq_logprob": -0.125})
     assert (one.correct, one.references) == (True, ["she"])
@@ -80,7 +80,7 @@ def test_pages_join_without_gap_or_overlap(store: SqlDecisionStore, monkeypatch:
     monkeypatch.setattr(decision_reading, "PAGE", 7)
     records = [a_record(id=f"{n:03}", collection="demo" if n % 3 else "other") for n in range(60)]
     store.write([(float(n), one) for n, one in enumerate(records)], [])
-    store.write([], [(99.0, Feedback(one.id, correct=True)) for one in records])
+    store.write([], [(99.0, Feedback(one.question.id, correct=True)) for one in records])
     read = [one.id for one in lessons(store, since=10.0).read()]
     assert read == [f"{n:03}" for n in range(10, 60) if n % 3]
     assert lessons(store).span() == (1, 60)

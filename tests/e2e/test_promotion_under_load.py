@@ -11,7 +11,7 @@ import pytest
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Thresholds
-from app.decision.policy import route
+from app.decision.effective_policy import Graded
 from tests.e2e.processes import Gateway, command_environment, fetchwise, from_each_worker, gateway
 from tests.fakes.artifacts import a_fit, an_identity
 from tests.waiting import until, wait_until
@@ -84,7 +84,8 @@ def test_nothing_fails_and_no_receipt_mixes_two(tmp_path: Path, upstream: PaperU
                 thresholds.tau0,
                 thresholds.tau1,
             )
-            assert receipt["k"] == route(decision["p_closed_book"], thresholds, (0, 1, 5))[0]
+            graded = Graded(thresholds.tau0, thresholds.tau1)
+            assert receipt["k"] == graded.choose(decision["p_closed_book"], (0, 1, 5), required=False)[0]
         assert len(store.history()) >= 2 * ROUNDS
         follows(running, store.current())
         assert "Traceback" not in running.log.read_text()

@@ -18,7 +18,6 @@ from app.decision.artifact import (
 )
 from app.decision.calibrator import Isotonic
 from app.decision.cost import Objective
-from app.decision.policy import Gate
 
 TAU0, TAU1, TAU_BINARY, TAU_ABSTAIN = 0.75, 0.5, 0.625, 0.25
 
@@ -90,13 +89,3 @@ def an_artifact(**changes: Any) -> Artifact:
         report={"test": {"accuracy": 0.75}},
     )
     return replace(artifact, **changes)
-
-
-class FixedGate:
-    """A gatekeeper of one gate."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def gate(self, *, collection: str, max_tokens: int) -> Gate:
-        return self._gate

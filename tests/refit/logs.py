@@ -4,9 +4,8 @@ A question is a number s, uniform in [0, 1): what the served calibrator takes fo
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,15 @@ from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Artifact, Identity, Thresholds
 from app.decision.calibrator import Calibrator
+from app.decision.effective_policy import Sampled, resolve
 from app.decision.feedback import Feedback
-from app.decision.policy import DEFAULT_KS, Ask, Gate, decide
-from app.decision.record import DecisionRecord, Outcome, Shadow
-from app.explore import explore
+from app.decision.policy import DEFAULT_KS, Ask
+from app.decision.question import Question
+from app.decision.record import DecisionRecord, Outcome, Shadow, Timings
 from app.refit.fit import predict_many
 from app.refit.from_log import FromLog, read_log
 from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity
-from tests.fakes.records import a_record
+from tests.fakes.walks import World, walk
 
 Floats = NDArray[np.float64]
 KS = DEFAULT_KS
@@ -56,27 +56,14 @@ def step(at: float, below: float, above: float) -> Callable[[Floats], Floats]:
     return lambda s: np.where(s >= at, above, below)
 
 
-def decision(identifier: str, question: str, s: float, *, share: float, u: float, **changes: Any) -> DecisionRecord:
-    """How the gateway decides about a question at s, where a share is answered by chance; its answer is "right"."""
-    signals = {"seq_logprob": s - 1.0}
-    gate = Gate(SERVED)
-    decided = explore(ASK, decide(ASK, gate, signals), DEFAULT_KS, share=share, u=u)
-    fields: dict[str, Any] = {
-        "id": identifier,
-        "question": question,
-        "answer": "right",
-        "k": decided.k,
-        "reason": decided.reason,
-        "p_closed_book": decided.p0,
-        "signals": signals,
-        "read_signals": {"seq_logprob": s - 1.0} if decided.k else {},
-        "tau_abstain": gate.tau_abstain(),
-        "calibrator": SERVED.version,
-        "explored": decided.explored,
-        "propensities": decided.propensities,
-        "retrieval_calls": int(decided.k > 0),
-    }
-    return a_record(**(fields | changes))
+def decision(identifier: str, question: str, s: float, *, share: float, u: float) -> DecisionRecord:
+    """How the gateway decides about a question at s, where a share is answered by chance."""
+    sampled = Sampled(share, u / share if u < share else None)
+    done = walk(resolve(ASK, SERVED, ks=KS, sampled=sampled), World({k: {"seq_logprob": s - 1.0} for k in KS}))
+    searches = int(done.reply.k > 0)
+    asked = Question(identifier, question, "demo", 24, ASK)
+    reply = replace(done.reply, text="right")
+    return DecisionRecord(asked, done.policy, done.steps, done.available, reply, Timings(total=620.0), searches)
 
 
 def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identity | None = None) -> Shadow:
@@ -99,22 +86,16 @@ def write_log(
     given: list[tuple[float, Feedback]] = []
     for i in range(n):
         name, at = f"{seed}-{i}", 1_700_000_000.0 + i
-        record = decision(
-            name, f"What is thing {i} of list {seed}?", float(s[i]), share=explore_share, u=float(dice[i])
-        )
-        correct = bool(right[record.k][i])
-        entries.append((at, record if correct else a_record_of(record, "wrong")))
+        question = f"What is thing {i} of list {seed}?"
+        record = decision(name, question, float(s[i]), share=explore_share, u=float(dice[i]))
+        text = "right" if right[record.reply.k][i] else "wrong"
+        entries.append((at, replace(record, reply=replace(record.reply, text=text))))
         if shadowed[i]:
             entries.append((at, a_run(name, float(s[i]), {k: bool(right[k][i]) for k in KS})))
         given.append((at + 60.0, Feedback(name, references=("right",))))
     store = SqlDecisionStore.open(str(path))
     store.write(entries, given)
     store.close()
-
-
-def a_record_of(record: DecisionRecord, answer: str) -> DecisionRecord:
-    """The same with another answer."""
-    return DecisionRecord(**{name: getattr(record, name) for name in record.__slots__} | {"answer": answer})
 
 
 def read(path: Path, *, clip: float = 20.0, since: float = 0.0, artifact: Artifact = SERVED) -> FromLog:

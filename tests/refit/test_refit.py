@@ -10,7 +10,8 @@ import pytest
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
 from app.decision.cost import Objective, Tariff
-from app.decision.policy import Ask, Gate, decide, settle
+from app.decision.effective_policy import resolve
+from app.decision.policy import Ask
 from app.errors import DataError
 from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many
@@ -20,6 +21,8 @@ from app.refit.refit import Options, Summary, refit
 from app.refit.report import report
 from app.refit.split import Test, split, units
 from app.refit.table import Outcomes, load
+from tests.fakes.walks import World as Answers
+from tests.fakes.walks import walk
 from tests.refit.world import IDENTITY, World
 from tests.refit.world import OPTIONS as BY_PASSAGES
 
@@ -72,13 +75,14 @@ def test_the_gateway_decides_as_the_job_did(table: Outcomes, fitted: tuple[Artif
     outcomes = validation.outcomes
     p = predict_many(artifact.p0, outcomes.signals[0], len(outcomes))
     chosen = Ledger(validation, p, units(outcomes), {}).route(artifact.policies["graded"].thresholds)
-    gate, ask = Gate(artifact), Ask()
+    policy = resolve(Ask(), artifact, ks=artifact.ks)
     for row in range(300):
-        decision = decide(ask, gate, {name: float(v[row]) for name, v in outcomes.signals[0].items()})
-        assert decision.k == chosen[row]
-        assert decision.certified
-    assert settle(ask, gate, artifact.abstention.tau - 0.01)
-    assert not settle(ask, gate, artifact.abstention.tau)
+        signals = {k: {name: float(v[row]) for name, v in named.items()} for k, named in outcomes.signals.items()}
+        reply = walk(policy, Answers(signals)).reply
+        assert reply.k == chosen[row]
+        assert reply.certified
+        assert reply.confidence is not None
+        assert reply.withheld == (reply.confidence < artifact.abstention.tau)
 
 
 def test_the_numbers_of_passages_come_from_the_table(table: Outcomes, fitted: tuple[Artifact, Summary]) -> None:

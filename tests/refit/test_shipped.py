@@ -10,10 +10,12 @@ import pytest
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.decision.cost import Objective, Tariff
-from app.decision.policy import Ask, Gate, confidence_of, decide, settle
+from app.decision.effective_policy import resolve
+from app.decision.policy import Ask
 from app.prompts import DEFAULT
 from app.refit.refit import Options, refit
 from app.refit.table import Outcomes, load
+from tests.fakes.walks import World, walk
 
 REPO = Path(__file__).parents[2]
 TABLE = REPO / "demo" / "outcomes.jsonl.gz"
@@ -81,22 +83,16 @@ def test_it_was_fitted_on_the_prompts_that_serve(shipped: Artifact, table: Outco
 
 
 def test_every_collected_question_can_be_decided_again(shipped: Artifact, table: Outcomes) -> None:
-    """The served function, on the table's signals, skips some questions, fetches for others, and errs on none."""
-    gate = Gate(shipped)
-    chosen = [
-        decide(Ask(), gate, {name: float(values[row]) for name, values in table.signals[0].items()}).k
+    """The served code, on the table's signals, skips some questions, fetches for others, and withholds some answers."""
+    assert shipped.abstention.certificate is not None
+    policy = resolve(Ask(), shipped, ks=shipped.ks)
+    replies = [
+        walk(
+            policy,
+            World({k: {name: float(v[row]) for name, v in named.items()} for k, named in table.signals.items()}),
+        ).reply
         for row in range(len(table))
     ]
-    assert set(chosen) <= {0, 1, 5}
-    assert {0, 1} <= set(chosen)
-
-
-def test_it_withholds_what_it_is_least_sure_of(shipped: Artifact, table: Outcomes) -> None:
-    """Abstention is certified, so that the gateway withholds some answers by itself, and gives most."""
-    assert shipped.abstention.certificate is not None
-    gate, given = Gate(shipped), 0
-    for row in range(len(table)):
-        k = decide(Ask(), gate, {name: float(values[row]) for name, values in table.signals[0].items()}).k
-        signals = {name: float(values[row]) for name, values in table.signals[k].items()}
-        given += not settle(Ask(), gate, confidence_of(shipped, k, signals))
-    assert 0.5 < given / len(table) < 0.95
+    assert {reply.k for reply in replies} <= {0, 1, 5}
+    assert {0, 1} <= {reply.k for reply in replies}
+    assert 0.05 < sum(reply.withheld for reply in replies) / len(table) < 0.5

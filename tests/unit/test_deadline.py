@@ -8,10 +8,10 @@ import pytest
 
 from app.decision.passage import Passage
 from app.decision.policy import Ask, Reason
+from app.decision.question import Question
 from app.decision.record import DecisionRecord
 from app.errors import UpstreamTimeout
-from app.ports import Generation, Prompt, Token
-from app.question import Question
+from app.ports import SILENT, Generation, Prompt, Token
 
 from .test_answer import ASKED, CONFIDENT, UNCERTAIN, World, a_world
 
@@ -45,8 +45,8 @@ async def lapse() -> Lapse:
     return Lapse(asyncio.get_running_loop())
 
 
-async def ask(world: World, deadline: float | None, listener: Any = None, **chosen: Any) -> DecisionRecord:
-    return await world.answerer().answer(Question(ASKED, "demo", 24, Ask(**chosen), deadline=deadline), listener)
+async def ask(world: World, deadline: float | None, listener: Any = SILENT, **chosen: Any) -> DecisionRecord:
+    return await world.answerer().answer(Question("id", ASKED, "demo", 24, Ask(**chosen), deadline=deadline), listener)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ async def test_retrieval_that_outlasts_it_is_a_retrieval_that_failed(
     world = await a_world(UNCERTAIN)
     monkeypatch.setattr(getattr(world, part), method, lapse.outlast)
     record = await ask(world, lapse.within())
-    assert (record.action, record.k, record.reason) == ("k0", 0, Reason.RETRIEVAL_FAILED)
-    assert record.answer == "Paris"
+    assert (record.action, record.reply.k, record.reply.reason) == ("k0", 0, Reason.RETRIEVAL_FAILED)
+    assert record.reply.text == "Paris"
     assert record.failure == (upstream, "deadline")
-    assert not record.certified
+    assert not record.reply.certified
 
 
 class Heard:
@@ -71,7 +71,7 @@ class Heard:
     def __init__(self) -> None:
         self.tokens: list[str] = []
 
-    def decided(self, decision: object) -> None:
+    def step(self, step: object) -> None:
         pass
 
     def found(self, passages: Sequence[Passage]) -> None:
@@ -126,6 +126,6 @@ async def test_a_timeout_that_is_not_the_questions_is_not_taken_for_it(
 async def test_the_wait_in_line_is_part_of_the_time_it_took() -> None:
     """A receipt hides nothing of what its asker waited for."""
     world = await a_world(CONFIDENT)
-    question = Question(ASKED, "demo", 24, waited_s=0.25)
+    question = Question("id", ASKED, "demo", 24, waited_s=0.25)
     timings = (await world.answerer().answer(question)).timings
     assert (timings.probe, timings.total) == (pytest.approx(100), pytest.approx(350))

@@ -8,8 +8,10 @@ import pytest
 
 from app import shadow as module
 from app.decision.artifact import Identity
+from app.decision.effective_policy import Sampled
 from app.decision.policy import Ask, Retrieval
-from app.decision.record import Shadow
+from app.decision.question import Question, Turn
+from app.decision.record import DecisionRecord, Shadow
 from app.errors import UpstreamUnavailable
 from app.explore import Budget
 from app.shadow import WAITING, ShadowRunner
@@ -17,10 +19,22 @@ from tests.fakes.artifacts import an_identity
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.reader import FakeReader
+from tests.fakes.records import a_record
 from tests.fakes.retriever import FakeRetriever
 from tests.waiting import until
 
 ASKED = "What is the capital of France?"
+
+
+def a_question(
+    ask: Ask | None = None, collection: str = "demo", max_tokens: int = 24, earlier: tuple[Turn, ...] = ()
+) -> Question:
+    return Question("id", ASKED, collection, max_tokens, ask or Ask(), earlier=earlier)
+
+
+def drawn(identifier: str) -> DecisionRecord:
+    """An answered question that is to be shadowed."""
+    return a_record(id=identifier, question=ASKED, sampled=Sampled(shadow=True))
 
 
 @dataclass
@@ -68,7 +82,7 @@ async def a_bench(share: float = 1.0, budget: Budget | None = None) -> Bench:
 async def test_every_action_is_asked_and_kept(bench: Bench) -> None:
     """One run asks at k = 0, 1 and 5, and keeps answers, signals, tokens and times under the record's id."""
     bench.runner.start()
-    bench.runner.run("a", ASKED)
+    bench.runner.observe(drawn("a"))
     await bench.settled(1)
     await bench.runner.close()
     (shadow,) = bench.done
@@ -83,7 +97,7 @@ async def test_a_question_that_arrives_goes_first(bench: Bench) -> None:
     """A run under way is cancelled upstream, waits while questions are in flight, and is then made whole."""
     bench.reader.hang = True
     bench.runner.start()
-    bench.runner.run("a", ASKED)
+    bench.runner.observe(drawn("a"))
     await until(lambda: bool(bench.reader.prompts))
     bench.runner.began()
     bench.reader.hang = False
@@ -101,10 +115,10 @@ async def test_a_run_that_fails_is_counted_and_the_next_goes_on(bench: Bench) ->
     """A part that is down loses that run alone."""
     bench.reader.fail_with = UpstreamUnavailable("reader", "down")
     bench.runner.start()
-    bench.runner.run("a", ASKED)
+    bench.runner.observe(drawn("a"))
     await bench.settled(1)
     bench.reader.fail_with = None
-    bench.runner.run("b", ASKED)
+    bench.runner.observe(drawn("b"))
     await bench.settled(2)
     await bench.runner.close()
     assert (len(bench.lost), [shadow.id for shadow in bench.done]) == (1, ["b"])
@@ -114,7 +128,7 @@ async def test_what_two_systems_answered_is_lost(bench: Bench) -> None:
     """A reader that is swapped in mid-run, or is not known any more, leaves no row; the next one does."""
     bench.reader.hang = True
     bench.runner.start()
-    bench.runner.run("a", ASKED)
+    bench.runner.observe(drawn("a"))
     await until(lambda: bool(bench.reader.prompts))
     bench.known.append(an_identity(reader="another"))
     bench.runner.began()
@@ -123,8 +137,8 @@ async def test_what_two_systems_answered_is_lost(bench: Bench) -> None:
     await bench.settled(1)
     assert [shadow.identity.reader for shadow in bench.done] == ["another"]
     bench.known.append(None)
-    assert not bench.runner.draws(Ask(), collection="demo", max_tokens=24)
-    bench.runner.run("b", ASKED)
+    assert not bench.runner.draws(a_question())
+    bench.runner.observe(drawn("b"))
     await bench.settled(2)
     await bench.runner.close()
     assert len(bench.lost) == 1
@@ -135,20 +149,21 @@ async def test_a_long_queue_turns_new_ones_away(bench: Bench) -> None:
     bench.runner.began()
     bench.runner.start()
     for number in range(WAITING + 3):
-        bench.runner.run(str(number), ASKED)
+        bench.runner.observe(drawn(str(number)))
     assert len(bench.lost) == 3
     await bench.runner.close()
 
 
 async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) -> None:
     """Not before the start; not filtered, forced, of another collection or length."""
-    assert not bench.runner.draws(Ask(), collection="demo", max_tokens=24)
+    assert not bench.runner.draws(a_question())
     bench.runner.start()
-    assert bench.runner.draws(Ask(), collection="demo", max_tokens=24)
-    assert not bench.runner.draws(Ask(filtered=True), collection="demo", max_tokens=24)
-    assert not bench.runner.draws(Ask(retrieval=Retrieval.REQUIRED), collection="demo", max_tokens=24)
-    assert not bench.runner.draws(Ask(), collection="other", max_tokens=24)
-    assert not bench.runner.draws(Ask(), collection="demo", max_tokens=8)
+    assert bench.runner.draws(a_question())
+    assert not bench.runner.draws(a_question(Ask(filtered=True)))
+    assert not bench.runner.draws(a_question(Ask(retrieval=Retrieval.REQUIRED)))
+    assert not bench.runner.draws(a_question(collection="other"))
+    assert not bench.runner.draws(a_question(max_tokens=8))
+    assert not bench.runner.draws(a_question(earlier=(Turn("user", "And in Italy?"),)))
     await bench.runner.close()
 
 
@@ -157,9 +172,9 @@ async def test_the_share_is_kept_and_zero_never_starts() -> None:
     some, none = await a_bench(0.2), await a_bench(0.0)
     for one in (some, none):
         one.runner.start()
-    drawn = sum(some.runner.draws(Ask(), collection="demo", max_tokens=24) for _ in range(2000))
+    drawn = sum(some.runner.draws(a_question()) for _ in range(2000))
     assert 320 < drawn < 480
-    assert not any(none.runner.draws(Ask(), collection="demo", max_tokens=24) for _ in range(100))
+    assert not any(none.runner.draws(a_question()) for _ in range(100))
     for one in (some, none):
         await one.runner.close()
 
@@ -169,7 +184,7 @@ async def test_a_spent_budget_draws_nothing() -> None:
     budget = Budget(0.1)
     spent = await a_bench(1.0, budget)
     spent.runner.start()
-    assert spent.runner.draws(Ask(), collection="demo", max_tokens=24)
+    assert spent.runner.draws(a_question())
     budget.spend(20_000)
-    assert not spent.runner.draws(Ask(), collection="demo", max_tokens=24)
+    assert not spent.runner.draws(a_question())
     await spent.runner.close()

@@ -18,6 +18,7 @@ const WHY = {
   no_passages: "Passages were wanted, but none was found.",
   bypassed: "Gating does not pay at the moment, so the question was not probed.",
   low_confidence: "An answer was found, but it is too likely to be wrong to give.",
+  degraded: "Reading more passages failed, so this is the answer that was there already.",
   explored: "The number of passages was drawn at random, to keep the gateway’s figures honest.",
 };
 

@@ -13,7 +13,6 @@ from app.adapters import gatekeeper as module
 from app.adapters.artifact_store import ArtifactStore
 from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.decision.artifact import Artifact, CalibratorStatus, Identity
-from app.decision.policy import Policy
 from app.errors import UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
@@ -65,7 +64,7 @@ class World:
         return self.gatekeeper.status()
 
     def artifact(self, *, collection: str = "demo", max_tokens: int = 24) -> Artifact | None:
-        return self.gatekeeper.gate(collection=collection, max_tokens=max_tokens).artifact
+        return self.gatekeeper.matching(collection=collection, max_tokens=max_tokens)
 
 
 @pytest.fixture
@@ -100,9 +99,8 @@ async def test_a_match_serves(world: World) -> None:
     assert await world.look() == CalibratorStatus(
         artifact.version, certified=True, matches=True, problem="", fallback_action=1
     )
-    gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
-    assert gate.artifact == artifact
-    assert (gate.allow_uncertified, gate.revoked, gate.bypassed) == (False, False, False)
+    assert world.artifact() == artifact
+    assert world.gatekeeper.revoked(artifact.version) is None
 
 
 @pytest.mark.parametrize(
@@ -295,14 +293,13 @@ async def test_a_useless_history_is_no_obstacle(tmp_path: Path) -> None:
 
 
 async def test_a_revoked_version_decides_nothing(world: World) -> None:
-    """Its gates say revoked, the standing says why; a new version is clean."""
+    """The status says why; a new version is clean."""
     artifact = world.promote(version="one")
     await world.look()
     for _ in range(2):
         await world.gatekeeper.revoke("one", "confidences exceed what is right by 0.2")
-    gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
-    assert (gate.artifact, gate.revoked) == (artifact, True)
-    assert gate.fit_in_force(Policy.GRADED) is None
+    assert world.artifact() == artifact
+    assert world.gatekeeper.revoked("one") is not None
     assert world.gatekeeper.status() == CalibratorStatus(
         "one",
         certified=False,
@@ -314,7 +311,7 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
     )
     world.promote(version="two")
     assert not (await world.look()).revoked
-    assert not world.gatekeeper.gate(collection="demo", max_tokens=24).revoked
+    assert world.gatekeeper.revoked("two") is None
     world.promote(version="one")
     assert (await world.look()).revoked
 
@@ -425,9 +422,7 @@ async def test_an_uncertified_artifact_says_so(tmp_path: Path) -> None:
         assert (standing.certified, standing.matches) == (False, True)
         problem = f"{artifact.version} carries no certificate: its fallback action serves"
         assert standing.problem == ("" if allowed else problem)
-        gate = world.gatekeeper.gate(collection="demo", max_tokens=24)
-        assert gate.artifact == artifact
-        assert gate.allow_uncertified is allowed
+        assert world.artifact() == artifact
 
 
 async def test_an_artifact_without_the_graded_policy_is_not_certified(world: World) -> None:

@@ -21,7 +21,7 @@ from app.decision.artifact import (
     mismatches,
 )
 from app.decision.cost import Objective
-from app.decision.policy import route
+from app.decision.effective_policy import Graded
 from tests.fakes.artifacts import (
     a_certificate,
     a_fit,
@@ -173,8 +173,9 @@ def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
 @given(p0=st.floats(0.0, 1.0))
 def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
     """`FIXED` reads k passages whatever the probability, one included."""
-    assert route(p0, FIXED[(0, 1, 5).index(k)], (0, 1, 5))[0] == k
-    assert route(1.0, FIXED[(0, 1, 5).index(k)], (0, 1, 5))[0] == k
+    fixed = FIXED[(0, 1, 5).index(k)]
+    graded = Graded(fixed.tau0, fixed.tau1)
+    assert {graded.choose(p, (0, 1, 5), required=False)[0] for p in (p0, 1.0)} == {k}
 
 
 @pytest.mark.parametrize("tau", [-0.1, 2.1, math.nan])
@@ -187,14 +188,14 @@ def test_an_abstention_threshold_must_make_sense(tau: float) -> None:
 @pytest.mark.parametrize("action", [0, 2, 10])
 def test_the_fallback_reads(action: int) -> None:
     """What serves where a policy may not is one passage or five, never none."""
-    with pytest.raises(ValueError, match="fallback_action must be 1 or 5"):
+    with pytest.raises(ValueError, match="fallback_action must be one of"):
         an_artifact(fallback_action=action)
 
 
 @pytest.mark.parametrize("ks", [(1, 2, 5), (0, 5, 1), (0, 1, 1)])
 def test_ks_begin_with_none_and_rise(ks: tuple[int, int, int]) -> None:
     """A policy chooses among no passage, few and many."""
-    with pytest.raises(ValueError, match="two rising numbers of passages"):
+    with pytest.raises(ValueError, match="rise from 0"):
         an_artifact(ks=ks, calibrators={0: a_line()}, fallback_action=ks[1])
 
 

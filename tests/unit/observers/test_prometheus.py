@@ -1,25 +1,26 @@
 """Prometheus as an observer: what one record adds to which sample."""
 
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from app.answer import Answerer
-from app.decision.policy import Ask, Gate, Policy, Reason, Retrieval
+from app.decision.policy import Ask, Policy, Reason, Retrieval
+from app.decision.question import Question
 from app.decision.record import Timings
 from app.errors import UpstreamTimeout
 from app.observers.gauges import TrafficMetrics
 from app.observers.prometheus import PrometheusObserver
-from app.question import Question
-from tests.fakes.artifacts import FixedGate, a_fit, an_artifact, an_uncertified_fit
+from app.run import Upstreams
+from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled
 from tests.fakes.reader import FakeReader
 from tests.fakes.records import a_record
 from tests.fakes.retriever import FakeRetriever
+from tests.fakes.walks import fixed
 
 RECORD = a_record()
 
@@ -68,15 +69,7 @@ def test_what_did_not_happen_is_not_counted(observed: Observed) -> None:
     """A closed-book answer leaves no reading, no search, and no probability where none was told."""
     timings = Timings(total=200.0, probe=200.0)
     observed.observer.observe(
-        replace(
-            RECORD,
-            k=0,
-            timings=timings,
-            citations=(),
-            read_usage=None,
-            retrieval_calls=0,
-            p_closed_book=None,
-        )
+        a_record(k=0, timings=timings, citations=(), read_usage=None, searches=0, p_closed_book=None)
     )
     assert observed.value("stage_duration_seconds_count", stage="probe", k="0") == 1
     assert observed.value("stage_duration_seconds_count", stage="read", k="0") is None
@@ -87,20 +80,20 @@ def test_what_did_not_happen_is_not_counted(observed: Observed) -> None:
 
 def test_a_stage_that_took_no_time_did_run(observed: Observed) -> None:
     """Zero milliseconds is a measurement; absence is not."""
-    observed.observer.observe(replace(RECORD, timings=Timings(total=0.0, probe=0.0)))
+    observed.observer.observe(a_record(timings=Timings(total=0.0, probe=0.0)))
     assert observed.value("stage_duration_seconds_count", stage="probe", k="1") == 1
 
 
 def test_a_withheld_answer_counts_by_what_was_read(observed: Observed) -> None:
     """An abstention after five passages is an abstention with k=5."""
-    observed.observer.observe(replace(RECORD, k=5, answer=None, reason=Reason.LOW_CONFIDENCE))
+    observed.observer.observe(a_record(k=5, answer=None, reason=Reason.LOW_CONFIDENCE))
     assert observed.value("requests_total", action="abstain", k="5", reason="low_confidence") == 1
     assert observed.value("request_duration_seconds_count", action="abstain", k="5") == 1
 
 
 def test_a_search_in_vain_is_wasted(observed: Observed) -> None:
     """A search whose passages nobody read is wasted, and the part that failed is counted."""
-    failed = replace(RECORD, k=0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout"))
+    failed = a_record(k=0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout"))
     observed.observer.observe(failed)
     assert observed.value("retrieval_calls_total", use="wasted") == 1
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1
@@ -108,7 +101,7 @@ def test_a_search_in_vain_is_wasted(observed: Observed) -> None:
 
 def test_what_the_gate_did_not_decide_is_not_gated(observed: Observed) -> None:
     """A question that its asker sent to passages does not count as gated."""
-    observed.observer.observe(replace(RECORD, retrieval=Retrieval.REQUIRED, reason=Reason.RETRIEVAL_REQUIRED))
+    observed.observer.observe(a_record(retrieval=Retrieval.REQUIRED, reason=Reason.RETRIEVAL_REQUIRED))
     assert observed.value("gated_total", k="1") == 0
 
 
@@ -139,13 +132,7 @@ async def test_every_counter_is_there_before_it_counts(observed: Observed) -> No
         reader.says("Who?", "She", k=0, sure=sure)
         reader.says("Who?", "She", sure=read_sure)
         vectors.fail_with = failure if broken else None
-        answerer = Answerer(
-            reader=reader,
-            embedder=embedder,
-            retriever=vectors,
-            gatekeeper=FixedGate(Gate(calibrated)),
-            observers=(observed.observer,),
-        )
+        answerer = Answerer(Upstreams(reader, embedder, vectors), fixed(calibrated), observers=(observed.observer,))
         with suppress(UpstreamTimeout):
-            await answerer.answer(Question("Who?", "demo", 24, Ask(policy, retrieval)))
+            await answerer.answer(Question("id", "Who?", "demo", 24, Ask(policy, retrieval)))
     assert samples(observed.registry) == before

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.decision.policy import Policy
+from app.decision.effective_policy import Fixed
+from app.decision.policy import Reason
 from app.decision.record import Timings
 from app.observers import traffic
 from app.observers.traffic import ROW, TrafficWindow, traffic_window
@@ -36,7 +37,7 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
     with closing(a_window(tmp_path)) as window:
         timings = Timings(total=650.0, probe=200.0, embed=15.0, search=5.0, read=400.0)
         window.observe(a_record(timings=timings))
-        window.observe(a_skip(policy=Policy.NEVER, p_closed_book=None))
+        window.observe(a_skip(kind=Fixed(0, Reason.RETRIEVAL_FORBIDDEN), p_closed_book=None))
         read, skipped = window.read(60).rows
     assert {name: read[name].item() for name in ROW.names or ()} == {
         "at": 1000.0,
@@ -124,7 +125,8 @@ def writer(directory: Path, script: str) -> Iterator[None]:
     begin = f"""
 import sys, time
 from pathlib import Path
-from app.decision.record import Timings, Usage
+from app.decision.available import Usage
+from app.decision.record import Timings
 from app.observers.traffic import TrafficWindow
 from tests.fakes.records import a_record, a_skip
 window = TrafficWindow(Path({str(directory)!r}), capacity=64)

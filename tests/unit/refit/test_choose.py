@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.decision.artifact import FIXED
 from app.decision.cost import Objective, Tariff
-from app.decision.policy import constant_k, route
+from app.decision.effective_policy import Graded
 from app.errors import DataError
 from app.refit.abstention import Given, lay_abstention
 from app.refit.choose import candidates, choose_calibrator
@@ -40,8 +40,11 @@ def test_the_grid_is_what_routing_each_question_gives(seed: int, probe_costs: bo
     for i in {*rng.integers(0, found, 10).tolist(), 0, distinct - 1, found - 1}:
         thresholds = pairs.thresholds(i)
         chosen = book.route(thresholds)
-        always = constant_k(thresholds, (0, 1, 5))
-        served = [(always or 5) if np.isnan(value) else route(float(value), thresholds, (0, 1, 5))[0] for value in p]
+        graded = Graded(thresholds.tau0, thresholds.tau1)
+        missing = (0, 1, 5)[thresholds.constant or 2]
+        served = [
+            missing if np.isnan(value) else graded.choose(float(value), (0, 1, 5), required=False)[0] for value in p
+        ]
         assert chosen.tolist() == served
         assert pairs.accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
         assert pairs.cost[i] == pytest.approx(book.mean(book.spent(thresholds)))

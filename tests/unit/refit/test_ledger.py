@@ -15,12 +15,12 @@ from app.decision.artifact import (
     Thresholds,
 )
 from app.decision.cost import Objective
-from app.decision.policy import Ask, Gate, constant_k, decide
 from app.refit.certify import lower_bound, walk
 from app.refit.fit import fit, predict_many
 from app.refit.ledger import Ledger
 from app.refit.paths import Step
 from app.refit.split import Validation, units
+from tests.fakes.walks import chosen_k
 from tests.refit.world import IDENTITY, World
 
 TAUS = st.one_of(st.sampled_from([0.0, 1.0, 1.5, UNREACHABLE]), st.floats(0.0, 1.0))
@@ -47,18 +47,11 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
         fallback_action=5,
         window=DataWindow(60, 60, "world"),
     )
-    gate = Gate(artifact, allow_uncertified=True)
     p = predict_many(p0, table.signals[0], len(table))
     chosen = Ledger(Validation(table), p, units(table), {}).route(thresholds)
-    assert chosen.tolist() == [decide(Ask(), gate, {"seq_logprob": float(value)}).k for value in s]
-    absent = [decide(Ask(), gate, {}).k for value in s if np.isnan(value)]
+    assert chosen.tolist() == [chosen_k(artifact, {"seq_logprob": float(value)}, allow_uncertified=True) for value in s]
+    absent = [chosen_k(artifact, {}, allow_uncertified=True) for value in s if np.isnan(value)]
     assert chosen[np.isnan(s)].tolist() == absent
-
-
-@pytest.mark.parametrize(("k", "expected"), [(0, None), (1, 1), (5, 5)])
-def test_only_a_policy_that_always_reads_is_foregone(k: int, expected: int | None) -> None:
-    """Always-k0 still needs its probe: the probe is its answer."""
-    assert constant_k(FIXED[(0, 1, 5).index(k)], (0, 1, 5)) == expected
 
 
 def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None:

@@ -1,0 +1,53 @@
+"""What is at hand for a question while it is worked on: the passages that were found, and the answers so far."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from app.decision.passage import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one generation."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """The tokens of two generations."""
+        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer to the question, read from up to k passages; k = 0 is the closed-book probe."""
+
+    k: int
+    text: str
+    signals: Mapping[str, float]
+    usage: Usage
+    # Fewer than k where fewer were found, or where the reader's context was too short.
+    passages_read: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Grows as the loop buys; never changes what it already holds."""
+
+    # Best first; None until the search has run.
+    passages: tuple[Passage, ...] | None = None
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """What has been bought, by name: `search+k0+k1`."""
+        return "+".join([*(["search"] if self.passages is not None else []), *(f"k{k}" for k in sorted(self.answers))])
+
+    def found(self, passages: Sequence[Passage]) -> "Available":
+        """The same with what the search found."""
+        return replace(self, passages=tuple(passages))
+
+    def answered(self, answer: Answer) -> "Available":
+        """The same with one more answer."""
+        return replace(self, answers={**self.answers, answer.k: answer})

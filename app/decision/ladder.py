@@ -1,0 +1,135 @@
+"""The core chooses the next action; the loop in `app.answer` executes it. Every decision about a question is made here.
+
+search if a read is wanted ──► read k passages (k = 0 is the closed-book probe) ──► stop with an answer
+"""
+
+from dataclasses import dataclass
+
+from app.decision.available import Available
+from app.decision.effective_policy import EffectivePolicy, Fixed
+from app.decision.policy import Reason
+from app.errors import NoPassages
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Find so many passages; at most once per question."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Answer from the k best passages; k = 0 is the closed-book probe."""
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Give the answer at k, or withhold it; None: there is no answer that may be given."""
+
+    k: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision: from which state, what the policy itself wanted, and what is done under its bounds."""
+
+    state: str
+    action: Search | Read | Stop
+    # None while the policy needs a probe to tell.
+    wanted: int | None = None
+    why: Reason | None = None
+    # The probability that it was decided by.
+    p: float | None = None
+
+    @property
+    def k(self) -> int | None:
+        """The number of passages that the answer is read from; None while a probe is to tell."""
+        action = self.action
+        if isinstance(action, Search):
+            return action.limit
+        return None if action == Read(0) else action.k
+
+
+def next_step(policy: EffectivePolicy, available: Available) -> Step:
+    """The next action. Total: doubt reads more, not less."""
+    state = available.state
+    if policy.maximum < policy.minimum:
+        return Step(state, Stop(None), why=Reason.NO_PASSAGES)
+    wanted, why, p = _choose(policy, available)
+    if wanted is None:
+        return Step(state, Read(0))
+    k = policy.bounded(wanted)
+    why = Reason.EXPLORED if policy.explored else why
+    if k in available.answers:
+        action: Search | Read | Stop = Stop(k)
+    else:
+        action = Search(k) if k > 0 and available.passages is None else Read(k)
+    return Step(state, action, wanted, why, p)
+
+
+def _choose(policy: EffectivePolicy, available: Available) -> tuple[int | None, Reason | None, float | None]:
+    """The policy's own choice of k, before its bounds; None where it needs a probe first."""
+    probe = available.answers.get(0)
+    p0 = policy.confidence(probe) if probe is not None else None
+    if isinstance(policy.kind, Fixed):
+        return policy.kind.k, policy.kind.why, p0
+    if probe is None:
+        return None, None, None
+    if p0 is None:
+        return policy.ks[-1], Reason.NO_SIGNAL, None
+    return *policy.kind.choose(p0, policy.ks, required=policy.required), p0
+
+
+def is_final(policy: EffectivePolicy, k: int) -> bool:
+    """Whether an answer at k can be streamed as it comes: nothing can change it, and nothing can withhold it.
+
+    A probe never is: its probability comes with its end, and belongs to the decision that is told first.
+    """
+    return k > 0 and policy.failure is None and not policy.may_withhold(k)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the question comes to."""
+
+    # What was read for it, also where the answer is then withheld.
+    k: int
+    # None where there is none, or where it is withheld.
+    text: str | None
+    confidence: float | None
+    reason: Reason
+    withheld: bool
+    certified: bool
+    truncated: bool = False
+
+
+def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:
+    """Give the answer that the last step stopped at, or withhold it; raises where neither would be honest."""
+    assert isinstance(step.action, Stop)
+    assert step.why is not None
+    k = step.action.k
+    if k is None:
+        return Reply(0, None, None, step.why, withheld=True, certified=False)
+    answer = available.answers[k]
+    confidence = policy.confidence(answer)
+    low = policy.tau is not None and confidence is not None and confidence < policy.tau
+    reason, withheld = step.why, policy.abstain and low
+    if policy.search_failed:
+        # A closed-book answer in place of one from passages must be known to be good enough.
+        reason = Reason.NO_PASSAGES if isinstance(policy.failure, NoPassages) else Reason.RETRIEVAL_FAILED
+        if policy.tau is None or confidence is None or low:
+            if not policy.abstain or confidence is None:
+                assert policy.failure is not None
+                raise policy.failure
+            withheld = True
+    elif withheld:
+        reason = Reason.LOW_CONFIDENCE
+    elif policy.failure is not None:
+        reason = Reason.DEGRADED
+    certified = policy.certifiable and step.why is not Reason.NO_SIGNAL
+    return Reply(
+        k, None if withheld else answer.text, confidence, reason, withheld, certified, truncated=answer.truncated
+    )

@@ -1,0 +1,123 @@
+"""The upstream calls of one question: each timed, traced, and bounded by the time that the question has left."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from app.decision.available import Answer, Available, Usage
+from app.decision.passage import Passage
+from app.decision.question import Question
+from app.decision.record import Timings
+from app.decision.signals import extract
+from app.errors import DeadlinePassed, NoPassages, UpstreamBadReply, UpstreamError
+from app.ports import SILENT, Clock, Embedder, Generation, Listener, Prompt, Reader, Retriever, Stages
+from app.prompts import search_query
+
+T = TypeVar("T")
+# Which part each stage waits for.
+_UPSTREAMS = {"probe": "reader", "embed": "embedder", "search": "vectors", "read": "reader"}
+
+
+@dataclass(frozen=True, slots=True)
+class Upstreams:
+    """What questions are answered with."""
+
+    reader: Reader
+    embedder: Embedder
+    retriever: Retriever
+    stages: Stages = nullcontext
+    clock: Clock = time.perf_counter
+
+
+class Run:
+    """Embeds, searches and reads for one question."""
+
+    def __init__(self, question: Question, upstreams: Upstreams, listener: Listener) -> None:
+        self._question = question
+        self._upstreams = upstreams
+        self._listener = listener
+        self._started = upstreams.clock() - question.waited_s
+        self._spent_ms: dict[str, float] = {}
+        # The last call that failed: where no time is left for the next, it is the reason.
+        self._failed: UpstreamError | None = None
+        self.searches = 0
+        # Whether the listener has received a piece of the answer. It is never taken back.
+        self.heard = False
+
+    @property
+    def timings(self) -> Timings:
+        """How long it has taken so far, with the wait for a permit, and each stage of it."""
+        total = (self._upstreams.clock() - self._started) * 1000.0
+        return Timings(total=total, waited=self._question.waited_s * 1000.0, **self._spent_ms)
+
+    async def search(self, limit: int) -> Sequence[Passage]:
+        """The nearest passages, best first; NoPassages where there are none."""
+        question = self._question
+        query = search_query(question.text, [turn.text for turn in question.earlier if turn.role == "user"])
+        vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
+        self.searches += 1
+        searching = self._upstreams.retriever.search(question.collection, vector, limit=limit, where=question.where)
+        passages = await self._timed("search", searching)
+        if not passages:
+            raise NoPassages("no passage was found, and this question may not do without one")
+        return passages
+
+    async def read(self, k: int, available: Available, *, live: bool) -> Answer:
+        """Answer from the k best passages. `live`: pass every piece on as it comes."""
+        passages = (available.passages or ())[:k]
+        if k > 0:
+            self._listener.found(passages)
+        prompt = Prompt(self._question.text, passages, self._question.earlier)
+        generating = self._stream(prompt) if live and self._listener is not SILENT else self._generate(prompt)
+        generation = await self._timed("read" if k > 0 else "probe", generating)
+        return Answer(
+            k,
+            generation.text,
+            extract(generation.tokens),
+            Usage(generation.prompt_tokens, generation.completion_tokens),
+            passages_read=generation.passages_read,
+            truncated=generation.cut_off,
+        )
+
+    def _generate(self, prompt: Prompt) -> Coroutine[Any, Any, Generation]:
+        return self._upstreams.reader.generate(prompt, max_tokens=self._question.max_tokens)
+
+    async def _stream(self, prompt: Prompt) -> Generation:
+        async with aclosing(self._upstreams.reader.stream(prompt, max_tokens=self._question.max_tokens)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    return piece
+                if piece.text:
+                    self.heard = True
+                    self._listener.token(piece.text)
+        raise UpstreamBadReply("reader", "the stream ended before the answer did")
+
+    async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work of a stage within the time that the question has left, and note how long it took."""
+        upstream, deadline = _UPSTREAMS[stage], self._question.deadline
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            work.close()
+            raise self._failed or DeadlinePassed(upstream, f"no time was left to ask the {upstream}")
+        began = self._upstreams.clock()
+        try:
+            with self._upstreams.stages(stage):
+                return await self._in_time(upstream, work)
+        except UpstreamError as error:
+            self._failed = error
+            raise
+        finally:
+            self._spent_ms[stage] = (self._upstreams.clock() - began) * 1000.0
+
+    async def _in_time(self, upstream: str, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            async with asyncio.timeout_at(self._question.deadline) as bound:
+                return await work
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            raise DeadlinePassed(
+                upstream, f"the {upstream} was still at work when the time for this question was up"
+            ) from error

@@ -1,0 +1,84 @@
+"""A question walked through the core as the loop walks it, with a made-up world in place of the upstream calls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.answer import Resolve
+from app.decision.artifact import Artifact
+from app.decision.available import Answer, Available, Usage
+from app.decision.effective_policy import EffectivePolicy, after_failure, resolve
+from app.decision.ladder import Read, Reply, Search, Step, Stop, conclude, next_step
+from app.decision.passage import Passage
+from app.decision.policy import DEFAULT_KS, Ask
+from app.errors import NoPassages, UpstreamError, UpstreamTimeout
+
+READER_DOWN = UpstreamTimeout("reader", "slow")
+
+
+@dataclass(frozen=True)
+class World:
+    """What the parts would say: the signals of the answer at each k, and what goes wrong."""
+
+    signals: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    search: UpstreamError | NoPassages | None = None
+    broken: frozenset[int] = frozenset()
+
+    def read(self, k: int) -> Answer:
+        if k in self.broken:
+            raise READER_DOWN
+        return Answer(k, f"answer at {k}", self.signals.get(k, {}), Usage(10, 2))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What came of a question: the steps, and the reply or what was raised."""
+
+    policy: EffectivePolicy
+    available: Available
+    steps: tuple[Step, ...]
+    outcome: Reply | UpstreamError | NoPassages
+
+    @property
+    def actions(self) -> list[Search | Read | Stop]:
+        return [step.action for step in self.steps]
+
+    @property
+    def reply(self) -> Reply:
+        assert isinstance(self.outcome, Reply), self.outcome
+        return self.outcome
+
+
+def walk(policy: EffectivePolicy, world: World) -> Walk:
+    """The loop of `app.answer`, without its I/O."""
+    available, steps = Available(), []
+    try:
+        while True:
+            step = next_step(policy, available)
+            steps.append(step)
+            assert len(steps) < 10, steps
+            try:
+                match step.action:
+                    case Stop():
+                        return Walk(policy, available, tuple(steps), conclude(policy, available, step))
+                    case Search(limit):
+                        if world.search is not None:
+                            raise world.search
+                        available = available.found([Passage(str(rank), "", "") for rank in range(limit)])
+                    case Read(k):
+                        available = available.answered(world.read(k))
+            except (UpstreamError, NoPassages) as error:
+                policy = after_failure(policy, available, error)
+    except (UpstreamError, NoPassages) as error:
+        return Walk(policy, available, tuple(steps), error)
+
+
+def fixed(artifact: Artifact | None, *, ks: tuple[int, ...] = DEFAULT_KS, **flags: Any) -> Resolve:
+    """What an Answerer resolves questions by where nothing but this artifact and these flags is in force."""
+    return lambda question, sampled: resolve(question.ask, artifact, ks=ks, sampled=sampled, **flags)
+
+
+def chosen_k(artifact: Artifact, probe: Mapping[str, float], ask: Ask | None = None, **flags: Any) -> int:
+    """The number of passages that the served code reads where the closed-book answer has these signals."""
+    policy = resolve(ask or Ask(abstain=False), artifact, ks=artifact.ks, **flags)
+    return walk(policy, World({0: probe})).reply.k

@@ -1,0 +1,437 @@
+"""The core's choices, walked as the loop walks them: total, bounded, and never sure of what nothing vouches for."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.decision.artifact import Artifact
+from app.decision.available import Available
+from app.decision.effective_policy import (
+    EffectivePolicy,
+    Fixed,
+    Graded,
+    Sampled,
+    after_failure,
+    resolve,
+)
+from app.decision.ladder import Read, Reply, Search, Stop, is_final, next_step
+from app.decision.policy import Ask, Policy, Reason, Retrieval
+from app.errors import ContradictoryRequest, NoPassages, UpstreamError, UpstreamUnavailable
+from tests.fakes.artifacts import (
+    TAU0,
+    TAU1,
+    TAU_ABSTAIN,
+    TAU_BINARY,
+    a_fit,
+    a_line,
+    an_abstention,
+    an_artifact,
+    an_uncertified_fit,
+    closed_book,
+)
+from tests.fakes.walks import READER_DOWN, Walk, World, walk
+
+KS = (0, 1, 5)
+# The least that the signals of these artifacts hold exactly, and so do their probabilities.
+BIT = 2.0**-40
+ASKS = [
+    Ask(policy, retrieval, abstain, filtered)
+    for policy, retrieval, abstain, filtered in itertools.product(Policy, Retrieval, (True, False), (True, False))
+    if (policy, retrieval) not in {(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)}
+]
+CERTIFIED = an_artifact()
+UNCERTIFIED = an_artifact(
+    policies={"graded": an_uncertified_fit(), "binary": an_uncertified_fit(TAU_BINARY, TAU_BINARY)},
+    abstention=an_abstention(certificate=None),
+)
+SEARCH_DOWN = UpstreamUnavailable("vectors", "down")
+NOTHING_FOUND = NoPassages("nothing")
+
+
+def sure(**probabilities: float) -> World:
+    """A world whose answers have these probabilities: `sure(k0=0.9, k5=0.4)`."""
+    return World({int(name[1:]): closed_book(p) for name, p in probabilities.items()})
+
+
+def asked(ask: Ask, world: World, artifact: Artifact | None = CERTIFIED, **more: Any) -> Walk:
+    return walk(resolve(ask, artifact, ks=KS, **more), world)
+
+
+@st.composite
+def artifacts(draw: st.DrawFn) -> Artifact:
+    """Artifacts of every kind: with and without each head, policy and certificate."""
+    tau1, tau0 = sorted((draw(st.floats(0.0, 2.0)), draw(st.floats(0.0, 2.0))))
+    tau = draw(st.floats(0.0, 2.0))
+    fits = {
+        "graded": draw(st.sampled_from([None, a_fit(tau0, tau1), an_uncertified_fit(tau0, tau1)])),
+        "binary": draw(st.sampled_from([None, a_fit(tau, tau), an_uncertified_fit(tau, tau)])),
+    }
+    heads = {0: a_line()} | {k: a_line(0.25, 0.75) for k in KS[1:] if draw(st.booleans())}
+    return an_artifact(
+        calibrators=heads,
+        policies={name: fit for name, fit in fits.items() if fit is not None},
+        abstention=draw(st.sampled_from([an_abstention(), an_abstention(certificate=None)])),
+        fallback_action=draw(st.sampled_from([1, 5])),
+    )
+
+
+signals = st.one_of(
+    st.floats(0.0, 1.0).map(closed_book), st.just({}), st.just({"seq_logprob": math.nan}), st.just({"margin": 1.0})
+)
+worlds = st.builds(
+    World,
+    st.fixed_dictionaries(dict.fromkeys(KS, signals)),
+    st.sampled_from([None, None, None, SEARCH_DOWN, NOTHING_FOUND]),
+    st.frozensets(st.sampled_from(KS), max_size=1),
+)
+sampled = st.builds(Sampled, st.just(0.1), st.none() | st.floats(0.0, 1.0, exclude_max=True))
+policies = st.builds(
+    lambda ask, artifact, sampled, **flags: resolve(ask, artifact, ks=KS, sampled=sampled, **flags),
+    st.sampled_from(ASKS),
+    st.none() | artifacts(),
+    sampled,
+    allow_uncertified=st.booleans(),
+    revoked=st.booleans(),
+    bypassed=st.booleans(),
+    mandatory=st.booleans(),
+)
+
+
+# What holds of every walk
+
+
+@given(policies, worlds)
+def test_every_walk_ends_and_respects_its_bounds(policy: EffectivePolicy, world: World) -> None:
+    """At most one search, no answer bought twice, passages before reading, and k within what was permitted."""
+    done = walk(policy, world)
+    searches = [action for action in done.actions if isinstance(action, Search)]
+    reads = [action.k for action in done.actions if isinstance(action, Read)]
+    assert len(searches) <= 1
+    assert len(reads) == len(set(reads))
+    if policy.maximum == 0:
+        assert not searches
+    if isinstance(done.outcome, Reply) and not done.outcome.withheld:
+        assert done.outcome.k in policy.permitted
+        if done.policy.failure is None:
+            assert policy.minimum <= done.outcome.k <= policy.maximum
+
+
+@given(policies, worlds)
+def test_certified_is_only_what_was_certified(policy: EffectivePolicy, world: World) -> None:
+    """No failure, no chance, no missing signal, no rule or wish beside the policy."""
+    done = walk(policy, world)
+    if isinstance(done.outcome, Reply) and done.outcome.certified:
+        assert policy.certifiable
+        assert done.policy.failure is None
+        assert not policy.explored
+        assert not policy.required
+        assert policy.thresholds is not None
+
+
+@given(policies, worlds)
+def test_a_confidence_is_that_of_the_answer_given(policy: EffectivePolicy, world: World) -> None:
+    """By its own signals under the head of its own k; never made up."""
+    done = walk(policy, world)
+    if isinstance(done.outcome, Reply) and isinstance(last := done.actions[-1], Stop):
+        expected = None if last.k is None else policy.confidence(world.read(last.k))
+        assert done.outcome.confidence == expected
+
+
+@given(policies, worlds)
+def test_what_is_streamed_is_never_taken_back(policy: EffectivePolicy, world: World) -> None:
+    """An answer that is final when it is read is the one that is given, if it arrives."""
+    done = walk(policy, world)
+    live = [step.action.k for step in done.steps if isinstance(step.action, Read) and is_final(policy, step.action.k)]
+    if live and not world.broken and world.search is None:
+        assert (done.reply.k, done.reply.withheld) == (live[-1], False)
+
+
+@given(policies, worlds)
+def test_a_walk_replays(policy: EffectivePolicy, world: World) -> None:
+    """The policy and what was available decide alone."""
+    assert walk(policy, world) == walk(policy, world)
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans())
+def test_more_confidence_never_reads_more(p: float, q: float, required: bool) -> None:
+    """K does not grow with the probability that the closed-book answer is right."""
+    ask = Ask(Policy.GRADED, Retrieval.REQUIRED if required else Retrieval.AUTO)
+    low, high = sorted((p, q))
+    assert asked(ask, sure(k0=high)).reply.k <= asked(ask, sure(k0=low)).reply.k
+
+
+# The policies
+
+
+@pytest.mark.parametrize(
+    ("policy", "p0", "k", "why"),
+    [
+        (Policy.GRADED, TAU0, 0, Reason.CONFIDENT),
+        (Policy.GRADED, TAU0 - BIT, 1, Reason.BORDERLINE),
+        (Policy.GRADED, TAU1, 1, Reason.BORDERLINE),
+        (Policy.GRADED, TAU1 - BIT, 5, Reason.UNCERTAIN),
+        (Policy.BINARY, TAU_BINARY, 0, Reason.CONFIDENT),
+        (Policy.BINARY, TAU_BINARY - BIT, 5, Reason.UNCERTAIN),
+    ],
+)
+def test_a_probability_equal_to_a_threshold_has_reached_it(policy: Policy, p0: float, k: int, why: Reason) -> None:
+    """At the boundaries of graded and binary; every one of them certified."""
+    done = asked(Ask(policy, abstain=False), sure(k0=p0))
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, why, True)
+    expected = [Read(0), Stop(0)] if k == 0 else [Read(0), Search(k), Read(k), Stop(k)]
+    assert done.actions == expected
+    assert done.steps[-1].p == p0
+
+
+@pytest.mark.parametrize(
+    ("ask", "more", "k", "why"),
+    [
+        (Ask(Policy.ALWAYS), {}, 5, Reason.RETRIEVAL_REQUIRED),
+        (Ask(), {"artifact": None}, 5, Reason.NOT_CALIBRATED),
+        (Ask(), {"artifact": UNCERTIFIED}, 1, Reason.NOT_CERTIFIED),
+        (Ask(), {"revoked": True}, 1, Reason.NOT_CERTIFIED),
+        (Ask(), {"bypassed": True}, 1, Reason.BYPASSED),
+        (Ask(), {"artifact": None, "mandatory": True}, 5, Reason.NOT_CALIBRATED),
+        (Ask(), {"artifact": UNCERTIFIED, "mandatory": True}, 1, Reason.NOT_CERTIFIED),
+    ],
+)
+def test_where_no_probability_may_decide_no_probe_is_bought(
+    ask: Ask, more: dict[str, Any], k: int, why: Reason
+) -> None:
+    """A fixed number of passages, uncertified."""
+    done = asked(ask, sure(k0=0.9, k1=0.9, k5=0.9), **more)
+    assert done.actions == [Search(k), Read(k), Stop(k)]
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, why, False)
+
+
+@pytest.mark.parametrize(("tau0", "tau1", "k", "why"), [(2.0, 0.0, 1, Reason.BORDERLINE), (2, 2, 5, Reason.UNCERTAIN)])
+def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, tau1: float, k: int, why: Reason) -> None:
+    """A certified fixed action is served without a probe, and stays certified."""
+    done = asked(Ask(abstain=False), sure(), an_artifact(policies={"graded": a_fit(tau0, tau1)}))
+    assert done.actions == [Search(k), Read(k), Stop(k)]
+    assert (done.reply.reason, done.reply.certified) == (why, True)
+    assert done.policy.thresholds == Graded(tau0, tau1)
+
+
+def test_uncertified_thresholds_decide_where_the_operator_allows_them() -> None:
+    """And are called uncertified."""
+    done = asked(Ask(), sure(k0=0.9), UNCERTIFIED, allow_uncertified=True)
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.CONFIDENT, False)
+
+
+def test_a_missing_signal_reads_the_most() -> None:
+    """And ends the certificate."""
+    done = asked(Ask(), World())
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (5, Reason.NO_SIGNAL, False)
+
+
+@pytest.mark.parametrize(
+    ("ask", "p0", "k"),
+    [
+        (Ask(Policy.GRADED, Retrieval.REQUIRED), 0.9, 1),
+        (Ask(Policy.GRADED, Retrieval.REQUIRED), 0.1, 5),
+        (Ask(Policy.BINARY, Retrieval.REQUIRED), 0.9, 5),
+    ],
+)
+def test_required_takes_k0_away(ask: Ask, p0: float, k: int) -> None:
+    """Graded still probes to choose between one passage and five; binary knows only five, so it does not."""
+    done = asked(ask, sure(k0=p0, k1=0.9, k5=0.9))
+    assert (Read(0) in done.actions) == (ask.policy is Policy.GRADED)
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, Reason.RETRIEVAL_REQUIRED, False)
+
+
+def test_a_mandatory_rule_is_the_operators_required() -> None:
+    """The same bound, whoever sets it; it does not apply where the caller forbids passages."""
+    world = sure(k0=0.9, k1=0.9)
+    assert asked(Ask(), world, mandatory=True) == asked(Ask(Policy.GRADED, Retrieval.REQUIRED), world)
+    forbidden = asked(Ask(Policy.GRADED, Retrieval.FORBIDDEN), world, mandatory=True)
+    assert (forbidden.reply.k, forbidden.reply.reason) == (0, Reason.RETRIEVAL_FORBIDDEN)
+
+
+@pytest.mark.parametrize("ask", [Ask(Policy.NEVER), Ask(Policy.GRADED, Retrieval.FORBIDDEN)])
+def test_forbidden_gives_the_probe(ask: Ask) -> None:
+    """With its confidence, uncertified, and without a search."""
+    done = asked(ask, sure(k0=0.375))
+    assert done.actions == [Read(0), Stop(0)]
+    assert (done.reply.reason, done.reply.confidence) == (Reason.RETRIEVAL_FORBIDDEN, 0.375)
+    assert not done.reply.certified
+
+
+@pytest.mark.parametrize(
+    ("policy", "retrieval"), [(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)]
+)
+def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> None:
+    """Always with forbidden, and never with required, cannot both be meant."""
+    with pytest.raises(ContradictoryRequest, match="drop one of them"):
+        Ask(policy, retrieval)
+
+
+# Certificates
+
+
+@pytest.mark.parametrize(
+    ("ask", "artifact", "certified"),
+    [
+        (Ask(), CERTIFIED, True),
+        (Ask(filtered=True), CERTIFIED, False),
+        (Ask(Policy.BINARY), CERTIFIED, False),
+        (Ask(Policy.BINARY, abstain=False), CERTIFIED, True),
+        (Ask(), an_artifact(abstention=an_abstention(certificate=None)), True),
+    ],
+)
+def test_what_a_certificate_covers(ask: Ask, artifact: Artifact, certified: bool) -> None:
+    """The whole collection, and no abstention beyond the certified one, which is that of graded."""
+    assert asked(ask, sure(k0=0.9), artifact).reply.certified == certified
+
+
+# Abstention
+
+
+@pytest.mark.parametrize(("p", "withheld"), [(TAU_ABSTAIN, False), (TAU_ABSTAIN - BIT, True)])
+@pytest.mark.parametrize("k", [1, 5])
+def test_an_answer_below_tau_is_withheld(k: int, p: float, withheld: bool) -> None:
+    """By its own confidence, where the caller allows it; the reply still names what was read."""
+    world = sure(k0=TAU1 if k == 1 else 0.0, **{f"k{k}": p})
+    reply = asked(Ask(), world).reply
+    assert (reply.k, reply.withheld, reply.confidence, reply.certified) == (k, withheld, p, True)
+    assert (reply.text is None) == withheld
+    assert (reply.reason is Reason.LOW_CONFIDENCE) == withheld
+    assert not asked(Ask(abstain=False), world).reply.withheld
+
+
+def test_a_missing_confidence_never_withholds() -> None:
+    """It was not measured, not low."""
+    reply = asked(Ask(), sure(k0=0.0)).reply
+    assert (reply.k, reply.confidence, reply.withheld) == (5, None, False)
+
+
+def test_uncertified_abstention_withholds_only_where_allowed() -> None:
+    """And a revoked calibrator withholds nothing."""
+    artifact, world = an_artifact(abstention=an_abstention(certificate=None)), sure(k0=0.0, k1=0.0, k5=0.0)
+    assert not asked(Ask(), world, artifact).reply.withheld
+    assert asked(Ask(), world, artifact, allow_uncertified=True).reply.withheld
+    assert not asked(Ask(), world, revoked=True).reply.withheld
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(SEARCH_DOWN, Reason.RETRIEVAL_FAILED), (NOTHING_FOUND, Reason.NO_PASSAGES)]
+)
+@pytest.mark.parametrize(
+    ("p0", "abstain", "outcome"),
+    [(0.3, True, "given"), (0.3, False, "given"), (0.1, True, "withheld"), (0.1, False, "raised")],
+)
+def test_without_passages_the_probe_must_pass_tau(
+    error: UpstreamError | NoPassages, why: Reason, p0: float, abstain: bool, outcome: str
+) -> None:
+    """Given if it does, else withheld, else the failure is raised."""
+    done = asked(Ask(abstain=abstain), replace(sure(k0=p0), search=error))
+    if outcome == "raised":
+        assert done.outcome is error
+        return
+    assert (done.reply.k, done.reply.reason, done.reply.withheld) == (0, why, outcome == "withheld")
+    assert not done.reply.certified
+
+
+def test_the_probe_is_bought_late_where_only_a_failed_search_needs_it() -> None:
+    """Always reads without a probe, until there is nothing to read."""
+    done = asked(Ask(Policy.ALWAYS), replace(sure(k0=0.9), search=SEARCH_DOWN))
+    assert done.actions == [Search(5), Read(0), Stop(0)]
+
+
+def test_a_second_failure_ends_the_walk() -> None:
+    """Whatever it says: a question without time left names the call that used it up."""
+    policy = after_failure(resolve(Ask(Policy.ALWAYS), CERTIFIED, ks=KS), Available(), SEARCH_DOWN)
+    assert next_step(policy, Available()).action == Read(0)
+    with pytest.raises(UpstreamUnavailable):
+        after_failure(policy, Available(), SEARCH_DOWN)
+
+
+@pytest.mark.parametrize("more", [{"artifact": None}, {"mandatory": True}])
+def test_a_failed_search_is_raised_where_no_probe_may_stand_in(more: dict[str, Any]) -> None:
+    """Nothing is calibrated, or passages are required."""
+    done = asked(Ask(), replace(sure(k0=0.9), search=SEARCH_DOWN), **more)
+    assert done.outcome is SEARCH_DOWN
+
+
+@pytest.mark.parametrize("abstain", [True, False])
+def test_required_and_nothing_found(abstain: bool) -> None:
+    """The search worked: abstain where that is allowed, with no confidence in an answer that was not given."""
+    done = asked(Ask(Policy.GRADED, Retrieval.REQUIRED, abstain), replace(sure(k0=0.9), search=NOTHING_FOUND))
+    if not abstain:
+        assert done.outcome is NOTHING_FOUND
+        return
+    assert done.actions[-1] == Stop(None)
+    assert (done.reply.withheld, done.reply.reason, done.reply.confidence) == (True, Reason.NO_PASSAGES, None)
+
+
+def test_a_failed_read_gives_the_answer_at_hand() -> None:
+    """Uncertified, as degraded; withheld if it is below tau."""
+    done = asked(Ask(), replace(sure(k0=0.4), broken=frozenset({5})))
+    assert done.actions == [Read(0), Search(5), Read(5), Stop(0)]
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.DEGRADED, False)
+    low = asked(Ask(), replace(sure(k0=0.1), broken=frozenset({5})))
+    assert (low.reply.withheld, low.reply.reason) == (True, Reason.LOW_CONFIDENCE)
+
+
+@pytest.mark.parametrize(
+    ("ask", "broken"),
+    [(Ask(), 0), (Ask(Policy.ALWAYS), 5), (Ask(Policy.GRADED, Retrieval.REQUIRED), 5)],
+)
+def test_a_failed_read_is_raised_where_nothing_may_be_given(ask: Ask, broken: int) -> None:
+    """There is no answer yet, or only one without the passages that are required."""
+    assert asked(ask, replace(sure(k0=0.0), broken=frozenset({broken}))).outcome is READER_DOWN
+
+
+# Exploration
+
+
+@pytest.mark.parametrize(("draw", "k"), [(0.0, 0), (0.34, 1), (0.99, 5)])
+def test_exploration_draws_among_the_permitted_ks(draw: float, k: int) -> None:
+    """Evenly, after the probe that says what the policy itself would do; never certified."""
+    done = asked(Ask(), sure(k0=0.9, k1=0.9, k5=0.9), sampled=Sampled(0.1, draw))
+    assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, Reason.EXPLORED, False)
+    assert done.steps[-1].wanted == 0
+    assert done.actions[0] == Read(0)
+    required = asked(Ask(Policy.GRADED, Retrieval.REQUIRED), sure(k0=0.9), sampled=Sampled(0.1, draw))
+    assert required.reply.k == (1 if draw < 0.5 else 5)
+
+
+@pytest.mark.parametrize("ask", [Ask(Policy.ALWAYS), Ask(Policy.NEVER), Ask(Policy.GRADED, Retrieval.FORBIDDEN)])
+def test_only_what_a_probability_decides_is_explored(ask: Ask) -> None:
+    """A caller's wish and a fixed action stay as they are, and no chance is recorded."""
+    policy = resolve(ask, CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99, solicit=True))
+    assert isinstance(policy.kind, Fixed)
+    assert policy.sampled == Sampled(solicit=True)
+
+
+def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> None:
+    """The bound that chance set gives way."""
+    done = asked(Ask(), replace(sure(k0=0.9), search=SEARCH_DOWN), sampled=Sampled(0.1, 0.99))
+    assert (done.reply.k, done.reply.reason) == (0, Reason.RETRIEVAL_FAILED)
+
+
+# Other rungs
+
+
+def test_the_values_of_k_are_data() -> None:
+    """Graded reads the smallest k above 0 or the largest, whatever they are."""
+    ks = (0, 2, 8, 10)
+    artifact = an_artifact(ks=ks, calibrators={k: a_line() for k in ks}, fallback_action=8)
+    for p0, k in ((0.9, 0), (0.6, 2), (0.3, 10)):
+        world = World({0: closed_book(p0), 2: closed_book(0.9), 10: closed_book(0.9)})
+        assert walk(resolve(Ask(), artifact, ks=ks), world).reply.k == k
+    assert walk(resolve(Ask(), artifact, ks=ks, revoked=True), World()).reply.k == 8
+
+
+def test_the_state_names_what_was_bought() -> None:
+    """In the order of k, with the search first."""
+    done = asked(Ask(), sure(k0=0.1, k5=0.9))
+    assert [step.state for step in done.steps] == ["", "k0", "search+k0", "search+k0+k5"]
