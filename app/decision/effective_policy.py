@@ -4,7 +4,7 @@ Every special case is a bound on the same choice. A caller's wish, an operator's
 set a minimum k or a maximum k.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from app.decision.artifact import Artifact, PolicyFit
@@ -29,29 +29,30 @@ class Fixed:
 class Graded:
     """The paper's policy on p0, the probability that the closed-book answer is right.
 
-    p0 >= tau0 gives that answer, tau1 <= p0 < tau0 reads the smallest k above 0, and less reads the largest. Equal
-    thresholds are the binary policy.
+    p0 >= tau0 gives that answer, tau1 <= p0 < tau0 reads `few` passages, and less reads `many`. Equal thresholds are
+    the binary policy.
     """
 
     tau0: float
     tau1: float
+    few: int
+    many: int
 
-    def choose(self, p0: float, ks: Sequence[int], *, required: bool) -> tuple[int, Reason]:
+    def choose(self, p0: float, *, required: bool) -> tuple[int, Reason]:
         """The number of passages; a probability equal to a threshold has reached it.
 
-        Where passages are required, k=0 becomes the smallest other k that this policy knows: binary knows only the
-        largest.
+        Where passages are required, k=0 becomes `few`; binary knows only `many`.
         """
         if p0 >= self.tau0:
             k, why = 0, Reason.CONFIDENT
         elif p0 >= self.tau1:
-            k, why = ks[1], Reason.BORDERLINE
+            k, why = self.few, Reason.BORDERLINE
         else:
-            k, why = ks[-1], Reason.UNCERTAIN
+            k, why = self.many, Reason.UNCERTAIN
         if not required:
             return k, why
         if k == 0:
-            k = ks[1] if self.tau1 < self.tau0 else ks[-1]
+            k = self.few if self.tau1 < self.tau0 else self.many
         return k, Reason.RETRIEVAL_REQUIRED
 
 
@@ -147,7 +148,9 @@ def resolve(
     required = not forbidden and (mandatory or options.retrieval is Retrieval.REQUIRED)
     off = forbidden or revoked or bypassed
     fit = None if off else _fit(options, artifact, allow_uncertified=allow_uncertified)
-    thresholds = Graded(fit.thresholds.tau0, fit.thresholds.tau1) if fit is not None else None
+    thresholds = None
+    if artifact is not None and fit is not None:
+        thresholds = Graded(fit.thresholds.tau0, fit.thresholds.tau1, artifact.ks[1], artifact.ks[-1])
     if forbidden:
         kind: Fixed | Graded = Fixed(0, Reason.RETRIEVAL_FORBIDDEN)
     elif options.policy is Policy.ALWAYS:
@@ -157,7 +160,7 @@ def resolve(
     elif thresholds is None:
         kind = Fixed(artifact.fallback_action, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
     else:
-        kind = _without_needless_probe(thresholds, ks, required=required)
+        kind = _without_needless_probe(thresholds, required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
     # Chance varies only what a probability decides.
     explores = isinstance(kind, Graded)
@@ -188,9 +191,9 @@ def _fit(options: Ask, artifact: Artifact | None, *, allow_uncertified: bool) ->
     return fit if fit is not None and (fit.certificate is not None or allow_uncertified) else None
 
 
-def _without_needless_probe(graded: Graded, ks: tuple[int, ...], *, required: bool) -> Fixed | Graded:
+def _without_needless_probe(graded: Graded, *, required: bool) -> Fixed | Graded:
     """A fixed k where every probability leads to the same one above 0. K never grows with p, so both ends tell."""
-    (most, why), (least, _) = (graded.choose(p, ks, required=required) for p in (0.0, 1.0))
+    (most, why), (least, _) = (graded.choose(p, required=required) for p in (0.0, 1.0))
     return Fixed(most, why) if most == least > 0 else graded
 
 

@@ -80,7 +80,7 @@ def _choose(policy: EffectivePolicy, available: Available) -> tuple[int | None, 
         return None, None, None
     if p0 is None:
         return policy.ks[-1], Reason.NO_SIGNAL, None
-    return *policy.kind.choose(p0, policy.ks, required=policy.required), p0
+    return *policy.kind.choose(p0, required=policy.required), p0
 
 
 def is_final(policy: EffectivePolicy, k: int) -> bool:

@@ -215,7 +215,7 @@ def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, ta
     done = asked(Ask(abstain=False), sure(), an_artifact(policies={"graded": a_fit(tau0, tau1)}))
     assert done.actions == [Search(k), Read(k), Stop(k)]
     assert (done.reply.reason, done.reply.certified) == (why, True)
-    assert done.policy.thresholds == Graded(tau0, tau1)
+    assert done.policy.thresholds == Graded(tau0, tau1, 1, 5)
 
 
 def test_uncertified_thresholds_decide_where_the_operator_allows_them() -> None:
@@ -422,13 +422,15 @@ def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> 
 
 
 def test_the_values_of_k_are_data() -> None:
-    """Graded reads the smallest k above 0 or the largest, whatever they are."""
+    """Graded reads the fewest or the most that its artifact knows; the settings may allow others as well."""
     ks = (0, 2, 8, 10)
     artifact = an_artifact(ks=ks, calibrators={k: a_line() for k in ks}, fallback_action=8)
     for p0, k in ((0.9, 0), (0.6, 2), (0.3, 10)):
         world = World({0: closed_book(p0), 2: closed_book(0.9), 10: closed_book(0.9)})
         assert walk(resolve(Ask(), artifact, ks=ks), world).reply.k == k
     assert walk(resolve(Ask(), artifact, ks=ks, revoked=True), World()).reply.k == 8
+    assert walk(resolve(Ask(), CERTIFIED, ks=(*KS, 10)), sure(k0=0.4)).reply.k == 5
+    assert walk(resolve(Ask(Policy.ALWAYS), CERTIFIED, ks=(*KS, 10)), World()).reply.k == 10
 
 
 def test_the_state_names_what_was_bought() -> None:
