@@ -136,7 +136,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     include_direct(app, answer_router, chat_router, feedback_router)
     for router in (status_router, models_router, operators_router):
         app.include_router(router)
-    add_pages(app, collection=settings.collection)
+    add_pages(app, collection=settings.collection, ks=settings.ks)
     return app
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
+from app.decision.breakeven import passages
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader
 from app.processes import replace_file
@@ -81,6 +82,7 @@ class ArtifactGatekeeper:
         self._collection = collection
         self._max_tokens = max_tokens
         self._ks = ks
+        self._ungated = f"every question reads {passages(ks[-1])}"
         self._allow_uncertified = allow_uncertified
         self._revocations = revocations or Revocations()
         self._artifact: Artifact | None = None
@@ -159,7 +161,7 @@ class ArtifactGatekeeper:
         """Why questions are, or are not, decided by a calibrator."""
         artifact = self._artifact
         if artifact is None:
-            problem = self._refusal or f"no calibrator in {self._store.folder}: every question reads five passages"
+            problem = self._refusal or f"no calibrator in {self._store.folder}: {self._ungated}"
             return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=self._ks[-1])
         fit = artifact.policies.get("graded")
         certified = fit is not None and fit.certificate is not None
@@ -229,7 +231,7 @@ class ArtifactGatekeeper:
             self._artifact, self._refusal = named, ""
             return
         self._artifact = held
-        serving = "the one before keeps serving" if held else "every question reads five passages"
+        serving = "the one before keeps serving" if held else self._ungated
         self._refusal = f"refused a calibrator, {serving}: {problem}"
 
     def _one_served_before(self) -> Artifact | None:

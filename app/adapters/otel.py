@@ -62,7 +62,7 @@ class Tracing:
             try:
                 yield
             except asyncio.CancelledError:
-                # No longer wanted: the loser of a race, or the question of a client who left.
+                # No longer wanted: the question of a client who left.
                 span.set_attribute("fetchwise.cancelled", True)  # noqa: FBT003 - the SDK's signature
                 raise
             except BaseException as error:

@@ -57,17 +57,17 @@ FIELDS = {
         "verdict": "By the interval of the ratio: `unclear` if it holds 1.",
     },
     "CostView": {
-        "parts": "Mean cost of a closed-book probe (`cb`), and of retrieving and reading one and five passages. "
-        "The top 1 % of each are counted as the largest below them: one timeout must not rule.",
+        "parts": "Mean cost of a closed-book probe (`cb`), and of retrieving (`ret`) and reading (`ob`) each number of "
+        "passages. The top 1 % of each are counted as the largest below them: one timeout must not rule.",
         "gate": "What a gated question costs, all parts together.",
-        "against": "Against always reading one passage (`k1`) and five (`k5`).",
+        "against": "Against always reading one number of passages, such as one (`k1`) or five (`k5`).",
     },
     "BypassReport": {"objective": "What gating is judged by."},
     "BreakEvenReport": {
         "sentence": "The headline: time, against `reference`.",
         "reference": "What would be read without a gate: the calibrator's fallback.",
         "skip_rate": "Share of gated questions that read no passage.",
-        "shares": "By action: `k0`, `k1`, `k5` and `abstain`.",
+        "shares": "By action: `k` and the number of passages read, and `abstain`.",
         "costs": "By `latency`, `tokens` and `money`, which is null unless the operator named a tariff.",
     },
     "Version": {

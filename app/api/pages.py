@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+from collections.abc import Iterable
 from enum import IntEnum
 from html import escape
 from pathlib import Path
@@ -26,7 +27,7 @@ _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}
 # Swagger UI itself comes with this package; its own pages and routes are not used.
 _SWAGGER = ("fastapi_offline", "static")
-_COLLECTION = b'data-collection=""'
+_SERVED = b'data-collection="" data-ks=""'
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -59,14 +60,15 @@ class _Files(StaticFiles):
         return response
 
 
-def add_pages(app: FastAPI, *, collection: str) -> None:
+def add_pages(app: FastAPI, *, collection: str, ks: Iterable[int]) -> None:
     """The page to ask in, the dashboard and its data, the interface's documentation, and what they are made of.
 
-    `collection` is what a question searches that names none: examples are offered for the demo world alone.
+    `collection` is what a question searches that names none: examples are offered for the demo world alone. `ks`
+    are the numbers of passages that a question may read.
     """
+    served = f'data-collection="{escape(collection)}" data-ks="{",".join(map(str, ks))}"'.encode()
     for path, name in _PAGES.items():
-        content = (_STATIC / name).read_bytes()
-        _serve(app, path, content.replace(_COLLECTION, f'data-collection="{escape(collection)}"'.encode()))
+        _serve(app, path, (_STATIC / name).read_bytes().replace(_SERVED, served))
     app.mount("/static", _Files(directory=_STATIC, packages=[_SWAGGER]))
 
     @app.get("/dashboard/data", dependencies=[OPERATOR_PAGE_DATA], include_in_schema=False)

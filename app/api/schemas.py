@@ -98,7 +98,7 @@ class CalibratorOut(BaseModel):
 
 
 class ThresholdsOut(BaseModel):
-    """p >= tau0 answers closed-book, tau1 <= p < tau0 reads one passage, below it five."""
+    """p >= tau0 answers closed-book, tau1 <= p < tau0 reads the smallest k above 0, below it the largest."""
 
     tau0: float | None
     tau1: float | None
@@ -190,7 +190,7 @@ class Receipt(BaseModel):
     id: str
     answer: str | None = Field(description="null when withheld.")
     action: str = Field(description="What was done: `k` and the number of passages read, or `abstain`.")
-    k: int = Field(description="How many passages were asked for and read: 0, 1 or 5, also when then withheld.")
+    k: int = Field(description="How many passages were asked for and read, also when then withheld.")
     confidence: float | None = Field(description="P(this answer is right), where a matching calibrator says so.")
     citations: list[CitationOut]
     decision: DecisionOut

@@ -6,6 +6,7 @@ import httpx
 import typer
 
 from app.cli.console import app, out
+from app.decision.breakeven import passages
 from app.decision.policy import Policy, Retrieval
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.settings import Settings
@@ -13,12 +14,12 @@ from app.settings import Settings
 _WIDTH = 50
 WHY = {
     "confident": "the model knows this by itself",
-    "borderline": "one passage is enough",
-    "uncertain": "the model is unsure: five passages",
-    "retrieval_required": "the request insisted on passages",
+    "borderline": "{passages} should be enough",
+    "uncertain": "the model is unsure: {passages}",
+    "retrieval_required": "the request, or a rule, requires passages",
     "retrieval_forbidden": "the request allowed no passages",
     "no_signal": "the model gave no usable log-probabilities",
-    "not_calibrated": "no calibrator matches what runs, so evidence is read for every question",
+    "not_calibrated": "no calibrator matches what runs, so every question reads {passages}",
     "not_certified": "the calibrator is not certified, so its fallback serves",
     "retrieval_failed": "passages were wanted and the search failed",
     "no_passages": "passages were wanted and none was found",
@@ -69,9 +70,10 @@ def _show(receipt: dict[str, Any]) -> None:
     if receipt["answer"] is None:
         out.print("[bold yellow]I don't know.[/]")
     else:
-        out.print(receipt["answer"], style="bold", markup=False, highlight=False)
+        out.print(receipt["answer"], style="bold", markup=False, highlight=False, soft_wrap=True)
     sure = f", {receipt['confidence']:.0%} sure" if receipt["confidence"] is not None else ""
-    out.print(f"{receipt['action']}: {WHY[decision['reason']]}{sure}", style="dim", highlight=False)
+    why = WHY[decision["reason"]].format(passages=passages(receipt["k"]))
+    out.print(f"{receipt['action']}: {why}{sure}", style="dim", highlight=False)
     if decision["p_closed_book"] is not None:
         out.print(bar(decision["p_closed_book"], decision["thresholds"]), highlight=False)
     for passage in receipt["citations"]:

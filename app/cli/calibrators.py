@@ -10,7 +10,7 @@ from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore, serialise
 from app.api.calibrator_survey import Version, survey
-from app.cli.console import app, err, out
+from app.cli.console import app, err, out, print_rows
 from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
 from app.settings import Settings
@@ -55,11 +55,11 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1))
         return
-    table = Table("", "version", "created", "certified", "τ0", "τ1", "τ abstain", "since", title=str(store.folder))
     since = {change.version: change.at for change in reversed(found.changes)}
-    for one in found.versions:
-        table.add_row("→" if one.current else "", *_row(one, since.get(one.version, "")))
-    out.print(table)
+    print_rows(
+        ("", "version", "created", "certified", "τ0", "τ1", "τ abstain", "since"),
+        *(("→" if one.current else "", *_row(one, since.get(one.version, ""))) for one in found.versions),
+    )
     for one in found.versions:
         if one.problem:
             out.print(f"{one.version} cannot be served: {one.problem}", markup=False, highlight=False)
@@ -69,16 +69,20 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
 
 def _row(one: Version, since: str) -> list[str]:
     if one.policies is None or one.abstention is None:
-        return [one.version, "", "unreadable", "", "", "", since]
+        return [one.version, "", "unreadable", "", "", "", _minute(since)]
     graded = one.policies.get("graded")
     return [
         one.version,
-        one.created or "",
+        _minute(one.created or ""),
         "yes" if one.certified else "no",
         *_thresholds(graded),
         f"{one.abstention.tau:.3f}{'' if one.abstention.certificate else ' (not certified)'}",
-        since,
+        _minute(since),
     ]
+
+
+def _minute(at: str) -> str:
+    return at[:16].replace("T", " ")
 
 
 def _thresholds(fit: PolicyFit | None) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import typer
 from rich.console import Console
@@ -68,10 +68,28 @@ def progress() -> Progress:
     )
 
 
+def print_rows(*rows: Sequence[str]) -> None:
+    """Print rows as wide as they are: a terminal may break a line, but nothing is cut that other commands take."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@contextmanager
+def waiting(message: str) -> Iterator[None]:
+    """Show what is being waited for: a spinner on a terminal, one line elsewhere."""
+    if err.is_terminal:
+        with err.status(message):
+            yield
+    else:
+        err.print(message, highlight=False, soft_wrap=True)
+        yield
+
+
 @asynccontextmanager
 async def opened_parts(settings: Settings) -> AsyncIterator[Parts]:
     """The parts that the settings name, with a spinner while they load; closed at the end."""
     async with AsyncExitStack() as stack:
-        with err.status("starting the reader and the embedder…"):
+        with waiting("starting the reader and the embedder…"):
             parts = await stack.enter_async_context(open_parts(settings))
         yield parts

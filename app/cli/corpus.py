@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.cli.console import app, err, log_to_stderr, out
+from app.cli.console import app, err, log_to_stderr, out, waiting
 from app.ingest.ingest import Progress as IngestProgress
 from app.ingest.ingest import Report
 from app.ingest.ingest import ingest as ingest_files
@@ -48,13 +48,15 @@ async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) ->
         resilience = resilience_of(settings)
         vectors = open_vectors(settings, resilience)
         stack.push_async_callback(vectors.close)
-        with err.status("loading the embedder…"):
+        with waiting("loading the embedder…"):
             embedder = await open_embedder(settings, stack, resilience)
         return await fill(paths, collection, embedder, vectors)
 
 
 async def fill(paths: Sequence[Path], collection: str, embedder: Embedder, vectors: VectorStore) -> Report:
-    """Ingest with a progress bar."""
+    """Ingest with a progress bar on a terminal, and with one line elsewhere."""
+    if not err.is_terminal:
+        err.print(f"ingesting into {collection}…", highlight=False)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -62,7 +64,7 @@ async def fill(paths: Sequence[Path], collection: str, embedder: Embedder, vecto
         TextColumn("{task.fields[added]} new passages, left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True) as bar:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(f"ingesting into {collection}", total=None, added=0)
 
         def show(progress: IngestProgress) -> None:

@@ -16,6 +16,7 @@ from app.adapters.decision_reading import count
 from app.adapters.key_store import KeyFile, Scope
 from app.cli.console import app, err, out
 from app.decision.artifact import mismatches
+from app.decision.breakeven import passages
 from app.decision.signals import NAMES, extract
 from app.errors import (
     ArtifactError,
@@ -177,7 +178,8 @@ async def _calibrator(patient: _Patient) -> str:
     settings, store = patient.settings, ArtifactStore(patient.settings.calibrators)
     version = store.current()
     if version is None:
-        raise ArtifactError(f"none in {store.folder}: every question reads five passages until `fetchwise refit`")
+        most = passages(settings.ks[-1])
+        raise ArtifactError(f"none in {store.folder}: every question reads {most} until `fetchwise refit`")
     artifact = store.load(version)
     if patient.reader is None or patient.embedder is None:
         raise ArtifactError(f"{version} cannot be compared with what runs: mend the reader and the embedder first")

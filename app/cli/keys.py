@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from rich.table import Table
 
 from app.adapters.key_store import PREFIX, Key, KeyFile, Scope
-from app.cli.console import app, err, out
+from app.cli.console import app, err, out, print_rows
 from app.decision.passage import Scalar
 from app.settings import Settings
 
@@ -107,10 +107,8 @@ def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT0
     if not found:
         out.print(f"no keys in {file.path}: `fetchwise keys create NAME` makes one", highlight=False, soft_wrap=True)
         return
-    table = Table("id", "name", "scopes", "collections", "filter", "a minute", "at once", "created", "revoked")
-    for one in found:
-        table.add_row(*_cells(one).values(), style="dim" if one.revoked else None)
-    out.print(table, markup=False)
+    columns = ("id", "name", "scopes", "collections", "filter", "a minute", "at once", "created", "revoked")
+    print_rows(columns, *(tuple(_cells(one).values()) for one in found))
 
 
 @keys.command()

@@ -1,1 +1,1 @@
-"""The refit job on synthetic tables of up to a million rows."""
+"""The refit job on synthetic tables of up to 100,000 rows."""

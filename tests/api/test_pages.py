@@ -111,12 +111,12 @@ def test_the_receipt_has_words_for_everything() -> None:
 
 @pytest.mark.parametrize("collection", ["demo", 'a "quoted" <name>'])
 async def test_the_page_knows_what_it_searches(collection: str) -> None:
-    """Examples are of the demo world, so the page is told what is searched, whatever that is called."""
+    """The page has what is searched, whatever that is called, because examples are of the demo world; and the ks."""
     app = FastAPI()
-    add_pages(app, collection=collection)
+    add_pages(app, collection=collection, ks=(0, 2, 10))
     async with client_of(app) as client:
         page = (await client.get("/")).text
-    assert f'<body data-collection="{escape(collection)}">' in page
+    assert f'<body data-collection="{escape(collection)}" data-ks="0,2,10">' in page
 
 
 async def data(gateway: FakeGateway, window: int = 900) -> dict[str, Any]:

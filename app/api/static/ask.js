@@ -1,6 +1,7 @@
 // The page to ask in: sends one question, and shows the receipt or a kind word about what went wrong.
 import { renderCosts } from "./cost.js";
-import { el, say } from "./draw.js";
+import { el, plural, say } from "./draw.js";
+import { FEW, MANY } from "./gauges.js";
 import { send } from "./gateway.js";
 import { againButton, renderError, renderProblem } from "./problem.js";
 import { renderReceipt, spokenReceipt } from "./receipt.js";
@@ -34,6 +35,15 @@ examples.append(
     return chip;
   }),
 );
+
+const most = plural(MANY, "passage", "passages");
+const POLICIES = {
+  graded: FEW < MANY ? `0, ${FEW} or ${most}` : `0 or ${most}`,
+  binary: `0 or ${most}`,
+  always: most,
+};
+for (const [policy, reads] of Object.entries(POLICIES))
+  form.elements.policy.querySelector(`[value=${policy}]`).append(`: ${reads}`);
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,5 +1,8 @@
 // Pictures of one receipt: where a probability fell, and what an answer cost beside what it would have cost.
-import { percent, picture, svg } from "./draw.js";
+import { passagesOf, percent, picture, svg } from "./draw.js";
+
+/** How many passages a question reads if the model is not sure enough alone, and if it is unsure. */
+export const [FEW, MANY] = [1, -1].map((place) => Number(document.body.dataset.ks.split(",").at(place)));
 
 const TOP = 30;
 const BAR = 18;
@@ -65,8 +68,8 @@ export function thresholdGauge(width, p, { tau0, tau1 }) {
       `The model alone: ${percent(p, 1)} likely to be right.`,
     );
   const zones = [
-    { from: 0, to: tau1, kind: "k5-soft", name: "five passages" },
-    { from: tau1, to: tau0, kind: "k1-soft", name: "one passage" },
+    { from: 0, to: tau1, kind: "k5-soft", name: passagesOf(`k${MANY}`) },
+    { from: tau1, to: tau0, kind: "k1-soft", name: passagesOf(`k${FEW}`) },
     { from: tau0, to: 1, kind: "k0-soft", name: "no passage" },
   ];
   const marks = [];
@@ -126,10 +129,11 @@ export function compareBars(width, rows, what) {
 
 /** Five places, filled as far as passages were read. */
 export function passageDots(width, count) {
-  const dots = Array.from({ length: Math.max(5, count) }, (_, place) =>
-    svg("rect", { x: place * 26, y: 2, width: 20, height: 14, rx: 3, class: place < count ? "read" : "faint" }),
+  const step = Math.min(26, (width - 60) / Math.max(MANY, count));
+  const dots = Array.from({ length: Math.max(MANY, count) }, (_, place) =>
+    svg("rect", { x: place * step, y: 2, width: step - Math.min(6, step / 4), height: 14, rx: 3, class: place < count ? "read" : "faint" }),
   );
-  const said = `${count} of 5`;
+  const said = `${count} of ${MANY}`;
   return picture(
     width,
     18,

@@ -1,18 +1,18 @@
 // A decision receipt as a picture: the answer, why it was given in this way, what it cost, what was read.
 import { costCard } from "./cost.js";
-import { actionName, colourOf, drawAll, el, figure, percent, plural, say } from "./draw.js";
+import { actionName, colourOf, drawAll, el, figure, passagesOf, percent, say } from "./draw.js";
 import { send } from "./gateway.js";
-import { confidenceGauge, thresholdGauge } from "./gauges.js";
+import { FEW, MANY, confidenceGauge, thresholdGauge } from "./gauges.js";
 import { contains, highlighted } from "./highlight.js";
 
 const WHY = {
   confident: "The model knows this by itself: its own answer is likely enough to be right, so nothing was fetched.",
-  borderline: "The model is not sure enough to answer alone, so one passage was read.",
-  uncertain: "The model is unsure, so five passages were read.",
+  borderline: "The model is not sure enough to answer alone, so it read {passages}.",
+  uncertain: "The model is unsure, so it read {passages}.",
   retrieval_required: "The request, or a rule of the operator’s, insisted on passages.",
   retrieval_forbidden: "The request allowed no passages, so this is the model’s own answer.",
-  no_signal: "The model gave no usable log-probabilities, so five passages were read to be safe.",
-  not_calibrated: "No calibrator matches what runs here, so five passages are read for every question.",
+  no_signal: "The model gave no usable log-probabilities, so it read {passages} to be safe.",
+  not_calibrated: "No calibrator matches what runs here, so it read {passages}, as for every question.",
   not_certified: "The calibrator carries no certificate for this policy, so its fallback serves every question.",
   retrieval_failed: "Passages were wanted, but the search failed.",
   no_passages: "Passages were wanted, but none was found.",
@@ -22,10 +22,12 @@ const WHY = {
   explored: "The number of passages was drawn at random, to keep the gateway’s figures honest.",
 };
 
+const why = (receipt) => WHY[receipt.decision.reason].replace("{passages}", passagesRead(receipt));
+
 /** What a screen reader says when the answer comes in. */
 export function spokenReceipt(receipt) {
   const answer = receipt.answer === null ? "I don’t know." : `Answer: ${receipt.answer}`;
-  return `${answer} ${actionName(receipt.action)}. ${WHY[receipt.decision.reason]}`;
+  return `${answer} ${actionName(receipt.action)}. ${why(receipt)}`;
 }
 
 /** Show one receipt, without what it would have cost otherwise. */
@@ -46,13 +48,13 @@ export function renderReceipt(place, question, receipt) {
 
 function answerCard(question, receipt) {
   const withheld = receipt.answer === null;
-  const { calibrator, reason } = receipt.decision;
+  const { calibrator } = receipt.decision;
   return el(
     "section",
     { class: `card answer appear ${colourOf(receipt.action)}`, "aria-label": "Answer" },
     el("p", { class: "asked" }, question),
     el("p", { class: "given", id: "given" }, withheld ? "I don’t know." : receipt.answer || "(an empty answer)"),
-    el("p", {}, WHY[reason]),
+    el("p", {}, why(receipt)),
     el(
       "div",
       { class: "tags" },
@@ -89,8 +91,7 @@ async function judge(id, correct) {
 }
 
 const passagesRead = (receipt) =>
-  ({ 0: "nothing", 1: "one passage", 5: "five passages" })[receipt.usage.passages] ??
-  plural(receipt.usage.passages, "passage", "passages");
+  receipt.usage.passages === 0 ? "nothing" : passagesOf(`k${receipt.usage.passages}`);
 
 function calibratorWords(calibrator) {
   if (!calibrator.version) return "no calibrator";
@@ -144,15 +145,17 @@ function noProbability(receipt) {
   return "It was asked, but no calibrator turns its log-probabilities into a probability here.";
 }
 
+const reads = (k) => `${passagesOf(`k${k}`)} ${k === 1 ? "is" : "are"} read`;
+
 const BY_THRESHOLDS = new Set(["confident", "borderline", "uncertain", "low_confidence"]);
 
 function thresholdWords(p, { tau0, tau1 }, reason) {
   if (tau0 === null) return "No thresholds were in force for this.";
-  if (reason === "retrieval_required") return "Passages were asked for, so τ1 alone chose between one and five.";
+  if (reason === "retrieval_required") return "Passages were asked for, so τ1 alone chose how many.";
   if (!BY_THRESHOLDS.has(reason)) return "The thresholds did not decide this one.";
   if (p >= tau0) return `${percent(p, 1)} reaches ${tau1 === tau0 ? "τ" : "τ0"}: it may answer by itself.`;
-  if (p >= tau1) return `${percent(p, 1)} is ${tau1 > 0 ? "between τ1 and τ0" : "below τ0"}: one passage is read.`;
-  return `${percent(p, 1)} is below ${tau1 === tau0 ? "τ" : "τ1"}: five passages are read.`;
+  if (p >= tau1) return `${percent(p, 1)} is ${tau1 > 0 ? "between τ1 and τ0" : "below τ0"}: ${reads(FEW)}.`;
+  return `${percent(p, 1)} is below ${tau1 === tau0 ? "τ" : "τ1"}: ${reads(MANY)}.`;
 }
 
 function abstentionWords(receipt) {

@@ -41,6 +41,7 @@ def test_the_bar_marks_p_and_the_thresholds() -> None:
 def test_every_reason_has_words() -> None:
     """`fetchwise ask` can explain each member of the closed set."""
     assert set(WHY) == {reason.value for reason in Reason}
+    assert WHY["uncertain"].format(passages="ten passages") == "the model is unsure: ten passages"
 
 
 def test_ask_without_a_gateway_says_how_to_start_one(
