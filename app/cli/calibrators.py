@@ -142,6 +142,9 @@ def diff(
     if as_json:
         typer.echo(json.dumps({path: {"before": a, "after": b} for path, (a, b) in changed.items()}, indent=1))
         return
+    if not changed:
+        out.print(f"{one.version} and {other.version} do not differ", highlight=False)
+        return
     table = Table("", one.version, other.version)
     for path, (a, b) in changed.items():
         table.add_row(path, _short(a), _short(b))

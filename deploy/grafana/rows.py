@@ -83,19 +83,19 @@ def does_it_pay() -> list[Panel]:
         ),
         graph(
             "Parts of a question",
-            "Mean time of a closed-book probe (cb), of fetching one or five passages (ret) and of reading them (ob).",
+            "Mean time of a closed-book probe (cb), of fetching k passages (ret) and of reading them (ob).",
             SECONDS,
             Query('fetchwise:part_cost:rate15m{job="$job",cost="latency"}', "{{part}}"),
         ),
         graph(
             "Tokens saved",
-            "A gated question, against reading one or five passages every time; negative where it takes more.",
+            "A gated question, against reading the same number of passages every time; negative where it takes more.",
             COUNT,
             Query('fetchwise:saved:rate15m{job="$job",cost="tokens"}', "against {{reference}}"),
         ),
         graph(
             "Passages saved",
-            "A gated question, against reading one or five passages every time.",
+            "A gated question, against reading the same number of passages every time.",
             COUNT,
             Query('fetchwise:saved:rate15m{job="$job",cost="passages"}', "against {{reference}}"),
         ),
