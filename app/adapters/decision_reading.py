@@ -59,7 +59,6 @@ class Lesson:
     filtered: bool
     k: int
     reason: str
-    searches: int
     calibrator: str | None
     propensities: Mapping[str, float] | None
     signals: Mapping[str, float]

@@ -10,8 +10,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.cli.console import app, err, log_to_stderr, out, waiting
+from app.ingest.ingest import Ingested
 from app.ingest.ingest import Progress as IngestProgress
-from app.ingest.ingest import Report
 from app.ingest.ingest import ingest as ingest_files
 from app.parts import open_embedder, open_vectors, resilience_of
 from app.ports import Embedder, VectorStore
@@ -43,7 +43,7 @@ def ingest(
         out.print(f"  … and {len(report.skipped) - _SHOWN} more")
 
 
-async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) -> Report:
+async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) -> Ingested:
     async with AsyncExitStack() as stack:
         resilience = resilience_of(settings)
         vectors = open_vectors(settings, resilience)
@@ -53,7 +53,7 @@ async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) ->
         return await fill(paths, collection, embedder, vectors)
 
 
-async def fill(paths: Sequence[Path], collection: str, embedder: Embedder, vectors: VectorStore) -> Report:
+async def fill(paths: Sequence[Path], collection: str, embedder: Embedder, vectors: VectorStore) -> Ingested:
     """Ingest with a progress bar on a terminal, and with one line elsewhere."""
     if not err.is_terminal:
         err.print(f"ingesting into {collection}…", highlight=False)

@@ -30,7 +30,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Ingested:
     """What a run did: passages stored, passages that were there before (or came twice), and what was left out."""
 
     added: int
@@ -69,7 +69,7 @@ async def ingest(
     batch: int = 64,
     on_progress: Callable[[Progress], None] | None = None,
     clock: Clock = time.perf_counter,
-) -> Report:
+) -> Ingested:
     """Read, cut, embed and store, at most `batch` passages at a time; makes the collection if it is not there.
 
     Only one batch is ever in memory. Upstream failures are raised; everything stored before them stays.
@@ -92,7 +92,7 @@ async def ingest(
             on_progress(Progress(reading.bytes_done, total, added, known, len(reading.skipped)))
     if on_progress is not None:
         on_progress(Progress(total, total, added, known, len(reading.skipped)))
-    return Report(added=added, known=known, skipped=tuple(reading.skipped), seconds=clock() - started)
+    return Ingested(added=added, known=known, skipped=tuple(reading.skipped), seconds=clock() - started)
 
 
 def passages_of(document: Document) -> Iterator[Passage]:

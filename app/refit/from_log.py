@@ -46,7 +46,7 @@ class Left(StrEnum):
     OTHER_SYSTEM = "answered by another system (model, prompts, collection …)"
     NO_CALIBRATOR = "decided by a calibrator whose file is gone, so the system is not known"
     NARROWED = "narrowed by the caller: a filter, or retrieval required or forbidden"
-    DIVERTED = "not carried out as decided: the search failed, or was tried again with five"
+    DIVERTED = "not carried out as decided: the search failed, or found nothing"
     HELD_OUT = "single-action rows of validation and test questions"
     KNOWN_WHOLE = "single-action rows of questions that have a full row"
     DISPUTED = "full rows whose reference answers contradict another verdict on the same question"

@@ -159,15 +159,6 @@ async def test_a_bad_window_is_a_422(gateway: FakeGateway, window: str) -> None:
     assert [one["field"] for one in error["fields"]] == ["query.window"]
 
 
-async def test_the_figures_are_computed_once_a_second(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many ask: within the second, new questions do not show yet."""
-    monkeypatch.setattr(traffic_view, "FRESH_S", 60.0)
-    assert (await breakeven(gateway)).window.answers == 0
-    await ask(gateway, SURE, 1)
-    assert (await breakeven(gateway)).window.answers == 0
-    assert (await breakeven(gateway, "?window=60")).window.answers == 1
-
-
 async def test_a_search_that_fails_saves_nothing(gateway: FakeGateway) -> None:
     """Questions that got no passages because the vectors are down do not count as skipped."""
     gateway.reader.says(UNSURE, "No idea", k=0, sure=0.3)

@@ -59,7 +59,7 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
     store.write([(1.0, record), (2.0, a_shadow())], [(3.0, Feedback("0123", references=("she",)))])
     (one,) = lessons(store).read()
     assert (one.id, one.created_at, one.question, one.k, one.reason) == ("0123", 1.0, "Who?", 1, "borderline")
-    assert (one.retrieval, one.filtered, one.searches, one.calibrator) == ("auto", False, 1, "v1")
+    assert (one.retrieval, one.filtered, one.calibrator) == ("auto", False, "v1")
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
     assert (one.signals, one.read_signals) == ({"seq_logprob": -0.25}, {"seq_logprob": -0.125})
     assert (one.correct, one.references) == (True, ["she"])

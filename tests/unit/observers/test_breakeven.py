@@ -18,7 +18,7 @@ KS = (0, 1, 5)
 TARIFF = Tariff(prompt_token=1.0, completion_token=4.0, call=100.0, passage=10.0)
 
 
-class World:
+class KnownGate:
     """A gate with known mean costs and shares; latencies are log-normal about them, so skewed to the right."""
 
     def __init__(self, means: dict[str, float], *, k0: float, k1: float = 0.0, skew: float = 0.4) -> None:
@@ -93,7 +93,7 @@ def test_the_published_readers(
     means: dict[str, float], skip: float, even: float, change: float, expected: Verdict
 ) -> None:
     """Constant costs as in the paper give the paper's break-even, ratio and sign."""
-    rows = World(means, k0=skip, skew=0.0).rows(10_000, np.random.default_rng(0), exact=True)
+    rows = KnownGate(means, k0=skip, skew=0.0).rows(10_000, np.random.default_rng(0), exact=True)
     found = view(judged(rows)).against["k5"]
     assert found.break_even_skip.value == pytest.approx(even, abs=0.0005)
     assert found.gate_cost_ratio.value is not None
@@ -104,14 +104,14 @@ def test_the_published_readers(
 @pytest.mark.slow
 def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
     """On skewed costs, over 300 windows, every figure that a verdict or a gauge goes by is covered as promised."""
-    world = World(SMALL, k0=0.3, k1=0.4)
+    gate = KnownGate(SMALL, k0=0.3, k1=0.4)
     rng = np.random.default_rng(7)
-    truths = {f"ratio{k}": world.gate / world.always(k) for k in (1, 5)} | {f"even{k}": world.even(k) for k in (1, 5)}
-    truths |= {"skip": world.k0, "gate": world.gate}
+    truths = {f"ratio{k}": gate.gate / gate.always(k) for k in (1, 5)} | {f"even{k}": gate.even(k) for k in (1, 5)}
+    truths |= {"skip": gate.k0, "gate": gate.gate}
     covered = dict.fromkeys(truths, 0)
     windows = 300
     for _ in range(windows):
-        found = judged(world.rows(300, rng))
+        found = judged(gate.rows(300, rng))
         against = view(found).against
         figures = {f"ratio{k}": against[f"k{k}"].gate_cost_ratio for k in (1, 5)}
         figures |= {f"even{k}": against[f"k{k}"].break_even_skip for k in (1, 5)}
@@ -126,16 +126,16 @@ def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
 def test_a_wrong_verdict_is_rare_where_gating_changes_nothing() -> None:
     """At the exact break-even, `saves` or `costs` is said about one time in twenty."""
     means = {"cb": 50.0, "ret": 20.0, "ob1": 60.0, "ob5": 80.0}
-    world = World(means, k0=0.5)
-    assert world.gate == pytest.approx(world.always(5))
+    gate = KnownGate(means, k0=0.5)
+    assert gate.gate == pytest.approx(gate.always(5))
     rng = np.random.default_rng(3)
-    said = [view(judged(world.rows(200, rng))).against["k5"].verdict for _ in range(300)]
+    said = [view(judged(gate.rows(200, rng))).against["k5"].verdict for _ in range(300)]
     assert sum(verdict is not Verdict.UNCLEAR for verdict in said) / 300 <= 0.09
 
 
 def test_one_timeout_does_not_rule() -> None:
     """A single question that hung for 30 s moves no mean by more than it would by being slow."""
-    rows = World(SMALL, k0=0.335).rows(400, np.random.default_rng(1))
+    rows = KnownGate(SMALL, k0=0.335).rows(400, np.random.default_rng(1))
     before = view(judged(rows)).parts["ob5"].value
     read = np.flatnonzero(rows["k"] == 5)[0]
     rows["read_ms"][read] = 30_000.0
@@ -146,7 +146,7 @@ def test_one_timeout_does_not_rule() -> None:
 
 def test_too_small_a_sample_says_what_it_lacks() -> None:
     """With 29 gated questions nothing is known; the sentence names what is missing, and no figure is made up."""
-    found = judged(World(SMALL, k0=0.3).rows(29, np.random.default_rng(1)))
+    found = judged(KnownGate(SMALL, k0=0.3).rows(29, np.random.default_rng(1)))
     assert found.skip_rate == Interval(None, None, None, 29, "30 questions that the gate decided, 29 so far")
     assert view(found).gate.value is None
     for comparison in view(found).against.values():
@@ -166,7 +166,7 @@ def test_no_traffic_is_no_error() -> None:
 
 def test_a_reference_that_nobody_read_is_unknown_and_the_other_is_not() -> None:
     """A gate between none and one passage can be judged against one, not against five."""
-    found = view(judged(World(SMALL, k0=0.3, k1=0.7).rows(500, np.random.default_rng(1)), reference=1))
+    found = view(judged(KnownGate(SMALL, k0=0.3, k1=0.7).rows(500, np.random.default_rng(1)), reference=1))
     assert found.against["k1"].verdict is Verdict.COSTS
     assert found.against["k5"].verdict is Verdict.UNKNOWN
     assert found.against["k5"].gate_cost_ratio.needs == "30 questions that read five passages, 0 so far"
@@ -175,21 +175,21 @@ def test_a_reference_that_nobody_read_is_unknown_and_the_other_is_not() -> None:
 
 def test_only_a_rare_way_of_reading_may_be_unknown() -> None:
     """Two in a hundred that read five passages are counted in the gate's cost; one in five must be known for it."""
-    rare = World(SMALL, k0=0.3, k1=0.68).rows(1000, np.random.default_rng(1), exact=True)
+    rare = KnownGate(SMALL, k0=0.3, k1=0.68).rows(1000, np.random.default_rng(1), exact=True)
     found = view(judged(rare, reference=1))
     assert found.parts["ob5"].needs is not None
     assert found.gate.value == pytest.approx(64.6 + 0.68 * 88.9 + 0.02 * 107.5, rel=0.03)
     assert found.against["k1"].verdict is Verdict.COSTS
-    frequent = World(SMALL, k0=0.3, k1=0.5).rows(100, np.random.default_rng(1), exact=True)
+    frequent = KnownGate(SMALL, k0=0.3, k1=0.5).rows(100, np.random.default_rng(1), exact=True)
     assert view(judged(frequent)).gate.needs == "30 questions that read five passages, 20 so far"
 
 
 def test_a_gate_that_skips_all_costs_a_probe() -> None:
     """Nothing is read, so there is no break-even; against a reference that others read, the ratio is known."""
     rng = np.random.default_rng(1)
-    ungated = World(SMALL, k0=0.0).rows(100, rng)
+    ungated = KnownGate(SMALL, k0=0.0).rows(100, rng)
     ungated["gated"] = False
-    rows = np.concatenate([World(SMALL, k0=1.0).rows(200, rng), ungated])
+    rows = np.concatenate([KnownGate(SMALL, k0=1.0).rows(200, rng), ungated])
     found = view(judged(rows)).against["k5"]
     assert found.gate_cost_ratio.value == pytest.approx(64.6 / 107.5, rel=0.05)
     assert found.break_even_skip.needs == "gated questions that read passages"
@@ -198,7 +198,7 @@ def test_a_gate_that_skips_all_costs_a_probe() -> None:
 
 def test_tokens_and_money_by_hand() -> None:
     """Retrieval costs no token; money prices tokens, calls and passages; without prices there is no money."""
-    rows = World(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
+    rows = KnownGate(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
     found = judged(rows, tariff=TARIFF)
     tokens, money = view(found, "tokens"), view(found, "money")
     assert {name: part.value for name, part in tokens.parts.items()} == pytest.approx(
@@ -214,7 +214,7 @@ def test_tokens_and_money_by_hand() -> None:
 
 def test_what_costs_nothing_is_no_reference() -> None:
     """Only passages are paid for and none has a price above zero: no ratio to nothing."""
-    rows = World(SMALL, k0=0.5).rows(400, np.random.default_rng(1))
+    rows = KnownGate(SMALL, k0=0.5).rows(400, np.random.default_rng(1))
     rows["read_prompt"] = 0
     found = view(judged(rows, tariff=Tariff(prompt_token=1.0)), "money")
     assert found.against["k5"].gate_cost_ratio.needs == "a reading that costs anything"
@@ -223,13 +223,13 @@ def test_what_costs_nothing_is_no_reference() -> None:
 
 def test_the_same_rows_give_the_same_figures() -> None:
     """Nothing is left to chance: two workers that read the same rows say the same."""
-    rows = World(SMALL, k0=0.3, k1=0.3).rows(500, np.random.default_rng(1))
+    rows = KnownGate(SMALL, k0=0.3, k1=0.3).rows(500, np.random.default_rng(1))
     assert judged(rows, tariff=TARIFF) == judged(rows, tariff=TARIFF)
 
 
 def test_what_limits_the_figures_is_said() -> None:
     """A reference measured on hard questions only, and more traffic than the rings hold."""
-    rows = World(SMALL, k0=0.3).rows(500, np.random.default_rng(1))
+    rows = KnownGate(SMALL, k0=0.3).rows(500, np.random.default_rng(1))
     assert any("100 % of the questions behind the cost of k5" in said for said in judged(rows).caveats)
     rows["gated"] = False
     assert judged(rows).caveats == ()
@@ -240,7 +240,7 @@ def test_what_limits_the_figures_is_said() -> None:
 
 def test_shares_are_by_action_and_add_up() -> None:
     """What was done in the end, abstentions apart."""
-    rows = World(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
+    rows = KnownGate(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
     rows["withheld"][:40] = True
     found = judged(rows)
     values = {name: part.value for name, part in found.shares.items()}

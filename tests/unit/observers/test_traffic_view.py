@@ -131,7 +131,7 @@ def test_too_few_readings_say_nothing_about_tokens() -> None:
     assert saved(rows(*[read] * MIN_SAMPLE, empty), reference=5)["tokens_always"] is not None
 
 
-class World:
+class Watched:
     """A window in a folder with a clock that the test sets, and a view of it."""
 
     def __init__(self, folder: Path) -> None:
@@ -143,41 +143,41 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def watched(tmp_path: Path) -> Iterator[Watched]:
     """A view without traffic."""
-    world = World(tmp_path)
-    yield world
-    world.window.close()
+    watched = Watched(tmp_path)
+    yield watched
+    watched.window.close()
 
 
-def test_a_second_look_within_the_second_is_the_first(world: World) -> None:
+def test_a_second_look_within_the_second_is_the_first(watched: Watched) -> None:
     """Nothing is computed anew before a second has gone by, or after the clock was set back."""
-    first = world.view.look()
-    world.window.observe(a_record())
-    world.now += 0.9
-    assert world.view.look() is first
-    world.now += 0.1
-    second = world.view.look()
+    first = watched.view.look()
+    watched.window.observe(a_record())
+    watched.now += 0.9
+    assert watched.view.look() is first
+    watched.now += 0.1
+    second = watched.view.look()
     assert second.figures["answers"] == second.break_even.window.answers == 1
-    world.now -= 0.5
-    assert world.view.look() is not second
+    watched.now -= 0.5
+    assert watched.view.look() is not second
 
 
-def test_each_window_is_remembered_and_only_so_many(world: World) -> None:
+def test_each_window_is_remembered_and_only_so_many(watched: Watched) -> None:
     """A caller that asks for ever other windows does not fill the memory; the one unasked for longest goes first."""
-    first, kept = world.view.look(1), world.view.look(2)
+    first, kept = watched.view.look(1), watched.view.look(2)
     for seconds in range(3, 18):
-        world.view.look(seconds)
-    assert world.view.look(2) is kept
-    assert world.view.look(1) is not first
+        watched.view.look(seconds)
+    assert watched.view.look(2) is kept
+    assert watched.view.look(1) is not first
 
 
-def test_a_look_is_about_one_window_and_one_reference(world: World) -> None:
+def test_a_look_is_about_one_window_and_one_reference(watched: Watched) -> None:
     """The report on gating and what is drawn beside it agree; the default window is that of the gauges."""
-    world.window.observe(a_record())
-    world.window.observe(a_skip())
-    found = world.view.look(300)
+    watched.window.observe(a_record())
+    watched.window.observe(a_skip())
+    found = watched.view.look(300)
     assert (found.now, found.break_even.window.seconds, found.figures["timeline"]["bucket_seconds"]) == (NOW, 300, 5)
     assert found.break_even.reference == "k1"
     assert (found.figures["saved"]["passages"], found.figures["saved"]["passages_always"]) == (1, 2)
-    assert world.view.look().break_even.window.seconds == 900
+    assert watched.view.look().break_even.window.seconds == 900

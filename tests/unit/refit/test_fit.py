@@ -1,4 +1,4 @@
-"""Parity: the served arithmetic, the same on columns, and scikit-learn agree."""
+"""Served arithmetic, the same on columns, and scikit-learn agree, with weights; extra rows are never judged."""
 
 import warnings
 
@@ -7,32 +7,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
 
-from app.decision.calibrator import REACH, Curved, Fused, Logistic, Temperature
+from app.decision.calibrator import REACH
 from app.errors import DataError
-from app.refit.fit import FUSIONS, METHODS, Method, fit, folds, out_of_fold, predict_many
+from app.refit.choose import choose_calibrator
+from app.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_beside, folds, out_of_fold, predict_many
+from app.refit.split import COMPARED_ROWS, units
+from tests.refit.world import World
 
 Floats = NDArray[np.float64]
+Table = tuple[dict[str, Floats], NDArray[np.bool_], Floats]
 NAMES = ("seq_logprob", "neg_entropy", "margin")
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
-    """Three signals of any scale, with ties, and labels of both kinds that follow them or do not."""
+def tables(draw: st.DrawFn) -> Table:
+    """Three signals of any scale with or without ties, labels of both kinds, and weights of very different size."""
     n = draw(st.integers(12, 120))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     scale, shift = draw(st.sampled_from([1e-3, 1.0, 50.0])), draw(st.sampled_from([-20.0, 0.0, 5.0]))
-    base = rng.normal(size=n)
-    if draw(st.booleans()):
-        base = base.round(1)
-    strength = draw(st.sampled_from([-1.0, 0.0, 1.0, 4.0]))
-    labels = rng.random(n) < 1.0 / (1.0 + np.exp(-strength * base))
+    base = rng.normal(size=n).round(draw(st.sampled_from([1, 9])))
+    labels = rng.random(n) < expit(draw(st.sampled_from([-1.0, 0.0, 1.0, 4.0])) * base)
     labels[:2] = [True, False]
-    signals = {name: shift + scale * (base + noise * rng.normal(size=n)) for name, noise in zip(NAMES, (0, 0.5, 1))}  # noqa: B905
-    return signals, labels
+    signals = {
+        name: shift + scale * (base + noise * rng.normal(size=n))
+        for name, noise in zip(NAMES, (0.0, 0.5, 1.0), strict=True)
+    }
+    return signals, labels, draw(st.sampled_from([1.0, 0.1, 20.0])) * rng.lognormal(0.0, 1.0, n)
 
 
 def names_for(method: Method) -> tuple[str, ...]:
@@ -40,10 +46,10 @@ def names_for(method: Method) -> tuple[str, ...]:
 
 
 @given(tables(), st.sampled_from(METHODS))
-def test_columns_and_scalars_agree(table: tuple[dict[str, Floats], NDArray[np.bool_]], method: Method) -> None:
+def test_columns_and_scalars_agree(table: Table, method: Method) -> None:
     """Predicting a column is predicting each of its rows, far outside the fitted range too."""
-    signals, labels = table
-    calibrator = fit(method, names_for(method), signals, labels)
+    signals, labels, weights = table
+    calibrator = fit(method, names_for(method), signals, labels, weights)
     probe = {
         name: np.concatenate([values, [values.min() - 9.0, values.max() + 9.0]]) for name, values in signals.items()
     }
@@ -51,49 +57,6 @@ def test_columns_and_scalars_agree(table: tuple[dict[str, Floats], NDArray[np.bo
     one = [calibrator.predict({name: float(probe[name][i]) for name in NAMES}) for i in range(len(many))]
     np.testing.assert_allclose(many, np.array(one, dtype=float), rtol=0, atol=1e-12)
     assert ((many >= 0) & (many <= 1)).all()
-
-
-@given(tables())
-def test_logistic_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
-    """Where scikit-learn's slope is not negative, the served probability is its own to 1e-9; else the base rate."""
-    signals, labels = table
-    s = signals["seq_logprob"]
-    calibrator = fit("logistic", ("seq_logprob",), signals, labels)
-    assert isinstance(calibrator, Logistic)
-    z = ((s - s.mean()) / s.std())[:, None]
-    model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500).fit(z, labels)
-    served = [calibrator.predict({"seq_logprob": float(value)}) for value in s]
-    if model.coef_[0][0] >= 0.0:
-        np.testing.assert_allclose(served, model.predict_proba(z)[:, 1], rtol=0, atol=1e-9)
-    else:
-        np.testing.assert_allclose(served, labels.mean(), rtol=0, atol=1e-9)
-
-
-@given(tables())
-def test_fused_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
-    """The fusion of three signals serves what scikit-learn predicts, to 1e-9."""
-    signals, labels = table
-    calibrator = fit("fused", NAMES, signals, labels)
-    assert isinstance(calibrator, Fused)
-    matrix = np.column_stack([signals[name] for name in NAMES])
-    z = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0)
-    model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500).fit(z, labels)
-    served = [calibrator.predict({name: float(signals[name][i]) for name in NAMES}) for i in range(len(labels))]
-    np.testing.assert_allclose(served, model.predict_proba(z)[:, 1], rtol=0, atol=1e-9)
-
-
-@given(tables())
-def test_curved_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
-    """Three signals and their squares serve what scikit-learn predicts from the same columns, to 1e-9."""
-    signals, labels = table
-    calibrator = fit("curved", NAMES, signals, labels)
-    assert isinstance(calibrator, Curved)
-    matrix = np.column_stack([signals[name] for name in NAMES])
-    z = np.clip((matrix - matrix.mean(axis=0)) / matrix.std(axis=0), -REACH, REACH)
-    columns = np.column_stack([z, z**2])
-    model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500).fit(columns, labels)
-    served = [calibrator.predict({name: float(signals[name][i]) for name in NAMES}) for i in range(len(labels))]
-    np.testing.assert_allclose(served, model.predict_proba(columns)[:, 1], rtol=0, atol=1e-9)
 
 
 def test_curved_follows_what_no_straight_line_can() -> None:
@@ -104,33 +67,6 @@ def test_curved_follows_what_no_straight_line_can() -> None:
     signals = {"a": s[:, 0], "b": s[:, 1]}
     straight, bent = (predict_many(fit(m, ("a", "b"), signals, labels), signals, 4000) for m in FUSIONS)
     assert np.mean((bent - labels) ** 2) < np.mean((straight - labels) ** 2) - 0.02
-
-
-@given(tables())
-def test_isotonic_is_scikit_learns(table: tuple[dict[str, Floats], NDArray[np.bool_]]) -> None:
-    """Between its knots, on them and beyond them the served curve is scikit-learn's to 1e-9."""
-    signals, labels = table
-    s = signals["seq_logprob"]
-    calibrator = fit("isotonic", ("seq_logprob",), signals, labels)
-    model = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(s, labels.astype(float))
-    probe = np.concatenate([s, 0.5 * (s[1:] + s[:-1]), [s.min() - 1, s.max() + 1]])
-    served = [calibrator.predict({"seq_logprob": float(value)}) for value in probe]
-    np.testing.assert_allclose(np.array(served, dtype=float), model.predict(probe), rtol=0, atol=1e-9)
-
-
-def test_temperature_with_bias_is_the_unpenalised_optimum() -> None:
-    """On a log-probability the fitted curve is scikit-learn's without penalty, and it does pass one half."""
-    rng = np.random.default_rng(3)
-    s = -rng.gamma(1.0, 0.5, 3000)
-    labels = rng.random(3000) < 1.0 / (1.0 + np.exp(-(2.0 + 3.0 * s)))
-    calibrator = fit("temperature", ("s",), {"s": s}, labels)
-    assert isinstance(calibrator, Temperature)
-    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12).fit(s[:, None], labels)
-    np.testing.assert_allclose(
-        predict_many(calibrator, {"s": s}, 3000), model.predict_proba(s[:, None])[:, 1], atol=1e-9
-    )
-    assert 1.0 / calibrator.temperature == pytest.approx(3.0, abs=0.4)
-    assert (calibrator.predict({"s": -0.1}) or 0.0) > 0.5
 
 
 def test_labels_that_part_perfectly_give_finite_calibrators() -> None:
@@ -216,3 +152,113 @@ def test_out_of_fold_predictions_have_not_seen_their_row() -> None:
     own = fold == fold[17]
     np.testing.assert_array_equal(before[own], after[own])
     assert (before[~own] != after[~own]).all()
+
+
+@given(tables(), st.sampled_from(["logistic", "fused", "curved"]))
+def test_weighted_regressions_are_scikit_learns(table: Table, method: Method) -> None:
+    """Standardised and fitted with sample_weight, scikit-learn predicts the same to 1e-9."""
+    signals, labels, weights = table
+    names = names_for(method)
+    matrix = np.column_stack([signals[name] for name in names])
+    z = StandardScaler().fit(matrix, sample_weight=weights).transform(matrix)
+    if method == "curved":
+        held = np.clip(z, -REACH, REACH)
+        z = np.column_stack([held, held**2])
+    model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500)
+    model.fit(z, labels, sample_weight=weights)
+    predicted = predict_many(fit(method, names, signals, labels, weights), signals, len(labels))
+    if method in FUSIONS or model.coef_[0][0] >= 0.0:
+        expected = model.predict_proba(z)[:, 1]
+    else:
+        expected = np.full(len(labels), np.average(labels, weights=weights))
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=1e-9)
+
+
+@given(tables())
+def test_weighted_isotonic_is_scikit_learns(table: Table) -> None:
+    """On its knots and between them the curve is scikit-learn's with sample_weight."""
+    signals, labels, weights = table
+    s = signals["seq_logprob"]
+    model = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(s, labels.astype(float), weights)
+    probe = np.concatenate([s, 0.5 * (s[1:] + s[:-1]), [s.min() - 1, s.max() + 1]])
+    predicted = predict_many(
+        fit("isotonic", ("seq_logprob",), signals, labels, weights), {"seq_logprob": probe}, len(probe)
+    )
+    np.testing.assert_allclose(predicted, model.predict(probe), rtol=0, atol=1e-9)
+
+
+def test_weighted_temperature_is_the_unpenalised_optimum() -> None:
+    """With weights, too, it is scikit-learn's without penalty."""
+    rng = np.random.default_rng(3)
+    s, weights = -rng.gamma(1.0, 0.5, 3000), rng.lognormal(0.0, 1.0, 3000)
+    labels = rng.random(3000) < expit(2.0 + 3.0 * s)
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
+    model.fit(s[:, None], labels, sample_weight=weights)
+    predicted = predict_many(fit("temperature", ("s",), {"s": s}, labels, weights), {"s": s}, 3000)
+    np.testing.assert_allclose(predicted, model.predict_proba(s[:, None])[:, 1], rtol=0, atol=1e-9)
+
+
+@given(tables(), st.sampled_from(METHODS))
+def test_a_weight_of_two_is_the_row_twice(table: Table, method: Method) -> None:
+    """Whole weights are counts, and weights of one are none at all, to the bit."""
+    signals, labels, _ = table
+    names, counts = names_for(method), np.arange(len(labels)) % 3 + 1
+    often = {name: np.repeat(values, counts) for name, values in signals.items()}
+    weighted = fit(method, names, signals, labels, counts.astype(np.float64))
+    repeated = fit(method, names, often, np.repeat(labels, counts))
+    n = len(labels)
+    np.testing.assert_allclose(
+        predict_many(weighted, signals, n), predict_many(repeated, signals, n), rtol=0, atol=1e-7
+    )
+    assert fit(method, names, signals, labels, np.ones(n)) == fit(method, names, signals, labels)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_a_weight_must_be_above_zero(wrong: float) -> None:
+    """A row that counts nothing, less than that or infinitely much is refused."""
+    with pytest.raises(DataError, match="above zero"):
+        fit("logistic", ("s",), {"s": np.arange(9.0)}, np.arange(9) > 4, np.array([wrong, *[1.0] * 8]))
+
+
+def test_extra_rows_join_every_fit_and_are_never_predicted() -> None:
+    """Out of fold, all predictions move with the extra rows, and there are as many as the table has rows."""
+    rng = np.random.default_rng(2)
+    s, labels = rng.normal(size=100), rng.random(100) < 0.5
+    fold = folds(labels, np.arange(100))
+    extra = Weighted({"s": np.linspace(-2, 2, 50)}, np.linspace(-2, 2, 50) > 0, np.full(50, 3.0))
+    alone = out_of_fold("logistic", ("s",), {"s": s}, labels, fold)
+    joined = out_of_fold("logistic", ("s",), {"s": s}, labels, fold, extra=extra)
+    assert joined.shape == (100,)
+    assert (alone != joined).all()
+    assert fit_beside("logistic", ("s",), {"s": s}, labels, None) == fit("logistic", ("s",), {"s": s}, labels)
+
+
+def test_extra_rows_without_the_signal_take_no_part() -> None:
+    """Where the rows beside the table lack a signal, fits on that signal are as if they were not there."""
+    rng = np.random.default_rng(2)
+    s, labels = rng.normal(size=100), rng.random(100) < 0.5
+    extra = Weighted({"other": np.arange(5.0)}, np.arange(5) > 2, np.ones(5))
+    assert fit_beside("logistic", ("s",), {"s": s}, labels, extra) == fit("logistic", ("s",), {"s": s}, labels)
+
+
+def test_candidates_are_judged_by_the_table_alone() -> None:
+    """Extra rows that follow noise perfectly do not make noise win: what is compared is the table's own rows."""
+    table, _ = World().draw(1500, seed=4)
+    rng = np.random.default_rng(0)
+    signals = {"good": table.signals[0]["seq_logprob"], "noise": rng.normal(size=1500)}
+    noise = rng.normal(size=400)
+    extra = Weighted({"good": rng.normal(size=400), "noise": noise}, noise > 0, np.ones(400))
+    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), extra=extra)
+    assert chosen.names == ("good",)
+    assert len(chosen.out_of_fold) == 1500
+    assert chosen.calibrator == fit_beside(chosen.method, ("good",), signals, table.correct[0], extra)
+
+
+def test_many_extra_rows_are_thinned_for_comparing_only() -> None:
+    """Thinning keeps the first and the last row, and both ends of the order."""
+    n = COMPARED_ROWS * 3
+    extra = Weighted({"s": np.arange(float(n))}, np.arange(n) % 2 == 0, np.ones(n))
+    thin = extra.thin(COMPARED_ROWS)
+    assert len(thin.labels) == len(thin.weights) == COMPARED_ROWS
+    assert (thin.signals["s"][0], thin.signals["s"][-1]) == (0.0, n - 1.0)
+    assert extra.thin(n) is extra
