@@ -1,7 +1,10 @@
 """What processes on one machine share: files that are replaced whole, and who is alive."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 def is_alive(pid: int) -> bool:
@@ -13,6 +16,17 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+@contextmanager
+def shared_folder(shared: Path | None, purpose: str) -> Iterator[Path]:
+    """The folder that workers share, made if need be; for a gateway of one process its own, removed at the end."""
+    if shared is not None:
+        shared.mkdir(parents=True, exist_ok=True)
+        yield shared
+        return
+    with TemporaryDirectory(prefix=f"fetchwise-{purpose}-") as own:
+        yield Path(own)
 
 
 def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:

@@ -50,7 +50,6 @@ class ChildServer:
         health_path: str,
         log_path: Path,
         env: Mapping[str, str] | None = None,
-        upstream: str = "reader",
         ready_timeout_s: float = 60,
         grace_s: float = 10,
         backoff_s: float = 0.5,
@@ -62,7 +61,6 @@ class ChildServer:
         self._health_path = health_path
         self._log_path = log_path
         self._env = dict(env or {})
-        self._upstream = upstream
         self._ready_timeout_s = ready_timeout_s
         self._grace_s = grace_s
         self._backoff_s = backoff_s
@@ -77,7 +75,7 @@ class ChildServer:
     def url(self) -> str:
         """The base URL, valid from the first start on, also while the server restarts."""
         if self._port is None:
-            raise UpstreamUnavailable(self._upstream, f"{self._name} was never started")
+            raise UpstreamUnavailable("reader", f"{self._name} was never started")
         return f"http://{HOST}:{self._port}"
 
     async def start(self) -> str:
@@ -184,7 +182,7 @@ class ChildServer:
         else:
             problem = f"ended with exit code {process.returncode} before it was ready"
         raise UpstreamUnavailable(
-            self._upstream, f"{self._name} {problem}; the last lines of {self._log_path}:\n{self.log_tail()}"
+            "reader", f"{self._name} {problem}; the last lines of {self._log_path}:\n{self.log_tail()}"
         )
 
     async def _is_healthy(self, http: aiohttp.ClientSession) -> bool:

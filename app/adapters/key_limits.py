@@ -9,15 +9,13 @@ import contextlib
 import fcntl
 import mmap
 import os
-import shutil
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from app.ports import Clock
-from app.processes import is_alive
+from app.processes import is_alive, shared_folder
 
 # A bucket holds a minute's worth: so much can come at once after a quiet minute.
 _BUCKET_S = 60.0
@@ -121,11 +119,5 @@ class KeyMeters:
 @contextlib.contextmanager
 def key_meters(shared: Path | None) -> Iterator[KeyMeters]:
     """Meters in the directory that workers share; a gateway of one process has its own, removed at the end."""
-    directory = shared if shared is not None else Path(tempfile.mkdtemp(prefix="fetchwise-limits-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with contextlib.closing(KeyMeters(directory)) as meters:
-            yield meters
-    finally:
-        if shared is None:
-            shutil.rmtree(directory)
+    with shared_folder(shared, "limits") as folder, contextlib.closing(KeyMeters(folder)) as meters:
+        yield meters

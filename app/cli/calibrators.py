@@ -10,7 +10,7 @@ from rich.table import Table
 
 from app.adapters.artifact_store import ArtifactStore, serialise
 from app.api.calibrator_survey import Version, survey
-from app.cli.console import app, err, out, print_rows
+from app.cli.console import AsJson, app, err, out, print_rows
 from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
 from app.settings import Settings
@@ -29,7 +29,6 @@ calibrators = typer.Typer(
 app.add_typer(calibrators, name="calibrators")
 
 Folder = Annotated[Path | None, typer.Option("--folder", help="Where they are; FETCHWISE_CALIBRATORS.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list` prints it; CURRENT by default.")]
 
 

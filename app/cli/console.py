@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 out = Console()
 err = Console(stderr=True)
 

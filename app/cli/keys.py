@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from rich.table import Table
 
 from app.adapters.key_store import PREFIX, Key, KeyFile, Scope
-from app.cli.console import app, err, out, print_rows
+from app.cli.console import AsJson, app, err, out, print_rows
 from app.decision.passage import Scalar
 from app.settings import Settings
 
@@ -24,7 +24,6 @@ keys = typer.Typer(
 app.add_typer(keys, name="keys")
 
 File = Annotated[Path | None, typer.Option("--file", help="Where they are; FETCHWISE_KEYS.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Identifier = Annotated[str, typer.Argument(help="The key's id, as `list` prints it.")]
 _LISTED = TypeAdapter(list[Key])
 _UNSAID = {"sha256"}

@@ -17,7 +17,7 @@ from rich.table import Table
 from app.adapters.decision_reading import count, pages, stats
 from app.adapters.decision_schema import decisions, feedback
 from app.adapters.decision_store import SqlDecisionStore
-from app.cli.console import app, out, progress
+from app.cli.console import AsJson, app, out, progress
 from app.errors import ConfigurationError, DataError
 from app.settings import Settings
 
@@ -77,9 +77,7 @@ def prune(
 
 
 @log.command("stats")
-def show_stats(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,  # noqa: FBT002
-) -> None:
+def show_stats(as_json: AsJson = False) -> None:  # noqa: FBT002
     """Count decisions and verdicts by what was done."""
     with opened_log(Settings().decision_log_at) as store:
         found = stats(store.engine)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from app.adapters.artifact_store import parse
 from app.adapters.decision_reading import Lessons
-from app.cli.console import app, err, log_to_stderr, opened_parts, out, progress
+from app.cli.console import AsJson, app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
 from app.decision.artifact import Artifact
 from app.decision.cost import Objective, Tariff
@@ -219,7 +219,7 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
 @app.command()
 def evaluate(
     outcomes: Outcomes,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002
     resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples behind each interval.")] = 1000,
     rule: Annotated[
         Literal["tokens", "compat"] | None, typer.Option(help="Judge the answers again by this label rule.")

@@ -5,24 +5,10 @@ Symbols as in the paper: cb a closed-book probe, ret retrieval, ob reading with 
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-
-class Number(Protocol):
-    """What the arithmetic below asks of a number, so that it serves one value and an array of draws alike."""
-
-    def __add__(self, other: Any, /) -> Any: ...  # noqa: ANN401 - a float and an array each answer in kind
-
-    def __sub__(self, other: Any, /) -> Any: ...  # noqa: ANN401
-
-    def __rsub__(self, other: Any, /) -> Any: ...  # noqa: ANN401
-
-    def __mul__(self, other: Any, /) -> Any: ...  # noqa: ANN401
-
-    def __truediv__(self, other: Any, /) -> Any: ...  # noqa: ANN401
-
-
-N = TypeVar("N", bound=Number)
+# A number, or an array of draws of it: each answers in kind.
+N = TypeVar("N", bound=Any)
 
 
 class Objective(StrEnum):

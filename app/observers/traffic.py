@@ -8,9 +8,7 @@ import contextlib
 import math
 import mmap
 import os
-import shutil
 import struct
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 from app.decision.available import Usage
 from app.decision.record import DecisionRecord
 from app.ports import Clock
-from app.processes import is_alive
+from app.processes import is_alive, shared_folder
 
 CAPACITY = 50_000
 ROW = np.dtype(
@@ -154,16 +152,10 @@ def actions(rows: Rows, ks: Sequence[int]) -> NDArray[np.int64]:
 
 
 @contextlib.contextmanager
-def traffic_window(shared: Path | None, *, capacity: int = CAPACITY) -> Iterator[TrafficWindow]:
+def traffic_window(shared: Path | None) -> Iterator[TrafficWindow]:
     """A window on the directory that workers share; a gateway of one process has its own, removed at the end."""
-    directory = shared if shared is not None else Path(tempfile.mkdtemp(prefix="fetchwise-traffic-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with contextlib.closing(TrafficWindow(directory, capacity=capacity)) as window:
-            yield window
-    finally:
-        if shared is None:
-            shutil.rmtree(directory)
+    with shared_folder(shared, "traffic") as folder, contextlib.closing(TrafficWindow(folder)) as window:
+        yield window
 
 
 @dataclass(frozen=True, slots=True)
