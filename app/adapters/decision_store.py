@@ -85,10 +85,10 @@ class SqlDecisionStore:
 
     @classmethod
     def open(
-        cls, where: str, *, texts: Texts = "full", busy_timeout_s: float = BUSY_TIMEOUT_S, open_timeout_s: float = 10.0
+        cls, where: str, *, texts: Texts = "full", busy_timeout_s: float | None = None, open_timeout_s: float = 10.0
     ) -> "SqlDecisionStore":
         """Open a database by its path or SQLAlchemy URL, made if it is new; ConfigurationError where that fails."""
-        engine = _engine(where, busy_timeout_s)
+        engine = _engine(where, BUSY_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
         deadline = time.monotonic() + open_timeout_s
         while True:
             try:

@@ -38,14 +38,6 @@ async def test_a_body_that_is_too_large_too(gateway: FakeGateway) -> None:
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("path", ["/", "/dashboard", "/docs", "/static/ask.js"])
-async def test_pages_keep_their_own(gateway: FakeGateway, path: str) -> None:
-    """They may be kept, and are asked about each time."""
-    response = await gateway.client.get(path)
-    assert response.headers.get_list("cache-control") == ["no-cache"]
-    assert response.headers.get_list("x-content-type-options") == ["nosniff"]
-
-
 async def test_no_other_origin_may_call(gateway: FakeGateway) -> None:
     """Unless the operator names it."""
     asked = await gateway.client.post("/answer", json=ASKED, headers={"origin": ELSEWHERE})

@@ -312,18 +312,6 @@ async def test_the_worst_passages_are_dropped(
     assert f"Passage {fitting + 1} says" not in contents[-1]
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("passages", [0, 1, 3])
-async def test_the_best_passage_is_never_dropped(
-    server: ReaderServer, reader: OpenAIReader, ask: Any, passages: int
-) -> None:
-    """Where question and best passage do not fit, the caller is told; it is not answered without evidence."""
-    server.context_chars = 60
-    with pytest.raises(PromptTooLong):
-        await ask(reader, Prompt(FRANCE.question, PASSAGES[:passages]))
-    assert len(server.chats) == max(1, passages)
-
-
 async def test_an_answer_quietly_cut_short_is_read_again(server: ReaderServer, reader: OpenAIReader) -> None:
     """A server that shortens the answer to what the prompt leaves of its context gets a shorter prompt."""
     prompt = Prompt(FRANCE.question, PASSAGES[:2])

@@ -59,18 +59,6 @@ def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Cal
     assert loaded.p0.predict({S: -0.5, f"{S}@1": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
 
 
-def test_keys_and_tuples_make_the_round_trip(store: ArtifactStore) -> None:
-    """Calibrators are found by whole number again, and sequences are tuples, though JSON has neither."""
-    artifact = an_artifact()
-    store.publish(artifact)
-    loaded = store.load(artifact.version)
-    assert list(loaded.calibrators) == [0, 1, 5]
-    assert loaded.quantiles == {"seq_logprob": (-1.0, -0.5, 0.0)}
-    assert loaded.identity is not None
-    assert (loaded.identity.stop, loaded.identity.ks) == (("\n",), (0, 1, 5))
-    hash(loaded.p0)
-
-
 @pytest.mark.parametrize(
     "artifact",
     [
@@ -429,16 +417,3 @@ def test_a_version_stays_in_the_folder(store: ArtifactStore, version: str) -> No
         with pytest.raises(ArtifactSchemaError, match="is not a version"):
             act(version)
     assert not (store.folder / "CURRENT").exists()
-
-
-def test_promote_refuses_a_bad_file(store: ArtifactStore) -> None:
-    """A version that could not be served is not made CURRENT, and the one that serves stays."""
-    good, bad = an_artifact(version="good"), an_artifact(version="bad")
-    for artifact in (good, bad):
-        store.publish(artifact)
-    store.promote("good")
-    rewrite(store, bad, _set("fallback_action", to=5))
-    for version, error in (("bad", ArtifactChecksumError), ("gone", ArtifactError)):
-        with pytest.raises(error):
-            store.promote(version)
-        assert store.current() == "good"

@@ -86,14 +86,17 @@ def test_half_of_the_calls_failing_opens_it_and_a_third_does_not() -> None:
     assert breaker.open
 
 
-def test_one_call_at_a_time_is_the_trial() -> None:
-    """After the pause one is let through; the others wait for what becomes of it."""
+@pytest.mark.parametrize("end", ["succeeded", "failed", "withdrawn"])
+def test_one_call_at_a_time_is_the_trial(end: str) -> None:
+    """After the pause one is let through; success closes it, failure waits anew, giving up lets the next one try."""
     breaker = due(Clock())
     trial = Call(breaker)
     with pytest.raises(UpstreamUnavailable, match="being tried again now"):
         Call(breaker)
-    trial.succeeded()
-    assert not breaker.open
+    getattr(trial, end)()
+    assert breaker.open is (end != "succeeded")
+    assert breaker.due is (end == "withdrawn")
+    assert breaker.wait_s >= (RETRY_S if end == "failed" else 0)
 
 
 def test_a_trial_that_succeeds_closes_it_with_nothing_held_against_the_part() -> None:
@@ -102,24 +105,6 @@ def test_a_trial_that_succeeds_closes_it_with_nothing_held_against_the_part() ->
     Call(breaker).succeeded()
     for _ in range(2):
         Call(breaker).failed()
-    assert not breaker.open
-
-
-def test_a_trial_that_fails_opens_it_anew() -> None:
-    """One failure is enough then, and the pause begins again."""
-    clock = Clock()
-    breaker = due(clock)
-    Call(breaker).failed()
-    assert breaker.wait_s >= RETRY_S
-    with pytest.raises(UpstreamUnavailable):
-        Call(breaker)
-
-
-def test_a_trial_that_was_given_up_lets_the_next_one_try() -> None:
-    """A client that leaves proves nothing, and must not keep the part out for good."""
-    breaker = due(Clock())
-    Call(breaker).withdrawn()
-    Call(breaker).succeeded()
     assert not breaker.open
 
 
