@@ -56,7 +56,7 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
     }
 }
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 
 
 @router.post("/answer", response_model=Receipt, responses=_ERRORS | _STREAMED, summary="Answer a question, or abstain")

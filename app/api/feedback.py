@@ -94,7 +94,7 @@ class FeedbackReceipt(BaseModel):
     action: str = Field(description="What was done for the question.")
 
 
-router = APIRouter(route_class=DirectRoute)
+router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 
 
 @router.post("/feedback", responses=_ERRORS, summary="Say whether an answer was right")

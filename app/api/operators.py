@@ -18,7 +18,7 @@ from app.decision.cost import Objective
 from app.errors import UnknownDecision
 from app.observers.bypass import BypassWatch
 
-router = APIRouter(dependencies=[OPERATOR])
+router = APIRouter(tags=["Operators"], dependencies=[OPERATOR])
 _DAY_S = 86_400.0
 _ERRORS = documented(*DENIALS, 422)
 _AUDIT_ERRORS = _ERRORS | documented(

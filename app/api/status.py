@@ -83,7 +83,7 @@ class Readiness(BaseModel):
         )
 
 
-router = APIRouter()
+router = APIRouter(tags=["Health"])
 
 
 @router.get("/healthz", summary="Is the process up?")
