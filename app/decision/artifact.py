@@ -38,10 +38,11 @@ class Thresholds:
 
         More confidence never reads more, so both ends tell.
         """
-        least, most = self._action(1.0), self._action(0.0)
+        least, most = self.region(1.0), self.region(0.0)
         return most if least == most > 0 else None
 
-    def _action(self, p: float) -> int:
+    def region(self, p: float) -> int:
+        """0, 1 or 2: none, few or many passages. A probability equal to a threshold has reached it."""
         return 0 if p >= self.tau0 else 1 if p >= self.tau1 else 2
 
 

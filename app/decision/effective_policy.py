@@ -7,12 +7,14 @@ set a minimum k or a maximum k.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.decision.artifact import Artifact, PolicyFit
+from app.decision.artifact import Artifact, PolicyFit, Thresholds
 from app.decision.available import Answer, Available
 from app.decision.calibrator import Calibrator
 from app.decision.policy import Ask, Policy, Reason, Retrieval
 from app.errors import NoPassages, UpstreamError
 
+# Why none, few or many passages are read.
+_REASONS = (Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN)
 # The parts that a search needs.
 _SEARCHING = frozenset({"embedder", "vectors"})
 
@@ -27,33 +29,19 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """The paper's policy on p0, the probability that the closed-book answer is right.
+    """The paper's policy: thresholds on p0, the probability that the closed-book answer is right, choose k."""
 
-    p0 >= tau0 gives that answer, tau1 <= p0 < tau0 reads `few` passages, and less reads `many`. Equal thresholds are
-    the binary policy.
-    """
-
-    tau0: float
-    tau1: float
+    thresholds: Thresholds
     few: int
     many: int
 
     def choose(self, p0: float, *, required: bool) -> tuple[int, Reason]:
-        """The number of passages; a probability equal to a threshold has reached it.
-
-        Where passages are required, k=0 becomes `few`; binary knows only `many`.
-        """
-        if p0 >= self.tau0:
-            k, why = 0, Reason.CONFIDENT
-        elif p0 >= self.tau1:
-            k, why = self.few, Reason.BORDERLINE
-        else:
-            k, why = self.many, Reason.UNCERTAIN
+        """The number of passages. Where passages are required, k=0 becomes `few`; binary knows only `many`."""
+        region = self.thresholds.region(p0)
         if not required:
-            return k, why
-        if k == 0:
-            k = self.few if self.tau1 < self.tau0 else self.many
-        return k, Reason.RETRIEVAL_REQUIRED
+            return (0, self.few, self.many)[region], _REASONS[region]
+        binary = self.thresholds.tau0 == self.thresholds.tau1
+        return self.many if region == 2 or binary else self.few, Reason.RETRIEVAL_REQUIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +82,7 @@ class EffectivePolicy:
     certifiable: bool = False
     version: str | None = None
     # The thresholds in force, for the receipt; None where a fixed k serves instead.
-    thresholds: Graded | None = None
+    thresholds: Thresholds | None = None
     # How likely each k was; None where chance had no part.
     sampled: Sampled = NOT_SAMPLED
     failure: UpstreamError | NoPassages | None = None
@@ -148,19 +136,16 @@ def resolve(
     required = not forbidden and (mandatory or options.retrieval is Retrieval.REQUIRED)
     off = forbidden or revoked or bypassed
     fit = None if off else _fit(options, artifact, allow_uncertified=allow_uncertified)
-    thresholds = None
-    if artifact is not None and fit is not None:
-        thresholds = Graded(fit.thresholds.tau0, fit.thresholds.tau1, artifact.ks[1], artifact.ks[-1])
     if forbidden:
         kind: Fixed | Graded = Fixed(0, Reason.RETRIEVAL_FORBIDDEN)
     elif options.policy is Policy.ALWAYS:
         kind = Fixed(ks[-1], Reason.RETRIEVAL_REQUIRED)
     elif artifact is None:
         kind = Fixed(ks[-1], Reason.NOT_CALIBRATED)
-    elif thresholds is None:
+    elif fit is None:
         kind = Fixed(artifact.fallback_action, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
     else:
-        kind = _without_needless_probe(thresholds, required=required)
+        kind = _without_needless_probe(Graded(fit.thresholds, artifact.ks[1], artifact.ks[-1]), required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
     # Chance varies only what a probability decides.
     explores = isinstance(kind, Graded)
@@ -175,7 +160,7 @@ def resolve(
         abstain=options.abstain,
         certifiable=not required and _certifiable(options, artifact, fit, tau),
         version=artifact.version if artifact is not None else None,
-        thresholds=thresholds,
+        thresholds=fit.thresholds if fit is not None else None,
         sampled=sampled if explores else replace(sampled, share=0.0, explore=None),
     )
     if policy.sampled.explore is None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from app.decision.artifact import Thresholds
 from app.decision.available import Answer, Available, Usage
 from app.decision.effective_policy import EffectivePolicy, Graded, Sampled
 from app.decision.ladder import Read, Reply, Search, Step, Stop
@@ -41,7 +42,7 @@ def a_record(**changes: Any) -> DecisionRecord:
     question = Question("0123", flat.get("question", "Who?"), "demo", 24, Ask(**_only(flat, _ASK)))
     policy = EffectivePolicy(
         ks=DEFAULT_KS,
-        kind=flat.get("kind", Graded(0.75, 0.5, 1, 5)),
+        kind=flat.get("kind", Graded(Thresholds(0.75, 0.5), 1, 5)),
         minimum=0,
         maximum=DEFAULT_KS[-1],
         tau=flat.get("tau_abstain"),

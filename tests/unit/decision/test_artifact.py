@@ -174,7 +174,7 @@ def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
 def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
     """`FIXED` reads k passages whatever the probability, one included."""
     fixed = FIXED[(0, 1, 5).index(k)]
-    graded = Graded(fixed.tau0, fixed.tau1, 1, 5)
+    graded = Graded(fixed, 1, 5)
     assert {graded.choose(p, required=False)[0] for p in (p0, 1.0)} == {k}
 
 

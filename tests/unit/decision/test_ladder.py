@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import Artifact
+from app.decision.artifact import Artifact, Thresholds
 from app.decision.available import Available
 from app.decision.effective_policy import (
     EffectivePolicy,
     Fixed,
-    Graded,
     Sampled,
     after_failure,
     resolve,
@@ -215,7 +214,7 @@ def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, ta
     done = asked(Ask(abstain=False), sure(), an_artifact(policies={"graded": a_fit(tau0, tau1)}))
     assert done.actions == [Search(k), Read(k), Stop(k)]
     assert (done.reply.reason, done.reply.certified) == (why, True)
-    assert done.policy.thresholds == Graded(tau0, tau1, 1, 5)
+    assert done.policy.thresholds == Thresholds(tau0, tau1)
 
 
 def test_uncertified_thresholds_decide_where_the_operator_allows_them() -> None:

@@ -40,7 +40,7 @@ def test_the_grid_is_what_routing_each_question_gives(seed: int, probe_costs: bo
     for i in {*rng.integers(0, found, 10).tolist(), 0, distinct - 1, found - 1}:
         thresholds = pairs.thresholds(i)
         chosen = book.route(thresholds)
-        graded = Graded(thresholds.tau0, thresholds.tau1, 1, 5)
+        graded = Graded(thresholds, 1, 5)
         missing = (0, 1, 5)[thresholds.constant or 2]
         served = [missing if np.isnan(value) else graded.choose(float(value), required=False)[0] for value in p]
         assert chosen.tolist() == served
