@@ -28,7 +28,7 @@ from app.decision.artifact import FIXED, Certificate, PolicyFit, Thresholds
 from app.decision.cost import Objective
 from app.refit.abstention import MOST_LABELS
 from app.refit.ledger import Ledger, fixed_k
-from app.refit.paths import Step
+from app.refit.paths import PathStep
 from app.refit.split import VALIDATION_SHARE, Validation
 from app.refit.table import Floats
 
@@ -49,7 +49,7 @@ class Walk:
 
 
 def walk(
-    ledger: Ledger[Validation], path: Sequence[Step], *, references: Sequence[int], epsilon: float, delta: float
+    ledger: Ledger[Validation], path: Sequence[PathStep], *, references: Sequence[int], epsilon: float, delta: float
 ) -> Walk:
     """Test the steps in order, each against every reference, until one fails."""
     certified = failed_at = failed_against = None
@@ -103,7 +103,7 @@ def _lower_bound(differences: Floats, delta: float) -> float:
 
 def certify_policy(
     ledger: Ledger[Validation],
-    path: Sequence[Step],
+    path: Sequence[PathStep],
     *,
     references: Sequence[int],
     epsilon: float,

@@ -21,7 +21,7 @@ RESOLUTION = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """One set of thresholds on a path, with what train says of it."""
 
     thresholds: Thresholds
@@ -49,7 +49,7 @@ def best_fixed(ledger: Ledger[Train], among: Sequence[int]) -> int:
     return max(among, key=lambda k: (round(ledger.mean(ledger.fixed(k)), 12), -k))
 
 
-def lay_path(ledger: Ledger[Train], *, graded: bool, references: Sequence[int], epsilon: float) -> tuple[Step, ...]:
+def lay_path(ledger: Ledger[Train], *, graded: bool, references: Sequence[int], epsilon: float) -> tuple[PathStep, ...]:
     """Order policies from the safest to the cheapest, for a test that walks until its first failure.
 
     The path starts at the best fixed action, which needs no probability to be right, and goes on along the
@@ -69,7 +69,7 @@ def lay_path(ledger: Ledger[Train], *, graded: bool, references: Sequence[int], 
     return (start, *(step for step in steps if step.thresholds != start.thresholds))
 
 
-def frontier(ledger: Ledger[Train], *, graded: bool, most: float, steps: int = STEPS) -> list[Step]:
+def frontier(ledger: Ledger[Train], *, graded: bool, most: float, steps: int = STEPS) -> list[PathStep]:
     """The efficient policies that cost at most `most`, dearest first: at each of `steps` costs the most accurate."""
     pairs = grid(ledger, graded=graded)
     within = np.flatnonzero(pairs.cost <= most + 1e-12)
@@ -80,7 +80,7 @@ def frontier(ledger: Ledger[Train], *, graded: bool, most: float, steps: int = S
     targets = np.linspace(cost.max(), pairs.cost[efficient[0]], steps)
     reached = np.searchsorted(pairs.cost[efficient], targets + 1e-12, side="right") - 1
     return [
-        Step(pairs.thresholds(i), float(pairs.accuracy[i]), float(pairs.cost[i]))
+        PathStep(pairs.thresholds(i), float(pairs.accuracy[i]), float(pairs.cost[i]))
         for i in dict.fromkeys(efficient[reached].tolist())
     ]
 
@@ -119,7 +119,7 @@ def grid(ledger: Ledger[Train], *, graded: bool) -> Grid:
     return Grid(taus, first, second, total({k: ledger.fixed(k) for k in ledger.ks}), cost)
 
 
-def foreseen(ledger: Ledger[Train], path: Sequence[Step], references: Sequence[int], epsilon: float) -> int:
+def foreseen(ledger: Ledger[Train], path: Sequence[PathStep], references: Sequence[int], epsilon: float) -> int:
     """How many steps of the path validation might certify: those before train itself sees one fall short.
 
     What is claimed of the end of a walk must be shown of every end that it might have had, so that the claim needs no
@@ -129,9 +129,9 @@ def foreseen(ledger: Ledger[Train], path: Sequence[Step], references: Sequence[i
     return cleared.index(False) if False in cleared else len(path)
 
 
-def _step(ledger: Ledger[Train], thresholds: Thresholds) -> Step:
+def _step(ledger: Ledger[Train], thresholds: Thresholds) -> PathStep:
     right = ledger.right(ledger.route(thresholds))
-    return Step(thresholds, ledger.mean(right), ledger.mean(ledger.spent(thresholds)))
+    return PathStep(thresholds, ledger.mean(right), ledger.mean(ledger.spent(thresholds)))
 
 
 def _efficient(accuracy: Floats, cost: Floats) -> NDArray[np.intp]:

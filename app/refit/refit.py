@@ -24,7 +24,7 @@ from app.refit.fit import Weighted, predict_many
 from app.refit.holdout import confidence_at, evaluate_policy, graded_against_binary
 from app.refit.ledger import Ledger, S, gate_costs, pick
 from app.refit.metrics import plain
-from app.refit.paths import Step, best_fixed, foreseen, lay_path
+from app.refit.paths import PathStep, best_fixed, foreseen, lay_path
 from app.refit.split import Test, Train, Validation, split, units
 from app.refit.table import Floats, Outcomes
 
@@ -83,8 +83,8 @@ class Trained:
     ledger: Ledger[Train]
     chosen: Mapping[int, ChosenCalibrator]
     calibrators: Mapping[int, Calibrator]
-    graded: tuple[Step, ...]
-    binary: tuple[Step, ...]
+    graded: tuple[PathStep, ...]
+    binary: tuple[PathStep, ...]
     # What the gateway may come to serve: the fallback (None), or a step of the graded path that train foresees.
     possible: tuple[Thresholds | None, ...]
     fallback: int

@@ -8,7 +8,7 @@ from app.decision.cost import Objective
 from app.refit.abstention import Given, certify_abstention
 from app.refit.certify import certify_policy, labels_needed, reference_name, walk
 from app.refit.ledger import Ledger, passage_costs
-from app.refit.paths import Step
+from app.refit.paths import PathStep
 from app.refit.split import Validation, units
 from tests.refit.world import World
 
@@ -23,8 +23,8 @@ def ledger(k0: np.ndarray, k1: np.ndarray, k5: np.ndarray) -> Ledger[Validation]
     return Ledger(Validation(table), P, units(table, salt="order"), passage_costs(table))
 
 
-def steps(*taus: float) -> list[Step]:
-    return [Step(Thresholds(tau, tau), 0.0, 0.0) for tau in taus]
+def steps(*taus: float) -> list[PathStep]:
+    return [PathStep(Thresholds(tau, tau), 0.0, 0.0) for tau in taus]
 
 
 ALL, NONE = np.ones(N, dtype=bool), np.zeros(N, dtype=bool)

@@ -18,7 +18,7 @@ from app.decision.cost import Objective
 from app.refit.certify import lower_bound, walk
 from app.refit.fit import fit, predict_many
 from app.refit.ledger import Ledger
-from app.refit.paths import Step
+from app.refit.paths import PathStep
 from app.refit.split import Validation, units
 from tests.fakes.walks import chosen_k
 from tests.refit.world import IDENTITY, World
@@ -62,7 +62,7 @@ def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None
     p = np.linspace(0.0, 1.0, 400)
     whole = Ledger(Validation(table), p, units(table), {})
     gaps = replace(whole, p=np.where(np.arange(400) % 4 == 0, np.nan, p))
-    path = [Step(FIXED[0], 1.0, 0.0)]
+    path = [PathStep(FIXED[0], 1.0, 0.0)]
     assert whole.is_reference(FIXED[0], 0)
     assert walk(whole, path, references=(0,), epsilon=0.02, delta=0.1).certified == 0
     assert lower_bound(whole, FIXED[0], references=(0,), delta=0.1) == 0.0
