@@ -63,7 +63,7 @@ class HttpClient:
 
     @classmethod
     def of_openai(
-        cls, upstream: str, url: str, *, api_key: str | None, timeout_s: float, max_connections: int
+        cls, upstream: str, url: str, *, api_key: str | None, timeout_s: float, max_connections: int = 256
     ) -> "HttpClient":
         """The pool to a server that speaks OpenAI's API; `url` may be its root or its `/v1`."""
         return cls(

@@ -33,11 +33,8 @@ class OpenAIEmbedder:
         api_key: str | None = None,
         query_prefix: str = "",
         timeout_s: float = 10.0,
-        max_connections: int = 256,
     ) -> None:
-        self._http = HttpClient.of_openai(
-            "embedder", url, api_key=api_key, timeout_s=timeout_s, max_connections=max_connections
-        )
+        self._http = HttpClient.of_openai("embedder", url, api_key=api_key, timeout_s=timeout_s)
         self._link = link
         self._model = model
         self._query_prefix = query_prefix

@@ -1,6 +1,6 @@
 """An embedder inside the process: sentence-transformers in a thread of its own, so that nothing blocks the loop.
 
-embed_query ----+                      +-- all waiting queries, up to max_batch, in one forward pass
+embed_query ----+                      +-- all waiting queries, up to MAX_BATCH, in one forward pass
                 +--> [worker thread] --+
 embed_passages -+                      +-- else one chunk of passages, so that a query waits for one chunk at most
 """
@@ -26,6 +26,7 @@ BUNDLED_NAME = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WEIGHTS = "model.safetensors"
 
+MAX_BATCH = 32
 # On a CPU larger chunks are no faster, and a query may have to wait for a whole one.
 PASSAGES_PER_CHUNK = 4
 
@@ -57,17 +58,10 @@ class SentenceTransformerEmbedder:
     else uses torch in this process shares it. One is right for a gateway, whose queries are short and many.
     """
 
-    def __init__(
-        self, model: str = BUNDLED_MODEL, query_prefix: str = "", threads: int = 1, max_batch: int = 32
-    ) -> None:
-        if threads < 1 or max_batch < 1:
-            raise ConfigurationError(
-                f"an embedder needs threads and max_batch of 1 or more, got {threads}, {max_batch}"
-            )
+    def __init__(self, model: str = BUNDLED_MODEL, query_prefix: str = "", threads: int = 1) -> None:
         self._model = model
         self._query_prefix = query_prefix
         self._threads = threads
-        self._max_batch = max_batch
         self._queries: deque[_Job] = deque()
         self._passages: deque[_Job] = deque()
         # One thread: it loads the model first, then takes one turn for every job that was put in a queue.
@@ -147,8 +141,8 @@ class SentenceTransformerEmbedder:
             self._thread.submit(self._turn)
 
     def _turn(self) -> None:
-        """Encode all waiting queries, up to `max_batch`, else one chunk of passages; in the thread."""
-        queue, most = (self._queries, self._max_batch) if self._queries else (self._passages, 1)
+        """Encode all waiting queries, up to MAX_BATCH, else one chunk of passages; in the thread."""
+        queue, most = (self._queries, MAX_BATCH) if self._queries else (self._passages, 1)
         jobs = [queue.popleft() for _ in range(min(most, len(queue)))]
         # A cancelled caller's job is dropped here; from here on cancelling it changes nothing for the others.
         if wanted := [job for job in jobs if job.vectors.set_running_or_notify_cancel()]:

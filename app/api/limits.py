@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -137,35 +136,18 @@ class Shedding:
 
     def __init__(self, app: ASGIApp, *, longest_wait_s: float) -> None:
         self._app = app
-        headers = {"retry-after": str(retry_after_s(longest_wait_s))}
-        # Rendered once, each in the shape that errors have on its path.
-        self._replies = {path: _Refusal.on(path, headers) for path in _ASKING}
+        self._headers = {"retry-after": str(retry_after_s(longest_wait_s))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it on."""
-        refusal = self._replies.get(scope["path"]) if scope["type"] == "http" else None
-        if refusal is not None and scope["method"] == "POST":
+        if scope["type"] == "http" and scope["path"] in _ASKING and scope["method"] == "POST":
             permits: Permits = scope["app"].state.gateway.permits
             if permits.full:
                 permits.refuse()
-                await refusal.send(send)
+                refusal = problem(429, "overloaded", _TOO_BUSY, path=scope["path"], headers=self._headers)
+                await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-    @classmethod
-    def on(cls, path: str, headers: dict[str, str]) -> "_Refusal":
-        reply = problem(429, "overloaded", _TOO_BUSY, path=path, headers=headers)
-        return cls(reply.raw_headers, bytes(reply.body))
-
-    async def send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 429, "headers": [*self.headers]})
-        await send({"type": "http.response.body", "body": self.body})
 
 
 class BodyLimit:

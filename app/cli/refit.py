@@ -18,7 +18,7 @@ from app.adapters.decision_reading import Lessons
 from app.cli.console import AsJson, app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
 from app.decision.artifact import Artifact
-from app.decision.cost import Objective, Tariff
+from app.decision.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import identity_of
 from app.settings import Settings
@@ -123,7 +123,9 @@ def refit(
     clip: Annotated[
         float, typer.Option(help="Most that one logged answer may weigh, as 1 / the chance of its action.")
     ] = 20.0,
-    objective: Annotated[Objective, typer.Option(help="What to spend less of.")] = Objective.TOKENS,
+    objective: Annotated[
+        Objective, typer.Option(help="What to spend less of; money by FETCHWISE_TARIFF_*.")
+    ] = Objective.TOKENS,
     reference: Annotated[
         str, typer.Option(help="What accuracy is held against: every fixed k, or one of them, e.g. k1.")
     ] = "every",
@@ -136,10 +138,6 @@ def refit(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, k, correct} that overrule labels."),
     ] = None,
-    price_call: Annotated[float, typer.Option(help="For money: price of a retrieval call.")] = 0.0,
-    price_passage: Annotated[float, typer.Option(help="For money: price of a passage read.")] = 0.0,
-    price_prompt_token: Annotated[float, typer.Option(help="For money: price of a prompt token.")] = 0.0,
-    price_completion_token: Annotated[float, typer.Option(help="For money: price of a completion token.")] = 0.0,
     force: Annotated[bool, typer.Option(help="Serve it even if it is worse than what is served.")] = False,  # noqa: FBT002
 ) -> None:
     """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
@@ -163,6 +161,7 @@ def refit(
         from app.refit.refit import Options  # noqa: PLC0415
         from app.refit.refit import refit as run  # noqa: PLC0415
         from app.refit.table import load  # noqa: PLC0415
+    settings = Settings()
     options = Options(
         name=out_dir.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -173,19 +172,14 @@ def refit(
         risk_target=risk_target,
         risk_delta=risk_delta,
         signals=tuple(signal) if signal else None,
-        tariff=Tariff(
-            call=price_call,
-            passage=price_passage,
-            prompt_token=price_prompt_token,
-            completion_token=price_completion_token,
-        ),
+        tariff=settings.tariff,
     )
     aside = None
     if outcomes is not None:
         with err.status("reading the table…"):
             table, source = load(outcomes, texts=False), outcomes.name
     else:
-        logged = _read_log(Settings(), log, since=since, clip=clip, out_dir=out_dir)
+        logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir)
         table, aside, source = logged.outcomes, logged.aside, "decision log"
     with err.status("fitting…") as status:
         if labels is not None:

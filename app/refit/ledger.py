@@ -112,7 +112,7 @@ def read_costs(outcomes: Outcomes, objective: Objective, tariff: Tariff) -> dict
     if objective is Objective.TOKENS:
         tariff = Tariff(prompt_token=1.0, completion_token=1.0)
     elif tariff.is_free:
-        raise DataError("the objective money needs prices: name at least one of the four")
+        raise DataError("the objective money needs prices: set FETCHWISE_TARIFF_PASSAGE or another of its kind")
     return {k: _priced(outcomes, k, objective, tariff) for k in outcomes.ks}
 
 

@@ -179,7 +179,7 @@ class TestSentenceTransformer:
     async def test_waiting_queries_share_a_pass(
         self, loaded: SentenceTransformerEmbedder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Queries that wait are encoded together, no more than max_batch at once."""
+        """Queries that wait are encoded together, no more than MAX_BATCH at once."""
         sizes: list[int] = []
         worker_is_busy, everyone_waits = threading.Event(), threading.Event()
         encode = sentence_transformer._encode
