@@ -124,7 +124,7 @@ def refit(
         float, typer.Option(help="Most that one logged answer may weigh, as 1 / the chance of its action.")
     ] = 20.0,
     objective: Annotated[
-        Objective, typer.Option(help="What to spend less of; money by FETCHWISE_TARIFF_*.")
+        Objective, typer.Option(help="What to spend less of; money by the tariff of the settings.")
     ] = Objective.TOKENS,
     reference: Annotated[
         str, typer.Option(help="What accuracy is held against: every fixed k, or one of them, e.g. k1.")

@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -79,7 +80,8 @@ async def ingest(
     await corpus.create(collection, dimension=embedder.dimension)
     reading = _Reading(paths)
     added = known = 0
-    for passages in _batches(reading.passages(), batch):
+    waiting = reading.passages()
+    while passages := list(islice(waiting, batch)):
         by_id = {passage.id: passage for passage in passages}
         there = await corpus.known(collection, list(by_id))
         new = [passage for passage_id, passage in by_id.items() if passage_id not in there]
@@ -107,17 +109,6 @@ def passages_of(document: Document) -> Iterator[Passage]:
 def embedded_text(passage: Passage) -> str:
     """What stands for a passage in the search: its title too, because the text often only says "it" or "she"."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
-
-
-def _batches(passages: Iterator[Passage], size: int) -> Iterator[list[Passage]]:
-    batch: list[Passage] = []
-    for passage in passages:
-        batch.append(passage)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _size(path: Path) -> int:
