@@ -2,38 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from app.decision.artifact import Artifact, Thresholds
 from app.refit.ledger import fixed_k
 
-CSS = """
-:root{--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--muted:#7a7f87;--grid:#e3e5e8;--accent:#0f766e;--none:#2563eb;--few:#c27803;
---many:#9333ea;--abstain:#64748b;--good:#d9f2e3;--bad:#fbe0de}
-@media(prefers-color-scheme:dark){:root{--bg:#15171a;--card:#1d2024;--ink:#e8e9eb;--muted:#8e949d;--grid:#33373d;
---accent:#2dd4bf;--none:#6ea8fe;--few:#fbbf24;--many:#c084fc;--abstain:#94a3b8;--good:#17392a;--bad:#45201f}}
-*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:72rem;margin:0 auto;padding:1.5rem 1rem 4rem}h1{font-size:1.6rem;margin:0 0 .5rem}
-h2{font-size:1.2rem;margin:2.5rem 0 .75rem;border-top:1px solid var(--grid);padding-top:1.25rem}
-h3{font-size:1rem;margin:1.25rem 0 .5rem}.lead{font-size:1.15rem;max-width:60rem;margin:.25rem 0}
-.basis,.legend,figcaption,small,caption{color:var(--muted);font-size:.875rem}.legend span{margin-right:1rem}
-.legend span{color:var(--ink)}.legend .dim{color:var(--muted)}.legend .accent{color:var(--accent)}
-.legend .none{color:var(--none)}.legend .few{color:var(--few)}.legend .many{color:var(--many)}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(10.5rem,1fr));gap:.75rem;margin:1.25rem 0 0}
-.cards div{background:var(--card);border:1px solid var(--grid);border-top:3px solid var(--muted);border-radius:6px;
-padding:.6rem .75rem}.cards .none{border-top-color:var(--none)}.cards .few{border-top-color:var(--few)}
-.cards .many{border-top-color:var(--many)}.cards .abstain{border-top-color:var(--abstain)}
-.cards b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}.cards span{font-size:.85rem}
-.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(22rem,100%),1fr));gap:1rem;align-items:start}
-.three{grid-template-columns:repeat(auto-fit,minmax(min(18rem,100%),1fr))}
-figure{margin:0;background:var(--card);border:1px solid var(--grid);border-radius:6px;padding:.75rem}
-figure svg{width:100%;height:auto;max-width:40rem;display:block;margin:0 auto}figcaption{margin-top:.5rem}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
-th,td{padding:.3rem .7rem;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
-td+td{white-space:nowrap}thead th{font-weight:600}.matrix td,.matrix th{text-align:center;padding:.8rem}
-.matrix caption{text-align:left;margin-bottom:.4rem}
-.matrix .good{background:var(--good)}.matrix .bad{background:var(--bad)}
-"""
+CSS = Path(__file__).with_name("report.css").read_text()
 
 Cell = str | tuple[str, str]
 

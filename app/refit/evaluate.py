@@ -1,4 +1,4 @@
-"""The published tables, and more, on any outcome table: one JSON object whose keys are documented in `KEYS`.
+"""The published tables, and more, on any outcome table: one JSON object whose keys `docs/evaluate.md` explains.
 
 Diagnostic figures are out-of-fold over five stratified folds in row order; only `deploy` holds rows out. A group
 weighs one in every mean, and every interval is the middle 95 % of a bootstrap over groups on the same draws. What
@@ -26,37 +26,6 @@ from app.refit.table import Outcomes
 _CURVE = np.linspace(0.0, 1.0, 101)
 _BARS = 20
 
-KEYS = """\
-| key | what it holds |
-|---|---|
-| `n`, `ks`, `groups`, `labels` | rows, passages that a policy chooses among, groups, rule that judged the answers |
-| `protocol` | folds, weights, resamples: how every figure was made |
-| `accuracy.k0` … | accuracy of always reading k |
-| `accuracy_intervals.k0` … | the same as `{value, low, high}` |
-| `main` | the signal that `methods`, `sizes` and `deltas` are about |
-| `signals.<name>` | `kind` (ours, targ, baseline), `n`, `missing` (these rows read five), `intervals` |
-| … `auroc`, `ece`, `brier`, `nll` | of the out-of-fold logistic probability |
-| … `auroc_raw`, `ece_raw`, `brier_raw` | of the signal scaled from 0 to 1 over the whole table |
-| … `frontier` | areas: `binary`, `binary_enveloped`; graded on `full`, `call`, `passage` |
-| … … `random`, `oracle`, `normalised` | yardsticks of the binary area, and where it lies between them |
-| … … `error_bound`, `intervals` | how far the passage area may be off; bootstrap intervals |
-| `left_out` | signals that could not be assessed, and why |
-| `deltas` | paired: graded minus binary, also on test with the path from train; main and fused minus the rest |
-| `deploy` | held out: `splits`, `p0` chosen, `policies` with certificates, `test` |
-| … `matched`, `whole_table` | the published rule on test; each operating point on all rows, its own included |
-| `selective` | at `point`: AURC and accuracy at 80 and 90 % coverage, of confidences `made_of` each answer's signals |
-| … `proper`, `naive`, `random`, `oracle` | confidence of the answer given, always p0, none, the truth |
-| `harm` | for k5 and k1: `harm_of_all`, `harm_given_right`, `rescue_of_all`, `rescue_given_wrong` |
-| … `matrix`, `saved` | the four cells of y0 and yk; harmful retrievals avoided at each operating point |
-| `methods` | logistic, isotonic, temperature, minmax on the main signal, fused and curved on all |
-| `sizes` | held-out ECE and Brier after fitting on 50, 100, 200 … groups |
-| `popularity`, `tags` | accuracy and skip rate in each bucket of `tags.popularity` (or null), and of other tags |
-| `beyond_k5` | each k above five: accuracy, paired difference, right at five and wrong here |
-| `cost` | `ms` and `tokens`: c_cb, c_ob1, c_ob5, break-even skip, gate over always-k5; null with `why_not` |
-| `drafts` | tokens a question under the probe, and under drafts of 32, 64, 128 tokens; null without tokens |
-| `curves` | what the report draws: reliability, histogram of p0, frontiers, risk against coverage |
-"""
-
 
 def evaluate(
     outcomes: Outcomes,
@@ -66,7 +35,7 @@ def evaluate(
     artifact: Artifact | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Everything that `KEYS` names.
+    """Everything that `docs/evaluate.md` names.
 
     With a `rule`, answers are judged again by it; else labels stay as collected. With an artifact, its thresholds
     are one more operating point, and the one that audits, harm and abstention describe.
