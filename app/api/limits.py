@@ -68,7 +68,7 @@ class Permits:
                 raise
         else:
             await self._free.acquire()
-        self._metrics.began()
+        self._metrics.in_flight.inc()
         if self._shadows is not None:
             self._shadows.began()
         return waited
@@ -77,13 +77,13 @@ class Permits:
         """Hand a permit on to the first in line, or keep it for the next that comes."""
         self._inside -= 1
         self._free.release()
-        self._metrics.ended()
+        self._metrics.in_flight.dec()
         if self._shadows is not None:
             self._shadows.ended()
 
     def refuse(self) -> Overloaded:
         """Count a question that is not taken on; what to raise for it."""
-        self._metrics.shed()
+        self._metrics.shed.inc()
         self._refused.one_more()
         return Overloaded(_TOO_BUSY, retry_after_s=retry_after_s(self._longest_wait_s))
 
@@ -100,12 +100,12 @@ class Permits:
         finally:
             self._line(-1)
             waited = now() - came
-            self._metrics.waited(waited)
+            self._metrics.waited.observe(waited)
         return waited
 
     def _line(self, change: int) -> None:
         self._waiting += change
-        self._metrics.queued(self._waiting)
+        self._metrics.queued.set(self._waiting)
 
 
 def retry_after_s(longest_wait_s: float) -> int:

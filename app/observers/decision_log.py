@@ -59,7 +59,7 @@ class LogMetrics:
     """What operators count about the log; every label is there from the start."""
 
     def __init__(self, registry: CollectorRegistry, ks: Iterable[int]) -> None:
-        self._dropped = Counter(
+        self.dropped = Counter(
             "fetchwise_log_dropped", "Decisions that the log could not keep and dropped.", registry=registry
         )
         self._feedback = Counter(
@@ -79,10 +79,6 @@ class LogMetrics:
         for correct in ("true", "false"):
             for k in ks:
                 self._feedback.labels(correct, action_of(k))
-
-    def dropped(self, count: int) -> None:
-        """Decisions were lost."""
-        self._dropped.inc(count)
 
     def shadow(self, end: str) -> None:
         """A shadow run is done, or lost."""
@@ -134,7 +130,7 @@ class DecisionLog:
         if len(self._pending) + len(self._held) < self._capacity:
             self._pending.append((self._clock(), entry))
             return
-        self._metrics.dropped(1)
+        self._metrics.dropped.inc()
         if not self._dropping:
             self._dropping = True
             logger.warning("the decision log has fallen behind: decisions are dropped, and counted")
@@ -214,7 +210,7 @@ class DecisionLog:
         except Exception:
             # What cannot be written now never will be, and would hold up all that follows.
             logger.exception("an unforeseen error of the decision log: %d decisions are dropped", len(self._held))
-            self._metrics.dropped(len(self._held))
+            self._metrics.dropped.inc(len(self._held))
             self._held.clear()
             return [LogUnavailable("an unforeseen error of the decision log: the feedback is not kept") for _ in asked]
         if self._failing or self._dropping:
@@ -246,4 +242,4 @@ class DecisionLog:
         lost = len(self._held) + len(self._pending)
         if lost:
             logger.error("%d decisions could not be written before the end", lost)
-            self._metrics.dropped(lost)
+            self._metrics.dropped.inc(lost)

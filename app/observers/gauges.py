@@ -65,19 +65,19 @@ class TrafficMetrics:
     """What is not a finished decision: work under way, work refused, parts that failed, were tried again or answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._in_flight = Gauge(
+        self.in_flight = Gauge(
             "fetchwise_in_flight", "Questions being worked on.", registry=registry, multiprocess_mode="livesum"
         )
-        self._queued = Gauge(
+        self.queued = Gauge(
             "fetchwise_queued", "Questions waiting in line.", registry=registry, multiprocess_mode="livesum"
         )
-        self._waited = Histogram(
+        self.waited = Histogram(
             "fetchwise_queue_wait_seconds",
             "Time in line of questions that had to wait, whether or not they were served in the end.",
             buckets=SECONDS,
             registry=registry,
         )
-        self._shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
+        self.shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
         self._errors = Counter(
             "fetchwise_upstream_errors",
             "Failures of a part behind the gateway.",
@@ -114,26 +114,6 @@ class TrafficMetrics:
         for part in PARTS:
             self._open.labels(part)
             self._retries.labels(part)
-
-    def began(self) -> None:
-        """A question took a permit."""
-        self._in_flight.inc()
-
-    def ended(self) -> None:
-        """It gave the permit back."""
-        self._in_flight.dec()
-
-    def queued(self, length: int) -> None:
-        """So many wait in line now."""
-        self._queued.set(length)
-
-    def waited(self, seconds: float) -> None:
-        """One that waited has left the line."""
-        self._waited.observe(seconds)
-
-    def shed(self) -> None:
-        """A question was refused."""
-        self._shed.inc()
 
     def denied(self, why: Denial) -> None:
         """A request was refused because of its key."""

@@ -26,7 +26,7 @@ from app.decision.labels import judge
 from app.decision.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
 from app.refit.refit import LEAST_GROUPS, Aside
-from app.refit.single import CLIP, SingleActions, Worth
+from app.refit.single import CLIP, SingleAction, Worth, weigh
 from app.refit.split import TRAIN_SHARE, position
 from app.refit.table import Outcomes, TableBuilder, normalise_group, not_a_number, read_identity
 
@@ -123,7 +123,8 @@ class _Sorting:
             ) from error
         self._shadowed, self._identity_of, self._source = shadowed, identity_of, source
         self._table = TableBuilder(source, texts=False, identity=self._identity)
-        self._single = SingleActions(clip)
+        self._clip = clip
+        self._single: list[SingleAction] = []
         self._left: Counter[Left] = Counter()
         self._references: dict[str, Sequence[str]] = {}
         self._disputed: set[str] = set()
@@ -161,15 +162,15 @@ class _Sorting:
         if not agreed.all():
             self._left[Left.DISPUTED] = int((~agreed).sum())
             outcomes = outcomes.take(np.flatnonzero(agreed))
-        weighted, worth, known = self._single.finish(without=self._references.keys())
-        if known:
-            self._left[Left.KNOWN_WHOLE] = known
-        single = len(self._single) - known
+        single = [row for row in self._single if row.group not in self._references]
+        weighted, worth = weigh(single, self._clip)
+        if len(single) < len(self._single):
+            self._left[Left.KNOWN_WHOLE] = len(self._single) - len(single)
         account = {
             "full_rows": len(outcomes),
             "full_questions": groups,
-            "single_action_rows": single,
-            "clip": self._single.clip,
+            "single_action_rows": len(single),
+            "clip": self._clip,
             "worth": {f"k{k}": asdict(one) for k, one in worth.items()},
             "left_out": {why.name.lower(): count for why, count in self._left.most_common()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
@@ -177,7 +178,7 @@ class _Sorting:
         notes = (
             f"log: {len(outcomes)} full rows on {groups} questions, {outcomes.first} to {outcomes.last}; thresholds, "
             "certificates and the test rest on these alone",
-            _worth_note(single, worth, self._single.clip),
+            _worth_note(len(single), worth, self._clip),
             *([_counted(self._left, "log: left out: ")] if self._left else []),
             *_selection_note(labelled, unlabelled),
         )
@@ -217,7 +218,7 @@ class _Sorting:
         if (wrong := not_a_number(signals)) is not None:
             raise DataError(f"{self._source}:{lesson.id}: the signal {wrong} is not a number: {_DAMAGED}")
         chance = self._chance(lesson, lesson.propensities)
-        self._single.add(group, lesson.k, chance, right=lesson.correct, signals=signals)
+        self._single.append(SingleAction(group, lesson.k, chance, lesson.correct, signals))
         return None
 
     def _chance(self, lesson: Lesson, chances: Mapping[str, float]) -> float:

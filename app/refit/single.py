@@ -8,7 +8,7 @@ left are a fair sample to a calibrator that reads the very signals by which they
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,9 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class SingleAction:
+    """One answer that was judged; the signals are those of that answer."""
+
     group: str
     k: int
     chance: float
@@ -42,37 +44,21 @@ def effective_size(weights: Floats) -> float:
     return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
 
 
-class SingleActions:
-    """Gathers such rows, and hands them out by the number of passages whose calibrator can learn from them."""
-
-    def __init__(self, clip: float = CLIP) -> None:
-        self.clip = clip
-        self._rows: list[_Row] = []
-
-    def __len__(self) -> int:
-        """How many rows."""
-        return len(self._rows)
-
-    def add(self, group: str, k: int, chance: float, *, right: bool, signals: Mapping[str, float]) -> None:
-        """Append one row; the signals are those of the answer that was given."""
-        self._rows.append(_Row(group, k, chance, right, signals))
-
-    def finish(self, *, without: Collection[str]) -> tuple[dict[int, Weighted], dict[int, Worth], int]:
-        """Rows and their worth by k, and how many rows fell away because their group is among `without`."""
-        kept = [row for row in self._rows if row.group not in without]
-        asked = Counter(row.group for row in kept)
-        weighted, worth = {}, {}
-        for k in sorted({row.k for row in kept}):
-            mine = [row for row in kept if row.k == k]
-            chances = np.array([row.chance for row in mine])
-            # A question weighs one in all, however often it was asked.
-            weights = np.minimum(1.0 / chances, self.clip) / np.array([asked[row.group] for row in mine])
-            effective = effective_size(weights)
-            worth[k] = Worth(len(mine), effective, float((1.0 / chances > self.clip).mean()))
-            weighted[k] = Weighted(
-                columns([row.signals for row in mine]),
-                np.array([row.right for row in mine]),
-                # Scaled so that together they count as what they are worth beside rows that count one each.
-                weights * (effective / weights.sum()),
-            )
-        return weighted, worth, len(self._rows) - len(kept)
+def weigh(rows: Sequence[SingleAction], clip: float) -> tuple[dict[int, Weighted], dict[int, Worth]]:
+    """Rows and their worth, by the number of passages whose calibrator can learn from them."""
+    asked = Counter(row.group for row in rows)
+    weighted, worth = {}, {}
+    for k in sorted({row.k for row in rows}):
+        mine = [row for row in rows if row.k == k]
+        chances = np.array([row.chance for row in mine])
+        # A question weighs one in all, however often it was asked.
+        weights = np.minimum(1.0 / chances, clip) / np.array([asked[row.group] for row in mine])
+        effective = effective_size(weights)
+        worth[k] = Worth(len(mine), effective, float((1.0 / chances > clip).mean()))
+        weighted[k] = Weighted(
+            columns([row.signals for row in mine]),
+            np.array([row.right for row in mine]),
+            # Scaled so that together they count as what they are worth beside rows that count one each.
+            weights * (effective / weights.sum()),
+        )
+    return weighted, worth

@@ -305,7 +305,7 @@ def test_every_verdict_label_is_there_from_the_start() -> None:
         for action in ("k0", "k1", "k5"):
             assert registry.get_sample_value("fetchwise_feedback_total", {"correct": correct, "action": action}) == 0
     assert registry.get_sample_value("fetchwise_log_dropped_total") == 0
-    metrics.dropped(3)
+    metrics.dropped.inc(3)
     metrics.feedback(Judged("a", True, Source.GIVEN, False, "k5"))
     metrics.feedback(Judged("a", None, Source.REFERENCES, False, "abstain"))
     assert registry.get_sample_value("fetchwise_log_dropped_total") == 3

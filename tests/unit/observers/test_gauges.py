@@ -90,10 +90,9 @@ def test_the_load_and_the_parts() -> None:
     """Work under way goes up and down, work refused only up; a part that was never pinged is absent."""
     registry = CollectorRegistry()
     traffic = TrafficMetrics(registry)
-    traffic.began()
-    traffic.began()
-    traffic.ended()
-    traffic.shed()
+    traffic.in_flight.inc(2)
+    traffic.in_flight.dec()
+    traffic.shed.inc()
     traffic.parts({"reader": True, "vectors": False})
     assert load(registry) == {"in_flight": 1, "shed": 1}
     up = [registry.get_sample_value("fetchwise_part_up", {"part": part}) for part in ("reader", "vectors", "embedder")]

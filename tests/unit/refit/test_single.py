@@ -4,20 +4,18 @@ import numpy as np
 import pytest
 
 from app.refit.fit import fit
-from app.refit.single import SingleActions, effective_size
+from app.refit.single import CLIP, SingleAction, effective_size, weigh
 
 
-def row(rows: SingleActions, group: str, k: int, chance: float, *, right: bool = True, s: float = 0.0) -> None:
-    rows.add(group, k, chance, right=right, signals={"s": s})
+def row(group: str, k: int, chance: float, *, right: bool = True, s: float = 0.0) -> SingleAction:
+    return SingleAction(group, k, chance, right, {"s": s})
 
 
 def test_weights_and_their_worth_by_hand() -> None:
     """Chances 1, 1/2, 1/4 and 1/10 clipped at 5 weigh 1, 2, 4 and 5: worth 144/46 rows, a quarter of them clipped."""
-    rows = SingleActions(clip=5.0)
-    for number, chance in enumerate((1.0, 0.5, 0.25, 0.1)):
-        row(rows, f"q{number}", 1, chance, right=number % 2 == 0, s=float(number))
-    weighted, worth, fallen = rows.finish(without=())
-    assert fallen == 0
+    chances = (1.0, 0.5, 0.25, 0.1)
+    rows = [row(f"q{i}", 1, chance, right=i % 2 == 0, s=float(i)) for i, chance in enumerate(chances)]
+    weighted, worth = weigh(rows, 5.0)
     assert weighted.keys() == worth.keys() == {1}
     assert (worth[1].rows, worth[1].clipped) == (4, 0.25)
     assert worth[1].effective == pytest.approx(144 / 46)
@@ -36,33 +34,20 @@ def test_the_effective_size_of_equal_weights_is_their_number() -> None:
 
 def test_a_question_weighs_one_however_often_it_was_asked() -> None:
     """Asked four times, whatever was done each time, a question's rows share one weight."""
-    rows = SingleActions()
-    row(rows, "once", 0, 0.5)
-    for k in (0, 0, 1, 5):
-        row(rows, "often", k, 0.5)
-    weighted, _, _ = rows.finish(without=())
+    weighted, _ = weigh([row("once", 0, 0.5), *(row("often", k, 0.5) for k in (0, 0, 1, 5))], CLIP)
     np.testing.assert_allclose(weighted[0].weights / weighted[0].weights[0], [1, 0.25, 0.25])
 
 
 def test_each_calibrator_learns_from_the_answers_that_it_judges() -> None:
     """Rows are handed out by the number of passages that was read."""
-    rows = SingleActions()
-    for number, k in enumerate((0, 1, 5, 5)):
-        row(rows, f"q{number}", k, 0.5, s=float(number))
-    weighted, worth, _ = rows.finish(without=())
+    weighted, worth = weigh([row(f"q{i}", k, 0.5, s=float(i)) for i, k in enumerate((0, 1, 5, 5))], CLIP)
     assert {k: one.rows for k, one in worth.items()} == {0: 1, 1: 1, 5: 2}
     assert weighted[5].signals["s"].tolist() == [2, 3]
 
 
-def test_groups_that_are_known_whole_fall_away() -> None:
-    """Their rows are counted and take no part; where nothing is left there is nothing."""
-    rows = SingleActions()
-    row(rows, "a", 0, 0.5)
-    row(rows, "b", 0, 0.5)
-    weighted, worth, fallen = rows.finish(without={"a", "z"})
-    assert (worth[0].rows, fallen) == (1, 1)
-    assert len(weighted[0].labels) == 1
-    assert SingleActions().finish(without=()) == ({}, {}, 0)
+def test_of_no_rows_there_is_nothing() -> None:
+    """A log without chance at work adds nothing to any calibrator."""
+    assert weigh([], CLIP) == ({}, {})
 
 
 def test_clipping_bounds_the_variance() -> None:
@@ -79,10 +64,8 @@ def test_clipping_bounds_the_variance() -> None:
         right = rng.random(100) < np.where(common, 0.9, 0.3)
         seen = np.flatnonzero(rng.random(100) < chance).tolist()
         for clip, estimates in found.items():
-            rows = SingleActions(clip)
-            for i in seen:
-                row(rows, str(i), 1, float(chance[i]), right=bool(right[i]))
-            extra = rows.finish(without=())[0][1]
+            rows = [row(str(i), 1, float(chance[i]), right=bool(right[i])) for i in seen]
+            extra = weigh(rows, clip)[0][1]
             fitted = fit("logistic", ("s",), extra.signals, extra.labels, extra.weights)
             estimates.append(fitted.predict({"s": 0.0}) or 0.0)
     spread = {clip: float(np.std(estimates)) for clip, estimates in found.items()}
