@@ -146,18 +146,18 @@ class SentenceTransformerEmbedder:
         jobs = [queue.popleft() for _ in range(min(most, len(queue)))]
         # A cancelled caller's job is dropped here; from here on cancelling it changes nothing for the others.
         if wanted := [job for job in jobs if job.vectors.set_running_or_notify_cancel()]:
-            _serve(self._loaded(), wanted)
+            _serve(self._loaded().model, wanted)
 
 
-def _serve(loaded: _Loaded, jobs: list[_Job]) -> None:
+def _serve(model: Any, jobs: list[_Job]) -> None:  # noqa: ANN401 - of an optional package
     """Keep every job's promise, with vectors or with an error."""
     try:
-        vectors = iter(_encode(loaded, [text for job in jobs for text in job.texts]))
+        vectors = iter(_encode(model, [text for job in jobs for text in job.texts]))
     except Exception as error:  # noqa: BLE001 - whatever the model raises is one thing to the gateway: a bad reply
         if len(jobs) > 1:
             # One text that the model cannot take must not fail those that happened to wait beside it.
             for job in jobs:
-                _serve(loaded, [job])
+                _serve(model, [job])
             return
         reply = error if isinstance(error, FetchwiseError) else UpstreamBadReply("embedder", f"cannot embed: {error}")
         reply.__cause__ = error if reply is not error else None
@@ -167,8 +167,8 @@ def _serve(loaded: _Loaded, jobs: list[_Job]) -> None:
         job.vectors.set_result([next(vectors) for _ in job.texts])
 
 
-def _encode(loaded: _Loaded, texts: list[str]) -> list[Vector]:
-    encoded = loaded.model.encode(
+def _encode(model: Any, texts: list[str]) -> list[Vector]:  # noqa: ANN401 - the same
+    encoded = model.encode(
         texts,
         # The query prefix is ours to add: a prompt that the checkpoint brings would be added to passages too.
         prompt="",
@@ -199,18 +199,14 @@ def _load(model: str, threads: int) -> _Loaded:
     chatter.disable_progress_bar()
     torch.set_num_threads(threads)
     try:
-        loaded = _Loaded(
-            model=sentence_transformers.SentenceTransformer(
-                str(directory or model), device="cpu", local_files_only=directory is not None
-            ),
-            name=name,
-            dimension=0,
+        loaded = sentence_transformers.SentenceTransformer(
+            str(directory or model), device="cpu", local_files_only=directory is not None
         )
         # The first pass is several times slower than the others: it is spent here, and tells the dimension.
         (vector,) = _encode(loaded, ["warm up"])
     except Exception as error:
         raise ConfigurationError(f"cannot load the embedding model {model}: {error}") from error
-    return _Loaded(model=loaded.model, name=name, dimension=len(vector))
+    return _Loaded(loaded, name, len(vector))
 
 
 def _locate(model: str) -> tuple[Path | None, str]:
