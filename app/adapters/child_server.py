@@ -15,6 +15,7 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -35,6 +36,7 @@ TAIL_LINES = 20
 TAIL_BYTES = 8192
 
 
+@dataclass(eq=False)
 class ChildServer:
     """Keeps one HTTP server running on a loopback port that stays the same across restarts.
 
@@ -42,40 +44,27 @@ class ChildServer:
     gateway's own settings, and so its secrets, are removed. `health_path` answers 200 once the server can serve.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Callable[[int], Sequence[str]],
-        *,
-        health_path: str,
-        log_path: Path,
-        env: Mapping[str, str] | None = None,
-        ready_timeout_s: float = 60,
-        grace_s: float = 10,
-        backoff_s: float = 0.5,
-        max_backoff_s: float = 30,
-        stable_s: float = 60,
-    ) -> None:
-        self._name = name
-        self._command = command
-        self._health_path = health_path
-        self._log_path = log_path
-        self._env = dict(env or {})
-        self._ready_timeout_s = ready_timeout_s
-        self._grace_s = grace_s
-        self._backoff_s = backoff_s
-        self._max_backoff_s = max_backoff_s
-        self._stable_s = stable_s
-        self._port: int | None = None
-        self._process: Process | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._log_start = 0
+    name: str
+    command: Callable[[int], Sequence[str]]
+    _: KW_ONLY
+    health_path: str
+    log_path: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 60
+    grace_s: float = 10
+    backoff_s: float = 0.5
+    max_backoff_s: float = 30
+    stable_s: float = 60
+    _port: int | None = field(default=None, init=False)
+    _process: Process | None = field(default=None, init=False)
+    _watcher: asyncio.Task[None] | None = field(default=None, init=False)
+    _log_start: int = field(default=0, init=False)
 
     @property
     def url(self) -> str:
         """The base URL, valid from the first start on, also while the server restarts."""
         if self._port is None:
-            raise UpstreamUnavailable("reader", f"{self._name} was never started")
+            raise UpstreamUnavailable("reader", f"{self.name} was never started")
         return f"http://{HOST}:{self._port}"
 
     async def start(self) -> str:
@@ -86,7 +75,7 @@ class ChildServer:
         if self._watcher is not None:
             return self.url
         await self._first_launch()
-        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self._name}")
+        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
         return self.url
 
     async def stop(self) -> None:
@@ -99,7 +88,7 @@ class ChildServer:
 
     def log_tail(self) -> str:
         """The last lines that the server wrote since it was last started."""
-        with contextlib.suppress(OSError), self._log_path.open("rb") as log:
+        with contextlib.suppress(OSError), self.log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - TAIL_BYTES))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
@@ -123,25 +112,25 @@ class ChildServer:
     async def _watch(self) -> None:
         """Restart the server whenever it ends, waiting longer each time that it ends soon."""
         clock = asyncio.get_running_loop().time
-        pause = self._backoff_s
+        pause = self.backoff_s
         while True:
             ready_at = clock()
             if self._process is not None:
                 code = await self._process.wait()
-                logger.warning("%s ended with exit code %s; its last lines:\n%s", self._name, code, self.log_tail())
+                logger.warning("%s ended with exit code %s; its last lines:\n%s", self.name, code, self.log_tail())
                 await self._end()
-            if clock() - ready_at >= self._stable_s:
-                pause = self._backoff_s
-            logger.warning("restarting %s in %.1f s", self._name, pause)
+            if clock() - ready_at >= self.stable_s:
+                pause = self.backoff_s
+            logger.warning("restarting %s in %.1f s", self.name, pause)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, self._max_backoff_s)
+            pause = min(pause * 2, self.max_backoff_s)
             try:
                 await self._launch()
             except (UpstreamUnavailable, OSError) as error:
                 # No memory, no process or no disk left may pass, like a server that does not come up.
-                logger.warning("%s could not be restarted: %s", self._name, error)
+                logger.warning("%s could not be restarted: %s", self.name, error)
             else:
-                logger.info("%s is ready again", self._name)
+                logger.info("%s is ready again", self.name)
 
     async def _launch(self) -> None:
         """Start the process and return once it is healthy; whatever goes wrong, leave no process."""
@@ -160,11 +149,11 @@ class ChildServer:
         try:
             return await asyncio.create_subprocess_exec(
                 *guard,
-                *self._command(self._port),
+                *self.command(self._port),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=STDOUT,
-                env={**inherited, **self._env},
+                env={**inherited, **self.env},
                 start_new_session=True,
             )
         finally:
@@ -172,23 +161,23 @@ class ChildServer:
 
     async def _until_healthy(self, process: Process) -> None:
         try:
-            async with asyncio.timeout(self._ready_timeout_s), aiohttp.ClientSession() as http:
+            async with asyncio.timeout(self.ready_timeout_s), aiohttp.ClientSession() as http:
                 while process.returncode is None:
                     if await self._is_healthy(http):
                         return
                     await asyncio.sleep(HEALTH_POLL_S)
         except TimeoutError:
-            problem = f"was not ready within {self._ready_timeout_s:g} s"
+            problem = f"was not ready within {self.ready_timeout_s:g} s"
         else:
             problem = f"ended with exit code {process.returncode} before it was ready"
         raise UpstreamUnavailable(
-            "reader", f"{self._name} {problem}; the last lines of {self._log_path}:\n{self.log_tail()}"
+            "reader", f"{self.name} {problem}; the last lines of {self.log_path}:\n{self.log_tail()}"
         )
 
     async def _is_healthy(self, http: aiohttp.ClientSession) -> bool:
         timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
         try:
-            async with http.get(self.url + self._health_path, timeout=timeout) as reply:
+            async with http.get(self.url + self.health_path, timeout=timeout) as reply:
                 return reply.status == 200
         except (aiohttp.ClientError, OSError):
             return False
@@ -201,10 +190,10 @@ class ChildServer:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(self._grace_s):
+            async with asyncio.timeout(self.grace_s):
                 await process.wait()
         except TimeoutError:
-            logger.warning("%s did not end within %g s of SIGTERM: killing it", self._name, self._grace_s)
+            logger.warning("%s did not end within %g s of SIGTERM: killing it", self.name, self.grace_s)
         finally:
             # Also after a polite end, and after the guard itself was killed: the server's own children may remain.
             with contextlib.suppress(ProcessLookupError):
@@ -213,11 +202,11 @@ class ChildServer:
 
     def _open_log(self) -> int:
         """Open the log for appending, starting a new one where the old has grown large."""
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            if self._log_path.stat().st_size > LOG_LIMIT_BYTES:
-                self._log_path.replace(self._log_path.with_name(self._log_path.name + ".1"))
-        log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            if self.log_path.stat().st_size > LOG_LIMIT_BYTES:
+                self.log_path.replace(self.log_path.with_name(self.log_path.name + ".1"))
+        log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._log_start = os.fstat(log).st_size
         return log
 

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from app.errors import UpstreamBadReply, UpstreamError, UpstreamUnavailable
@@ -211,30 +212,30 @@ class Resilience:
         self._on_open(upstream, sum(breaker.open for breaker in breakers) / len(breakers))
 
 
+@dataclass(frozen=True, slots=True)
 class Link:
     """The way to one part."""
 
-    def __init__(self, breaker: Breaker, retries: Retries) -> None:
-        self._breaker = breaker
-        self._retries = retries
+    breaker: Breaker
+    retries: Retries
 
     async def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do it, if the breaker lets it through, and once more where that is safe."""
-        self._retries.earn()
+        self.retries.earn()
         tried = 0
         while True:
             try:
-                with self._breaker.watching():
+                with self.breaker.watching():
                     return await work()
             except UpstreamError as error:
                 tried += 1
-                if self._breaker.open or not self._retries.allow(error, tried):
+                if self.breaker.open or not self.retries.allow(error, tried):
                     raise
-            await self._retries.pause(tried)
+            await self.retries.pause(tried)
 
     async def ping(self, ping: Callable[[], Awaitable[object]]) -> None:
         """Ping past the breaker, for the truth; a reply is as good as a trial, where one is due."""
         await ping()
-        if self._breaker.due:
-            with self._breaker.watching():
+        if self.breaker.due:
+            with self.breaker.watching():
                 pass

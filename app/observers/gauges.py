@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
@@ -157,23 +158,15 @@ class LoopLag:
             self._lag.observe(max(0.0, now() - due))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Gauges(Collector):
     """What stands at the scrape: the calibrator, whether gating pays, and drift. What is unknown is absent."""
 
-    def __init__(
-        self,
-        *,
-        status: Callable[[], CalibratorStatus],
-        traffic: Callable[[], Look],
-        bypassed: Callable[[], bool],
-        signals: Callable[[], Outlook],
-        drift: Callable[[], DriftTest | None],
-    ) -> None:
-        self._status = status
-        self._traffic = traffic
-        self._bypassed = bypassed
-        self._signals = signals
-        self._drift = drift
+    status: Callable[[], CalibratorStatus]
+    traffic: Callable[[], Look]
+    bypassed: Callable[[], bool]
+    signals: Callable[[], Outlook]
+    drift: Callable[[], DriftTest | None]
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without a sample, so that registering computes nothing."""
@@ -184,12 +177,12 @@ class Gauges(Collector):
         calibrator, fallback, bypass, skip, even, ratio, index, limit, accuracy, evidence, revoked = families = (
             _families()
         )
-        status, found, signals, drift = self._status(), self._traffic().break_even, self._signals(), self._drift()
+        status, found, signals, drift = self.status(), self.traffic().break_even, self.signals(), self.drift()
         # A calibrator that decides nothing is shown as none, whatever lies in the folder.
         version = status.version if status.matches else None
         calibrator.add_metric((version or "none", "revoked" if status.revoked else str(status.certified).lower()), 1)
         fallback.add_metric((f"k{status.fallback_action}",), 1)
-        bypass.add_metric((), self._bypassed())
+        bypass.add_metric((), self.bypassed())
         _add(skip, (), found.skip_rate.value)
         for cost, view in found.costs.items():
             if view is not None:

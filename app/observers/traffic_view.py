@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,37 +35,28 @@ class Look:
     figures: dict[str, Any]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class TrafficView:
     """Looks at the traffic of all workers. `reference` tells how many passages would be read without a gate."""
 
-    def __init__(
-        self,
-        window: TrafficWindow,
-        *,
-        seconds: int,
-        reference: Callable[[], int],
-        tariff: Tariff,
-        ks: Sequence[int],
-        clock: Clock = time.time,
-    ) -> None:
-        self.seconds = seconds
-        self._reference = reference
-        self._tariff = tariff
-        self._ks = ks
-        self._window = window
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._latest: dict[int, Look] = {}
+    window: TrafficWindow
+    seconds: int
+    reference: Callable[[], int]
+    tariff: Tariff
+    ks: Sequence[int]
+    clock: Clock = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _latest: dict[int, Look] = field(default_factory=dict, init=False)
 
     def look(self, seconds: int | None = None) -> Look:
         """The last so many seconds, by default as many as the gauges look back. Blocks: call it in a thread."""
         wanted = self.seconds if seconds is None else seconds
         with self._lock:
-            now, found = self._clock(), self._latest.get(wanted)
+            now, found = self.clock(), self._latest.get(wanted)
             # A clock that was set back must not keep an old look alive.
             if found is None or not 0.0 <= now - found.now < FRESH_S:
-                traffic = self._window.read(wanted)
-                figures = summary(traffic.rows, now=now, seconds=wanted, reference=self._reference(), ks=self._ks)
+                traffic = self.window.read(wanted)
+                figures = summary(traffic.rows, now=now, seconds=wanted, reference=self.reference(), ks=self.ks)
                 found = Look(now, self._judged(traffic, wanted), figures)
                 # Taken out and put in anew, so that the first one is the one unasked for longest.
                 self._latest.pop(wanted, None)
@@ -79,13 +70,13 @@ class TrafficView:
 
         What reading took the questions before them counts all the same.
         """
-        traffic = self._window.read(self.seconds)
+        traffic = self.window.read(self.seconds)
         rows = traffic.rows.copy()
         rows["gated"] &= rows["at"] >= since
         return self._judged(replace(traffic, rows=rows), self.seconds)
 
     def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
-        return estimate(traffic, seconds=seconds, reference=self._reference(), tariff=self._tariff, ks=self._ks)
+        return estimate(traffic, seconds=seconds, reference=self.reference(), tariff=self.tariff, ks=self.ks)
 
 
 def summary(rows: Rows, *, now: float, seconds: float, reference: int, ks: Sequence[int]) -> dict[str, Any]:

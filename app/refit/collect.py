@@ -77,49 +77,40 @@ def read_questions(path: Path) -> list[Labelled]:
     return list(questions.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
     """Answers one question at every k and judges the answers."""
 
-    def __init__(
-        self,
-        *,
-        reader: Reader,
-        embedder: Embedder,
-        retriever: Retriever,
-        identity: Identity,
-        ks: Sequence[int] | None = None,
-        rule: Rule = "tokens",
-        trigger: bool = False,
-        clock: Clock = time.perf_counter,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._reader = reader
-        self._embedder = embedder
-        self._retriever = retriever
-        self.identity = identity
-        self._ks = tuple(ks or identity.ks)
-        if min(self._ks) < 0:
-            raise DataError(f"k={min(self._ks)} is no number of passages: a further k must be 1 or more")
-        self._trigger = trigger
-        self._rule: Rule = rule
-        self._clock = clock
-        self._today = today
+    reader: Reader
+    embedder: Embedder
+    retriever: Retriever
+    identity: Identity
+    ks: tuple[int, ...]
+    rule: Rule = "tokens"
+    trigger: bool = False
+    clock: Clock = time.perf_counter
+    today: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of passages."""
+        if min(self.ks) < 0:
+            raise DataError(f"k={min(self.ks)} is no number of passages: a further k must be 1 or more")
 
     @property
     def manner(self) -> dict[str, Any]:
         """What the rows depend on beside the identity, as the table's first line has it."""
-        return {"rule": self._rule, "ks": list(self._ks), "trigger": self._trigger}
+        return {"rule": self.rule, "ks": list(self.ks), "trigger": self.trigger}
 
     async def row(self, question: Labelled) -> dict[str, Any]:
         """Ask with every number of passages, and judge the answers."""
         passages, outcomes = await full_run(
             question.question,
-            self._ks,
-            reader=self._reader,
-            embedder=self._embedder,
-            retriever=self._retriever,
+            self.ks,
+            reader=self.reader,
+            embedder=self.embedder,
+            retriever=self.retriever,
             identity=self.identity,
-            clock=self._clock,
+            clock=self.clock,
         )
         row: dict[str, Any] = {
             "id": question.id,
@@ -127,10 +118,10 @@ class Collector:
             "question": question.question,
             "gold": list(question.gold),
             "tags": question.tags,
-            "at": self._today().isoformat(timespec="seconds"),
+            "at": self.today().isoformat(timespec="seconds"),
         }
         row |= {f"k{k}": self._cell(question, k, outcome) for k, outcome in outcomes.items()}
-        if self._trigger:
+        if self.trigger:
             row["k0"]["signals"] |= await self._need(question.question)
         row["passages"] = [passage.id for passage in passages]
         return row
@@ -138,7 +129,7 @@ class Collector:
     async def _need(self, question: str) -> dict[str, float]:
         """The reader's own word on whether it must look the answer up, as log-odds of not having to."""
         asked = Prompt(TRIGGER.replace("{question}", question))
-        generation = await self._reader.generate(asked, max_tokens=1)
+        generation = await self.reader.generate(asked, max_tokens=1)
         said = generation.text.strip().lower()
         if not generation.tokens or said not in {"yes", "no"}:
             return {}
@@ -149,7 +140,7 @@ class Collector:
     def _cell(self, question: Labelled, k: int, outcome: Outcome) -> dict[str, Any]:
         return {
             "answer": outcome.answer,
-            "correct": judge(outcome.answer, question.gold, self._rule),
+            "correct": judge(outcome.answer, question.gold, self.rule),
             "signals": {name: round(value, 7) for name, value in outcome.signals.items()},
             "prompt_tokens": outcome.prompt_tokens,
             "completion_tokens": outcome.completion_tokens,

@@ -55,9 +55,8 @@ async def world() -> tuple[ScriptedReader, FakeEmbedder, FakeRetriever]:
 
 def a_collector(world: tuple[ScriptedReader, FakeEmbedder, FakeRetriever], **more: Any) -> Collector:
     reader, embedder, retriever = world
-    return Collector(
-        **{"reader": reader, "embedder": embedder, "retriever": retriever, "identity": IDENTITY} | more  # type: ignore[arg-type]
-    )
+    parts: dict[str, Any] = {"reader": reader, "embedder": embedder, "retriever": retriever}
+    return Collector(**parts | {"identity": IDENTITY, "ks": IDENTITY.ks} | more)
 
 
 async def test_the_table_holds_what_the_refit_job_reads(tmp_path: Path, world: Any) -> None:

@@ -94,7 +94,7 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_tried_again_later(mon
     assert part.calls == 2
     assert refused.value.retry_after_s is not None
     assert refused.value.retry_after_s >= AWHILE
-    monkeypatch.setattr(link._breaker, "_clock", lambda: math.inf)
+    monkeypatch.setattr(link.breaker, "_clock", lambda: math.inf)
     assert await link.call(part) == "answer"
     assert shares == [("vectors", 0.0), ("vectors", 1.0), ("vectors", 0.0)]
 
