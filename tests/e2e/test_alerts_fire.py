@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -96,9 +96,9 @@ def test_with_the_costs_of_8b_the_alert_fires_and_reaches_its_receiver(tmp_path:
         wait_until(lambda: running.prometheus.firing() == {GATE}, "a reader that came back is still alerted on")
 
 
-def test_with_the_costs_of_32b_it_stays_quiet(tmp_path: Path) -> None:
-    """A gate that pays is left alone: the alert is not even pending at any time."""
-    with stack(tmp_path, THIRTY_TWO_B) as running:
+def test_where_the_gate_pays_it_stays_quiet(tmp_path: Path) -> None:
+    """The alert is not even pending at any time. Most is skipped, so that no noise of the machine hides the saving."""
+    with stack(tmp_path, replace(THIRTY_TWO_B, skip=0.8)) as running:
         running.ask(QUESTIONS)
         assert running.prometheus.value("fetchwise:gated:increase15m") >= 100
         assert ratio(running.prometheus) < 1.0
