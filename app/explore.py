@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from app.decision.effective_policy import Sampled
 from app.decision.question import Question
@@ -36,24 +35,32 @@ class Budget:
         return self._learning < self._share * self._all + _ALLOWANCE_TOKENS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampler:
     """Draws which questions are explored, shadowed, or asked for feedback; before anything is known of them."""
 
-    explore: float = 0.0
-    solicit: float = 0.0
-    shadow: Callable[[Question], bool] = lambda _: False
-    budget: Budget | None = None
-    # Not for secrets: a caller who could predict it would gain nothing.
-    dice: random.Random = field(default_factory=random.Random)
+    def __init__(
+        self,
+        *,
+        explore: float = 0.0,
+        solicit: float = 0.0,
+        shadow: Callable[[Question], bool] = lambda _: False,
+        budget: Budget | None = None,
+        dice: random.Random | None = None,
+    ) -> None:
+        self._explore = explore
+        self._solicit = solicit
+        self._shadow = shadow
+        self._budget = budget
+        # Not for secrets: a caller who could predict it would gain nothing.
+        self._dice = dice or random.Random()  # noqa: S311
 
     def draw(self, question: Question) -> Sampled:
         """What chance decides about this question."""
-        share = self.explore if self.budget is None or self.budget.left else 0.0
-        drawn = self.dice.random() if share > 0.0 else 1.0
+        share = self._explore if self._budget is None or self._budget.left else 0.0
+        drawn = self._dice.random() if share > 0.0 else 1.0
         return Sampled(
             share=share,
             explore=drawn / share if drawn < share else None,
-            shadow=question.may_judge and self.shadow(question),
-            solicit=question.may_judge and self.dice.random() < self.solicit,
+            shadow=question.may_judge and self._shadow(question),
+            solicit=question.may_judge and self._dice.random() < self._solicit,
         )
