@@ -85,7 +85,7 @@ $(VLLM_MODEL)/DONE: $(INSTALLED_VLLM) tests/vllm/prepare.py
 	@touch $@
 
 refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
-	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --objective money --price-passage 1 --risk-target 0.3 --out calibrators/demo
+	FETCHWISE_TARIFF_PASSAGE=1 $(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --objective money --risk-target 0.3 --out calibrators/demo
 
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to 100,000 rows
 	$(VENV)/bin/python bench/refit/run.py
