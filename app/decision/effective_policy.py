@@ -83,7 +83,7 @@ class EffectivePolicy:
     version: str | None = None
     # The thresholds in force, for the receipt; None where a fixed k serves instead.
     thresholds: Thresholds | None = None
-    # How likely each k was; None where chance had no part.
+    # What chance decides; it picks k only where `sampled.explore` says so.
     sampled: Sampled = NOT_SAMPLED
     failure: UpstreamError | NoPassages | None = None
 
@@ -147,8 +147,9 @@ def resolve(
     else:
         kind = _without_needless_probe(Graded(fit.thresholds, artifact.ks[1], artifact.ks[-1]), required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
-    # Chance varies only what a probability decides.
-    explores = isinstance(kind, Graded)
+    # Chance varies only what a probability decides, and never what an operator's rule decides: the log would hold these
+    # questions without any chance of k=0, and could not tell them from others.
+    explores = isinstance(kind, Graded) and not mandatory
     policy = EffectivePolicy(
         ks=ks,
         kind=kind,

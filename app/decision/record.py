@@ -141,10 +141,11 @@ class DecisionRecord:
     def gated(self) -> bool:
         """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        Not where the search then failed or found nothing: k is 0 there, and nothing was saved.
+        Not where a part then failed or nothing was found: k is lower there, and nothing was saved.
         """
         return (
             isinstance(self.policy.kind, Graded)
+            and self.policy.failure is None
             and self.p_closed_book is not None
             and not self.policy.required
             and not self.policy.explored

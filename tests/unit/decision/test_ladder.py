@@ -411,6 +411,13 @@ def test_only_what_a_probability_decides_is_explored(ask: Ask) -> None:
     assert policy.sampled == Sampled(solicit=True)
 
 
+def test_a_mandatory_rule_is_not_explored() -> None:
+    """A refit takes the log's questions for ones that could have been answered at any k."""
+    policy = resolve(Ask(), CERTIFIED, ks=KS, mandatory=True, sampled=Sampled(0.1, 0.99))
+    assert policy.sampled == Sampled()
+    assert resolve(Ask(Policy.GRADED, Retrieval.REQUIRED), CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99)).explored
+
+
 def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> None:
     """The bound that chance set gives way."""
     done = asked(Ask(), replace(sure(k0=0.9), search=SEARCH_DOWN), sampled=Sampled(0.1, 0.99))

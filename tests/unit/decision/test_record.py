@@ -88,6 +88,7 @@ def test_the_gate_decided(reason: Reason) -> None:
         {"reason": Reason.RETRIEVAL_FAILED},
         {"reason": Reason.NO_PASSAGES},
         {"reason": Reason.DEGRADED},
+        {"reason": Reason.LOW_CONFIDENCE, "answer": None, "failure": ("reader", "timeout")},
     ],
     ids=str,
 )
