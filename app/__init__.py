@@ -1,1 +1,1 @@
-"""Fetchwise: an online RAG gateway that knows before it fetches."""
+"""Fetchwise: a gateway that decides for each question how many passages to read."""

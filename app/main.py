@@ -24,11 +24,11 @@ from app.api.operators import router as operators_router
 from app.api.pages import add_pages
 from app.api.status import router as status_router
 from app.correlation import RequestNote
+from app.economics.window import traffic_window
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.observers.decision_log import LogMetrics
 from app.observers.gauges import LoopLag, TrafficMetrics, registries
 from app.observers.prometheus import PrometheusObserver
-from app.observers.traffic import traffic_window
 from app.parts import Parts, open_decision_log, open_keys, open_parts
 from app.run import Upstreams
 from app.settings import Settings

@@ -14,18 +14,17 @@ from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.answer import Resolve
 from app.api.gateway import Pings
 from app.api.status import keep_pinging
-from app.decision.bypass import WATCH
 from app.decision.cost import Objective
 from app.decision.effective_policy import EffectivePolicy, Sampled, resolve
 from app.decision.question import Question
+from app.economics.bypass import WATCH, BypassWatch
+from app.economics.view import TrafficView
+from app.economics.window import TrafficWindow
 from app.errors import ConfigurationError
 from app.explore import Budget, Sampler
-from app.observers.bypass import BypassWatch
 from app.observers.decision_log import DecisionLog
 from app.observers.drift import DriftWatch, SignalDrift
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
-from app.observers.traffic import TrafficWindow
-from app.observers.traffic_view import TrafficView
 from app.parts import Parts, mandatory_rules
 from app.settings import Settings
 from app.shadow import ShadowRunner

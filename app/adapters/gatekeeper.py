@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.adapters.artifact_store import ArtifactStore
 from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
-from app.decision.breakeven import passages
+from app.economics.breakeven import passages
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader
 from app.processes import replace_file

@@ -13,9 +13,9 @@ from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.answer import Answerer
 from app.api.limits import Permits
 from app.decision.policy import Policy
-from app.observers.bypass import BypassWatch
+from app.economics.bypass import BypassWatch
+from app.economics.view import TrafficView
 from app.observers.decision_log import DecisionLog
-from app.observers.traffic_view import TrafficView
 
 # How to ask each part behind the gateway whether it is there; it raises, or returns a remark.
 Pings = Mapping[str, Callable[[], Awaitable[object]]]

@@ -13,10 +13,10 @@ from app.api.calibrator_survey import Survey, survey
 from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
 from app.decision.audit import Audit
-from app.decision.breakeven import BreakEven
 from app.decision.cost import Objective
+from app.economics.breakeven import BreakEven
+from app.economics.bypass import BypassWatch
 from app.errors import UnknownDecision
-from app.observers.bypass import BypassWatch
 
 router = APIRouter(tags=["Operators"], dependencies=[OPERATOR])
 _DAY_S = 86_400.0

@@ -16,8 +16,8 @@ from app.adapters.decision_reading import count
 from app.adapters.key_store import KeyFile, Scope
 from app.cli.console import app, err, out
 from app.decision.artifact import mismatches
-from app.decision.breakeven import passages
 from app.decision.signals import NAMES, extract
+from app.economics.breakeven import passages
 from app.errors import (
     ArtifactError,
     DataError,

@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from app.decision.artifact import CalibratorStatus
 from app.decision.drift import DriftTest
+from app.economics.view import Look
 from app.errors import ConfigurationError, Denial
 from app.observers.drift import Outlook
-from app.observers.traffic_view import Look
 
 # prometheus_client reads it once, when it is imported, and keeps every value in that directory from then on.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"

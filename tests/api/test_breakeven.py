@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from app.api.operators import FIELDS, BreakEvenReport
+from app.economics import view as traffic_view
 from app.errors import UpstreamUnavailable
-from app.observers import traffic_view
 from tests.api.conftest import Open
 from tests.fakes.artifacts import an_abstention
 from tests.fakes.gateway import FakeGateway

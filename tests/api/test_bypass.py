@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.decision.bypass import PATIENCE
+from app.economics import view as traffic_view
+from app.economics.bypass import PATIENCE
 from app.errors import ConfigurationError
-from app.observers import traffic_view
 from tests.fakes.artifacts import a_fit
 
 from .conftest import Open

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.observers import traffic_view
+from app.economics import view as traffic_view
 from tests.fakes.gateway import ASKED
 
 from .conftest import Open

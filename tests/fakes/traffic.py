@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.observers.traffic import ROW, Rows
+from app.economics.window import ROW, Rows
 
 # Of a probe, and of reading one passage and five.
 PROBE_TOKENS, READ_TOKENS = (40, 6), {1: (170, 6), 5: (690, 6)}

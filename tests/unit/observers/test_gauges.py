@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry
 from app.decision.artifact import CalibratorStatus
 from app.decision.cost import Tariff
 from app.decision.drift import DriftTest
+from app.economics.estimate import estimate
+from app.economics.view import Look
+from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
-from app.observers.breakeven import estimate
 from app.observers.drift import Outlook, Stability
 from app.observers.gauges import Gauges, TrafficMetrics, load, registries
-from app.observers.traffic import ROW, Traffic, TrafficWindow
-from app.observers.traffic_view import Look
 from tests.fakes.records import a_record, a_skip
 
 SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallback_action=1)

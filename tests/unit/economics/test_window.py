@@ -13,8 +13,8 @@ import pytest
 from app.decision.effective_policy import Fixed
 from app.decision.policy import Reason
 from app.decision.record import Timings
-from app.observers import traffic
-from app.observers.traffic import ROW, TrafficWindow, traffic_window
+from app.economics import window as traffic
+from app.economics.window import ROW, TrafficWindow, traffic_window
 from tests.fakes.records import a_record, a_skip
 
 
@@ -127,7 +127,7 @@ import sys, time
 from pathlib import Path
 from app.decision.available import Usage
 from app.decision.record import Timings
-from app.observers.traffic import TrafficWindow
+from app.economics.window import TrafficWindow
 from tests.fakes.records import a_record, a_skip
 window = TrafficWindow(Path({str(directory)!r}), capacity=64)
 """

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.breakeven import BreakEven
 from app.decision.cost import Tariff
 from app.decision.intervals import MIN_SAMPLE
 from app.decision.policy import actions_of
-from app.observers.breakeven import estimate
-from app.observers.traffic import Rows, Traffic, TrafficWindow, actions
+from app.economics.breakeven import BreakEven
+from app.economics.estimate import estimate
+from app.economics.window import Rows, Traffic, TrafficWindow, actions
 from app.ports import Clock
 
 FRESH_S = 1.0

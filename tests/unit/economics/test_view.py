@@ -11,8 +11,7 @@ import pytest
 
 from app.decision.cost import Tariff
 from app.decision.intervals import MIN_SAMPLE
-from app.observers.traffic import ROW, Rows, TrafficWindow, actions
-from app.observers.traffic_view import (
+from app.economics.view import (
     BUCKETS,
     P_BINS,
     STAGES,
@@ -24,6 +23,7 @@ from app.observers.traffic_view import (
     summary,
     timeline,
 )
+from app.economics.window import ROW, Rows, TrafficWindow, actions
 from tests.fakes.records import a_record, a_skip
 
 NOW = 1_000_000.0

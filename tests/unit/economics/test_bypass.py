@@ -7,12 +7,11 @@ from typing import cast
 
 import pytest
 
-from app.decision.bypass import PATIENCE
 from app.decision.cost import Objective, Tariff
-from app.observers import bypass as bypass_module
-from app.observers.bypass import BypassWatch
-from app.observers.traffic import Rows, Traffic, TrafficWindow
-from app.observers.traffic_view import TrafficView
+from app.economics import bypass as bypass_module
+from app.economics.bypass import PATIENCE, BypassWatch
+from app.economics.view import TrafficView
+from app.economics.window import Rows, Traffic, TrafficWindow
 from tests.fakes.traffic import Costs, gated_rows
 from tests.waiting import until
 

@@ -1,4 +1,4 @@
-"""Looks at the traffic a few times a minute, and has most questions bypass the gate while it loses."""
+"""The bypass: most questions skip the gate while gating costs more than it saves, by intervals over recent traffic."""
 
 import asyncio
 import logging
@@ -6,18 +6,58 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from app.decision.breakeven import percent
-from app.decision.bypass import WATCH, Bypass, live_ratio
 from app.decision.cost import Objective
-from app.observers.traffic_view import TrafficView
+from app.decision.intervals import Interval, lacking
+from app.economics.breakeven import BreakEven, percent
+from app.economics.view import TrafficView
 from app.ports import Clock
 
 logger = logging.getLogger(__name__)
 
+# The share of questions that still meets the gate while all others bypass it, so that its return can be noticed.
+WATCH = 0.02
+# Looks in a row that must agree, so that one odd window changes nothing.
+PATIENCE = 3
+# What gating must surely save before it is taken up again; the gap to 1, where it is given up, stops to and fro.
+MARGIN = 0.02
 EVERY_S = 10.0
 OFF = "FETCHWISE_BYPASS=off: every question meets the gate."
 _UNKNOWN = "Nothing has been measured yet: every question meets the gate."
+
+
+@dataclass(frozen=True, slots=True)
+class Bypass:
+    """Whether most questions go without the gate, and how many looks in a row have spoken for a change."""
+
+    on: bool = False
+    looks: int = 0
+
+    def look(self, ratio: Interval, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
+        """The state after one more estimate of what gating costs over always reading the same passages.
+
+        Given up where the whole interval lies above 1, taken up again where it lies at 1 - `margin` or below. An
+        estimate that is lacking, or too wide to say, speaks for no change.
+        """
+        if ratio.low is None or ratio.high is None:
+            return Bypass(self.on)
+        speaks = ratio.high <= 1.0 - margin if self.on else ratio.low > 1.0
+        if not speaks:
+            return Bypass(self.on)
+        looks = self.looks + 1
+        return Bypass(not self.on) if looks >= patience else Bypass(self.on, looks)
+
+
+def live_ratio(found: BreakEven, objective: Objective) -> Interval:
+    """What gating costs over reading the reference for every question, as served.
+
+    Lacking for retrieval calls, of which gating never makes more, and for money without a tariff.
+    """
+    view = found.costs.get(objective.value)
+    if view is None:
+        return lacking(0, "a cost that can exceed the reference")
+    return view.against[found.reference].gate_cost_ratio
 
 
 class BypassWatch:

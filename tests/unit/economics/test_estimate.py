@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from app.decision.breakeven import BreakEven, CostView, Verdict
 from app.decision.cost import Tariff
 from app.decision.intervals import Interval
-from app.observers.breakeven import estimate
-from app.observers.traffic import ROW, Rows, Traffic
+from app.economics.breakeven import BreakEven, CostView, Verdict
+from app.economics.estimate import estimate
+from app.economics.window import ROW, Rows, Traffic
 
 # Milliseconds of the paper's two readers (cb, ret, ob1, ob5), and how often each skips.
 SMALL, SMALL_SKIP = {"cb": 64.6, "ret": 27.5, "ob1": 61.4, "ob5": 80.0}, 0.335

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.decision.breakeven import Verdict, percent, sentence, share, verdict
 from app.decision.intervals import MIN_SAMPLE, Interval, lacking, wilson
+from app.economics.breakeven import Verdict, percent, sentence, share, verdict
 
 
 def about(value: float, slack: float = 0.01) -> Interval:

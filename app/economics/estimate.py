@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.breakeven import (
+from app.decision.cost import Tariff, break_even_against, gate_cost
+from app.decision.intervals import MIN_SAMPLE, Interval, lacking, missing
+from app.decision.policy import actions_of
+from app.economics.breakeven import (
     RARE,
     BreakEven,
     Comparison,
@@ -30,10 +33,7 @@ from app.decision.breakeven import (
     share,
     verdict,
 )
-from app.decision.cost import Tariff, break_even_against, gate_cost
-from app.decision.intervals import MIN_SAMPLE, Interval, lacking, missing
-from app.decision.policy import actions_of
-from app.observers.traffic import Rows, Traffic, actions, select
+from app.economics.window import Rows, Traffic, actions, select
 
 _SEED = 20_240
 _DRAWS = 4_000
