@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from app.adapters.artifact_store import ArtifactStore
-from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
 from app.answer import Resolve
 from app.api.gateway import Pings
 from app.api.status import keep_pinging
+from app.calibrators.drift import DriftWatch, SignalDrift
+from app.calibrators.status import ArtifactGatekeeper, Revocations
+from app.calibrators.store import ArtifactStore
 from app.decision.cost import Objective
 from app.decision.effective_policy import EffectivePolicy, Sampled, resolve
 from app.decision.question import Question
@@ -23,7 +24,6 @@ from app.economics.window import TrafficWindow
 from app.errors import ConfigurationError
 from app.explore import Budget, Sampler
 from app.observers.decision_log import DecisionLog
-from app.observers.drift import DriftWatch, SignalDrift
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
 from app.parts import Parts, mandatory_rules
 from app.settings import Settings
@@ -93,7 +93,7 @@ async def watch_calibrator(
     drift = None
     if log is not None:
         drift = DriftWatch(
-            log,
+            log.solicited,
             lambda: gatekeeper.serving,
             tolerance=settings.drift_tolerance,
             delta=settings.drift_delta,

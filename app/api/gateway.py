@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
-from app.adapters.gatekeeper import ArtifactGatekeeper
 from app.answer import Answerer
 from app.api.limits import Permits
+from app.calibrators.status import ArtifactGatekeeper
 from app.decision.policy import Policy
 from app.economics.bypass import BypassWatch
 from app.economics.view import TrafficView

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from app.adapters.artifact_store import ArtifactStore
 from app.api.auth import OPERATOR
-from app.api.calibrator_survey import Survey, survey
 from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
+from app.calibrators.store import ArtifactStore
+from app.calibrators.survey import Survey, survey
 from app.decision.audit import Audit
 from app.decision.cost import Objective
 from app.economics.breakeven import BreakEven

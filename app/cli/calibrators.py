@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from app.adapters.artifact_store import ArtifactStore, serialise
-from app.api.calibrator_survey import Version, survey
+from app.calibrators.store import ArtifactStore, serialise
+from app.calibrators.survey import Version, survey
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError

@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import count
 from app.adapters.key_store import KeyFile, Scope
+from app.calibrators.store import ArtifactStore
 from app.cli.console import app, err, out
 from app.decision.artifact import mismatches
 from app.decision.signals import NAMES, extract

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from app.adapters.artifact_store import parse
 from app.adapters.decision_reading import Lessons
+from app.calibrators.store import parse
 from app.cli.console import AsJson, app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
 from app.decision.artifact import Artifact

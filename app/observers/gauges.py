@@ -13,11 +13,11 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from app.calibrators.drift import Outlook
 from app.decision.artifact import CalibratorStatus
 from app.decision.drift import DriftTest
 from app.economics.view import Look
 from app.errors import ConfigurationError, Denial
-from app.observers.drift import Outlook
 
 # prometheus_client reads it once, when it is imported, and keeps every value in that directory from then on.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import Lesson, Lessons, Sample
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Identity
 from app.decision.labels import judge
 from app.decision.policy import Reason, Retrieval, action_of

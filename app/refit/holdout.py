@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Artifact, PolicyFit, mismatches
 from app.decision.calibrator import Calibrator
 from app.decision.cost import Objective, Tariff

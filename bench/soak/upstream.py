@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.parts import identity_of, open_parts
 from app.settings import Settings
 from tests.fakes.artifacts import a_fit, an_artifact

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from app.adapters.artifact_store import ArtifactStore
-from app.api.calibrator_survey import Survey
+from app.calibrators.store import ArtifactStore
+from app.calibrators.survey import Survey
 from app.decision.artifact import Thresholds
 from tests.fakes.gateway import FakeGateway, matching
 from tests.waiting import until
@@ -109,8 +109,8 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
 
     A restart does not forget it, even where only the log is left, and a new version is clean.
     """
-    monkeypatch.setattr("app.observers.drift.LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr("app.adapters.gatekeeper.POLL_S", 0.02)
+    monkeypatch.setattr("app.calibrators.drift.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("app.calibrators.status.POLL_S", 0.02)
     async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
         before = await wrong(gateway, 40)
         assert before[0]["decision"]["reason"] == "confident"
@@ -159,7 +159,7 @@ async def test_feedback_nobody_asked_for_shows_nothing(open_gateway: Open) -> No
 
 async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FETCHWISE_DRIFT_ACTION=alert the evidence is there to see, and the calibrator serves on."""
-    monkeypatch.setattr("app.observers.drift.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("app.calibrators.drift.LOOK_EVERY_S", 0.02)
     async with open_gateway(artifact={}, solicit_share=1.0, drift_action="alert") as gateway:
         await wrong(gateway, 40)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from app import shadow
-from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Identity
 from app.errors import ConfigurationError
 from app.refit.from_log import identities, read_log

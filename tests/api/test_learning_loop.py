@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app import shadow
-from app.adapters import gatekeeper
 from app.adapters.decision_reading import Lessons
 from app.adapters.decision_store import SqlDecisionStore
-from app.observers import drift
+from app.calibrators import drift
+from app.calibrators import status as gatekeeper
 from app.refit.from_log import identities, read_log
 from app.refit.holdout import publish
 from app.refit.refit import Options, refit

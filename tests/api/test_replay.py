@@ -4,7 +4,7 @@ import itertools
 import json
 import sqlite3
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.decision.effective_policy import resolve
 from app.decision.policy import Ask, Policy, Retrieval

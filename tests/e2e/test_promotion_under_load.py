@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Thresholds
 from app.decision.effective_policy import Graded
 from tests.e2e.processes import Gateway, command_environment, fetchwise, from_each_worker, gateway

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from httpx_sse import EventSource
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Artifact
 from app.decision.passage import Passage
 from app.decision.policy import DEFAULT_KS

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from sqlalchemy import null, update
 
-from app.adapters.artifact_store import ArtifactStore
 from app.adapters.decision_reading import Lesson, Lessons
 from app.adapters.decision_schema import decisions
 from app.adapters.decision_store import SqlDecisionStore
+from app.calibrators.store import ArtifactStore
 from app.decision.calibrator import Calibrator
 from app.decision.feedback import Feedback
 from app.decision.record import DecisionRecord, Shadow

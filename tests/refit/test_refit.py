@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
 from app.decision.cost import Objective, Tariff
 from app.decision.effective_policy import resolve

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from app.adapters.artifact_store import ArtifactStore
-from app.api.calibrator_survey import Survey
+from app.calibrators.store import ArtifactStore
+from app.calibrators.survey import Survey
 from tests.fakes.artifacts import (
     a_fit,
     an_abstention,

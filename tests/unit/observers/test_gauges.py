@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from app.calibrators.drift import Outlook, Stability
 from app.decision.artifact import CalibratorStatus
 from app.decision.cost import Tariff
 from app.decision.drift import DriftTest
@@ -13,7 +14,6 @@ from app.economics.estimate import estimate
 from app.economics.view import Look
 from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
-from app.observers.drift import Outlook, Stability
 from app.observers.gauges import Gauges, TrafficMetrics, load, registries
 from tests.fakes.records import a_record, a_skip
 

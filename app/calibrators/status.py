@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from app.adapters.artifact_store import ArtifactStore
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
 from app.economics.breakeven import passages
 from app.errors import ArtifactError, FetchwiseError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.stability import ENOUGH, Bins, RecentCounts, RecentMean, bins_of, psi, psi_limit
+from app.calibrators.stability import ENOUGH, Bins, RecentCounts, RecentMean, bins_of, psi, psi_limit
 
 DECILES = tuple(number / 10 for number in range(1, 10))
 

@@ -6,16 +6,16 @@ be passed between them, and a restart comes to it again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 from app.decision.artifact import Artifact
 from app.decision.calibrator import signals_of
-from app.decision.drift import DriftTest
+from app.decision.drift import DriftTest, Solicited
 from app.decision.record import DecisionRecord
-from app.decision.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 from app.errors import FetchwiseError
-from app.observers.decision_log import DecisionLog
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +29,20 @@ _TRAIN = 0.4
 Revoke = Callable[[str, str], Awaitable[None]]
 
 
+class Judgements(Protocol):
+    """Reads the judgements that were asked for under one version, oldest first; the decision log does."""
+
+    async def __call__(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
+        """At most `limit` judgements behind the position `after`."""
+        ...
+
+
 class DriftWatch:
     """Tests the calibrator in force on the judgements that were asked for, from its first on."""
 
     def __init__(
         self,
-        log: DecisionLog,
+        judgements: Judgements,
         serving: Callable[[], Artifact | None],
         *,
         tolerance: float,
@@ -42,7 +50,7 @@ class DriftWatch:
         revoke: Revoke | None,
     ) -> None:
         """`revoke` takes a version out of force, and says why; None where that is left to the operator."""
-        self._log = log
+        self._judgements = judgements
         self._serving = serving
         self._tolerance = tolerance
         self._delta = delta
@@ -79,7 +87,7 @@ class DriftWatch:
         if version is None:
             return
         while True:
-            batch = await self._log.solicited(version, after=self._position, limit=_AT_ONCE)
+            batch = await self._judgements(version, after=self._position, limit=_AT_ONCE)
             for one in batch:
                 self._test.update(one.p, correct=one.correct, key=one.key)
                 self._position = one.position

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from app.calibrators import drift as module
+from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
 from app.decision.artifact import Artifact
 from app.decision.calibrator import Fused
 from app.decision.drift import Solicited
 from app.errors import LogUnavailable
-from app.observers import drift as module
-from app.observers.drift import DriftWatch, Outlook, SignalDrift
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.records import a_record
 
@@ -51,7 +51,7 @@ class World:
     def a_watch(self, *, revoke: bool = True) -> DriftWatch:
         """Another worker's, say."""
         return DriftWatch(
-            self.log,
+            self.log.solicited,
             lambda: self.serving,
             tolerance=0.05,
             delta=0.05,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.adapters.artifact_store import ArtifactStore, Change
+from app.calibrators.store import ArtifactStore, Change
 from app.decision.artifact import Abstention, Artifact, DataWindow, Identity, PolicyFit
 from app.errors import ArtifactError
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters import gatekeeper as module
-from app.adapters.artifact_store import ArtifactStore
-from app.adapters.gatekeeper import ArtifactGatekeeper, Revocations
+from app.calibrators import status as module
+from app.calibrators.status import ArtifactGatekeeper, Revocations
+from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Artifact, CalibratorStatus, Identity
 from app.errors import UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.artifact_store import ArtifactStore, parse, serialise
+from app.calibrators.store import ArtifactStore, parse, serialise
 from app.decision.artifact import FIXED, Abstention, Artifact, PolicyFit, Thresholds, checksum
 from app.decision.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
 from app.decision.cost import Objective
