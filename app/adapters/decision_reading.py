@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists,
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.adapters.decision_schema import VERSION, decisions, feedback, shadows
-from app.decision.audit import AuditRow
-from app.decision.drift import Solicited
+from app.certify.audit import AuditRow
+from app.certify.drift import Solicited
 from app.decision.feedback import Source
 from app.decision.policy import ABSTAIN
 from app.errors import LogUnavailable

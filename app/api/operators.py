@@ -12,7 +12,7 @@ from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
 from app.calibrators.store import ArtifactStore
 from app.calibrators.survey import Survey, survey
-from app.decision.audit import Audit
+from app.certify.audit import Audit
 from app.decision.cost import Objective
 from app.economics.breakeven import BreakEven
 from app.economics.bypass import BypassWatch

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
+from app.certify.drift import DriftTest, Solicited
 from app.decision.artifact import Artifact
 from app.decision.calibrator import signals_of
-from app.decision.drift import DriftTest, Solicited
 from app.decision.record import DecisionRecord
 from app.errors import FetchwiseError
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.decision.intervals import MIN_SAMPLE, Interval, lacking, missing, wilson
+from app.certify.intervals import MIN_SAMPLE, Interval, lacking, missing, wilson
 
 # A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
 RARE = 0.05

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.certify.intervals import Interval, lacking
 from app.decision.cost import Objective
-from app.decision.intervals import Interval, lacking
 from app.economics.breakeven import BreakEven, percent
 from app.economics.view import TrafficView
 from app.ports import Clock

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.certify.intervals import MIN_SAMPLE
 from app.decision.cost import Tariff
-from app.decision.intervals import MIN_SAMPLE
 from app.decision.policy import actions_of
 from app.economics.breakeven import BreakEven
 from app.economics.estimate import estimate

@@ -23,8 +23,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from app.adapters.decision_reading import audit_rows, solicited
 from app.adapters.decision_store import SqlDecisionStore
-from app.decision.audit import Audit, audit
-from app.decision.drift import Solicited
+from app.certify.audit import Audit, audit
+from app.certify.drift import Solicited
 from app.decision.feedback import Feedback, Judged
 from app.decision.policy import action_of
 from app.decision.record import DecisionRecord, Shadow

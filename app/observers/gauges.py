@@ -14,8 +14,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from app.calibrators.drift import Outlook
+from app.certify.drift import DriftTest
 from app.decision.artifact import CalibratorStatus
-from app.decision.drift import DriftTest
 from app.economics.view import Look
 from app.errors import ConfigurationError, Denial
 

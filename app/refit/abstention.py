@@ -1,7 +1,7 @@
 """Which answers to withhold: thresholds on confidence, laid on train and certified on validation.
 
 For the share of wrong answers among those given, where every unit is one row, the count is binomial: an exact test.
-Where a group holds several rows it is one unit, and the gambler of `app.decision.betting` tests it.
+Where a group holds several rows it is one unit, and the gambler of `app.certify.bets` tests it.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv
 
+from app.certify.bets import p_value
 from app.decision.artifact import Abstention, Certificate
-from app.decision.betting import p_value
 from app.refit.paths import RESOLUTION, STEPS
 from app.refit.split import VALIDATION_SHARE, Units
 from app.refit.table import Floats

@@ -7,7 +7,7 @@ therefore -epsilon, simultaneously over the path; the `bound` beside it is the p
 step, and is no guarantee of its own. With several references the p-value of a step is the greatest over them
 (intersection-union), which needs no correction either.
 
-Each test bets on the paired difference of a group (`app.decision.betting`). The bets grow as the observed variance
+Each test bets on the paired difference of a group (`app.certify.bets`). The bets grow as the observed variance
 shrinks: this is what turns pairing, by which most differences are zero, into power. Hoeffding's and Bentkus's
 inequalities know only the range and throw that away; empirical Bernstein pays for estimating the variance; an exact
 test of the discordant pairs is as sharp where many pairs differ, weaker where few do, and knows no groups.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.decision import betting
+from app.certify import bets as betting
 from app.decision.artifact import FIXED, Certificate, PolicyFit, Thresholds
 from app.decision.cost import Objective
 from app.refit.abstention import MOST_LABELS

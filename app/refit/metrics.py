@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.intervals import Interval, lacking, wilson
+from app.certify.intervals import Interval, lacking, wilson
 from app.refit.split import Units
 from app.refit.table import Floats, Labels
 

@@ -14,7 +14,7 @@ from scipy.stats import beta, binom
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.decision.betting import p_value
+from app.certify.bets import p_value
 
 EPSILON, DELTA, DRAWS = 0.02, 0.1, 400
 Floats = NDArray[np.float64]

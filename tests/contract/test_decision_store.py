@@ -18,9 +18,9 @@ from sqlalchemy import create_engine, inspect, text
 from app.adapters.decision_reading import count, pages, solicited, stats
 from app.adapters.decision_schema import Texts
 from app.adapters.decision_store import SqlDecisionStore
+from app.certify.drift import Solicited
 from app.decision.artifact import Thresholds
 from app.decision.available import Usage
-from app.decision.drift import Solicited
 from app.decision.feedback import Feedback, Judged, Source
 from app.decision.passage import Passage
 from app.decision.record import Timings

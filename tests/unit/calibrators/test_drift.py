@@ -9,9 +9,9 @@ import pytest
 
 from app.calibrators import drift as module
 from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
+from app.certify.drift import Solicited
 from app.decision.artifact import Artifact
 from app.decision.calibrator import Fused
-from app.decision.drift import Solicited
 from app.errors import LogUnavailable
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.records import a_record

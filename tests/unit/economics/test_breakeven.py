@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.decision.intervals import MIN_SAMPLE, Interval, lacking, wilson
+from app.certify.intervals import MIN_SAMPLE, Interval, lacking, wilson
 from app.economics.breakeven import Verdict, percent, sentence, share, verdict
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.intervals import Interval, lacking
+from app.certify.intervals import Interval, lacking
 from app.economics.bypass import MARGIN, PATIENCE, Bypass
 
 LOSES, SAVES = Interval(1.2, 1.1, 1.3, 900), Interval(0.8, 0.75, 0.85, 900)

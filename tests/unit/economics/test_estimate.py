@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from app.certify.intervals import Interval
 from app.decision.cost import Tariff
-from app.decision.intervals import Interval
 from app.economics.breakeven import BreakEven, CostView, Verdict
 from app.economics.estimate import estimate
 from app.economics.window import ROW, Rows, Traffic

@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
+from app.certify.intervals import MIN_SAMPLE
 from app.decision.cost import Tariff
-from app.decision.intervals import MIN_SAMPLE
 from app.economics.view import (
     BUCKETS,
     P_BINS,

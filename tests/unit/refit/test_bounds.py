@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
-from app.decision import betting
+from app.certify import bets as betting
 from app.refit.abstention import Given, answers, binomial_p, binomial_upper
 from app.refit.split import Units
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.decision.intervals import Interval, wilson
+from app.certify.intervals import Interval, wilson
 from app.decision.policy import ABSTAIN
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from app.decision.intervals import Interval, wilson
+from app.certify.intervals import Interval, wilson
 
 
 @given(st.integers(1, 2000), st.data())

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from app.decision.betting import Gambler
-from app.decision.drift import DriftTest
+from app.certify.bets import Gambler
+from app.certify.drift import DriftTest
 
 TOLERANCE = DELTA = 0.05
 Feedback = tuple[float, bool]

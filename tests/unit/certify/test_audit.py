@@ -2,8 +2,8 @@
 
 import random
 
-from app.decision.audit import AuditRow, audit
-from app.decision.intervals import Interval, wilson
+from app.certify.audit import AuditRow, audit
+from app.certify.intervals import Interval, wilson
 
 
 def test_rates_by_tag() -> None:

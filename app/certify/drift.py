@@ -2,13 +2,13 @@
 
 For each answer whose asker was drawn at random for feedback, p is the confidence that was shown and y whether the
 answer was right. The hypothesis is that, whatever came before, the mean of p - y is at most the tolerance. A gambler
-bets against it (`app.decision.betting`).
+bets against it (`app.certify.bets`).
 """
 
 import math
 from dataclasses import dataclass, replace
 
-from app.decision.betting import Gambler
+from app.certify.bets import Gambler
 
 
 @dataclass(frozen=True, slots=True)
