@@ -10,16 +10,8 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from app.adapters.balanced_reader import BalancedReader
-from app.adapters.child_server import ChildServer
 from app.adapters.decision_store import SqlDecisionStore
 from app.adapters.key_store import KeyStore
-from app.adapters.openai_embedder import OpenAIEmbedder
-from app.adapters.openai_reader import OpenAIReader
-from app.adapters.qdrant_edge import QdrantEdge
-from app.adapters.reader_servers import MODEL, embedded_model, llama_server, vllm_server
-from app.adapters.resilience import Resilience
-from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError
@@ -27,6 +19,14 @@ from app.observers.decision_log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
+from app.upstream.child import ChildServer
+from app.upstream.embedders.openai import OpenAIEmbedder
+from app.upstream.embedders.sentence_transformer import SentenceTransformerEmbedder
+from app.upstream.readers.balanced import BalancedReader
+from app.upstream.readers.openai import OpenAIReader
+from app.upstream.readers.servers import MODEL, embedded_model, llama_server, vllm_server
+from app.upstream.resilience import Resilience
+from app.upstream.vectors.qdrant_edge import QdrantEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def open_vectors(settings: Settings, resilience: Resilience) -> VectorStore:
     if settings.vectors == "embedded":
         return QdrantEdge(settings.data_dir / "vectors")
     # Imported here: the client takes over a second to import, and the embedded default does not need it.
-    from app.adapters.qdrant import Qdrant  # noqa: PLC0415
+    from app.upstream.vectors.qdrant import Qdrant  # noqa: PLC0415
 
     key = settings.vectors_api_key.get_secret_value() if settings.vectors_api_key else None
     return Qdrant(

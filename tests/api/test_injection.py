@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from app.adapters.openai_reader import OpenAIReader
 from app.decision.passage import Passage
 from app.ports import Prompt
 from app.prompts import DEFAULT
+from app.upstream.readers.openai import OpenAIReader
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import FakeGateway, Fakes, fake_gateway
 from tests.fakes.reader import FakeReader, Scripted, pieces, surely

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.adapters.qdrant_edge import QdrantEdge
 from app.decision.passage import Passage
+from app.upstream.vectors.qdrant_edge import QdrantEdge
 from tests.fakes.artifacts import TAU_BINARY, a_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import FakeGateway, Fakes, fake_gateway, filled

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.adapters import sentence_transformer
-from app.adapters.openai_embedder import OpenAIEmbedder
-from app.adapters.sentence_transformer import SentenceTransformerEmbedder
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Embedder
+from app.upstream.embedders import sentence_transformer
+from app.upstream.embedders.openai import OpenAIEmbedder
+from app.upstream.embedders.sentence_transformer import SentenceTransformerEmbedder
 from tests.fakes.embedder import FakeEmbedder
 from tests.wire.embedding_server import embedding_server
 from tests.wire.servers import direct

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from app.adapters.balanced_reader import BalancedReader
-from app.adapters.openai_reader import OpenAIReader
-from app.adapters.reader_servers import MODEL as EMBEDDED_MODEL
-from app.adapters.reader_servers import embedded_model, llama_server
-from app.adapters.resilience import Resilience
 from app.decision import signals
 from app.decision.passage import Passage
 from app.errors import PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt, Reader, Token, Turn
 from app.prompts import DEFAULT
+from app.upstream.readers.balanced import BalancedReader
+from app.upstream.readers.openai import OpenAIReader
+from app.upstream.readers.servers import MODEL as EMBEDDED_MODEL
+from app.upstream.readers.servers import embedded_model, llama_server
+from app.upstream.resilience import Resilience
 from tests.fakes.reader import FakeReader
 from tests.wire.reader_server import MODEL, Dialect, reader_server
 

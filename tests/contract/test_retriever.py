@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.qdrant_edge import QdrantEdge
 from app.decision.passage import Filter, Passage
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
 from app.ports import VectorStore
+from app.upstream.vectors.qdrant_edge import QdrantEdge
 from tests.e2e.qdrant import QdrantProcess
 from tests.fakes.retriever import FakeRetriever
 

@@ -96,7 +96,7 @@ class Gateway:
         for pid in descendants(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if (
-                b"app.adapters.reader_servers" in words
+                b"app.upstream.readers.servers" in words
                 and b"-m" in words
                 and not any(b"child_guard" in w for w in words)
             ):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from app.adapters.qdrant import Qdrant
+from app.upstream.vectors.qdrant import Qdrant
 from tests.e2e.processes import REPO
 from tests.waiting import wait_until
 from tests.wire.servers import direct, free_port

@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 
 from app import prompts
-from app.adapters.child_server import ChildServer
-from app.adapters.openai_reader import OpenAIReader
-from app.adapters.reader_servers import vllm_server
 from app.ports import Prompt
+from app.upstream.child import ChildServer
+from app.upstream.readers.openai import OpenAIReader
+from app.upstream.readers.servers import vllm_server
 
 MODEL = "smollm2"
 CONTEXT = 2048

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.adapters.child_server import ChildServer
 from app.api.schemas import Receipt
+from app.upstream.child import ChildServer
 from tests.e2e.processes import REPO, Gateway, gateway
 from tests.vllm.conftest import MODEL
 from tests.vllm.test_vllm_server import AS_GIVEN, ENDLESS, generated_tokens, pytestmark, settled, until

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.adapters.child_server import ChildServer
+from app.upstream.child import ChildServer
 from tests.deploy.pieces import NAME, panels
 
 pytestmark = [

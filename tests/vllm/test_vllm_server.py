@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from app import prompts
-from app.adapters.child_server import ChildServer
-from app.adapters.openai_reader import OpenAIReader
 from app.decision import signals
 from app.decision.passage import Passage
 from app.errors import ConfigurationError, PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt, Token
 from app.prompts import Prompts
+from app.upstream.child import ChildServer
+from app.upstream.readers.openai import OpenAIReader
 from tests.waiting import until
 
 CONTEXT = 2048

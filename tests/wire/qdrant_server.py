@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from app.adapters.qdrant_payload import point_id, write_payload
 from app.decision.passage import Passage
+from app.upstream.vectors.payload import point_id, write_payload
 from tests.wire.servers import handling
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from app.adapters.resilience import Link, Resilience
+from app.upstream.resilience import Link, Resilience
 from tests.wire.fault_proxy import Exchange, Fault, Listener, healthy, listening, read_request
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters import child_server
-from app.adapters.child_server import ChildServer
 from app.errors import UpstreamUnavailable
+from app.upstream import child as child_server
+from app.upstream.child import ChildServer
 from tests.waiting import until, wait_until
 
 # Answers every request with its own process and environment, starts a child of its own, and notes every start. It
@@ -287,7 +287,7 @@ async def test_a_large_log_is_set_aside(make: Make, tmp_path: Path, monkeypatch:
 
 GATEWAY = """
 import asyncio, pathlib, sys
-from app.adapters.child_server import ChildServer
+from app.upstream.child import ChildServer
 script, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 def command(port):
     return [sys.executable, "-I", "-S", "-c", script, str(port), str(folder / "starts"), "well"]

@@ -10,7 +10,6 @@ from aiohttp.client_reqrep import ConnectionKey
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from app.adapters.http_client import HttpClient, Refused, meaning
 from app.correlation import outgoing
 from app.errors import (
     ConfigurationError,
@@ -20,6 +19,7 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from app.upstream.http import HttpClient, Refused, meaning
 from tests.wire import fault_proxy as faults
 from tests.wire.fault_proxy import Fault, answer, answer_json
 from tests.wire.servers import Server, free_port, serving

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from app.adapters.openai_embedder import PASSAGES_PER_REQUEST, OpenAIEmbedder
 from app.errors import UpstreamBadReply, UpstreamError, UpstreamUnavailable
+from app.upstream.embedders.openai import PASSAGES_PER_REQUEST, OpenAIEmbedder
 from tests.wire.embedding_server import EmbeddingServer, embedding_server, says, vectors
 from tests.wire.servers import direct
 

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from qdrant_client import grpc as protocol
 
-from app.adapters.qdrant import Qdrant
-from app.adapters.resilience import Link
 from app.decision.passage import Passage
 from app.errors import (
     ConfigurationError,
@@ -25,6 +23,8 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from app.upstream.resilience import Link
+from app.upstream.vectors.qdrant import Qdrant
 from tests.wire import fault_proxy as faults
 from tests.wire.fault_proxy import Fault, answer, answer_json
 from tests.wire.servers import Server, direct, free_port, serving

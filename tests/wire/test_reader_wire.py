@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from app.adapters.openai_reader import OpenAIReader
 from app.decision import signals
 from app.decision.passage import Passage
 from app.errors import (
@@ -20,6 +19,7 @@ from app.errors import (
 )
 from app.ports import Generation, Prompt, Token, Turn
 from app.prompts import DEFAULT
+from app.upstream.readers.openai import OpenAIReader
 from tests.waiting import until
 from tests.wire import fault_proxy as faults
 from tests.wire.fault_proxy import Fault, FaultProxy, fault_proxy

@@ -11,12 +11,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from app.adapters.openai_embedder import OpenAIEmbedder
-from app.adapters.openai_reader import OpenAIReader
 from app.adapters.otel import Tracing
 from app.errors import ConfigurationError, UpstreamTimeout
 from app.ports import Prompt
 from app.prompts import DEFAULT
+from app.upstream.embedders.openai import OpenAIEmbedder
+from app.upstream.readers.openai import OpenAIReader
 from tests.fakes.gateway import fake_gateway
 from tests.wire.embedding_server import embedding_server
 from tests.wire.fault_proxy import answer

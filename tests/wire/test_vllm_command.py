@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.reader_servers import vllm_server
 from app.errors import ConfigurationError, UpstreamUnavailable
+from app.upstream.readers.servers import vllm_server
 
 # Stands in for a Python with vLLM: a package of that name that prints how its server was started, and ends.
 SERVER = """

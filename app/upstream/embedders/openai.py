@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from app.adapters.http_client import HttpClient, Refused
-from app.adapters.openai_replies import refusal
-from app.adapters.resilience import Link
 from app.errors import UpstreamBadReply, UpstreamUnavailable
+from app.upstream.http import HttpClient, Refused
+from app.upstream.openai_replies import refusal
+from app.upstream.resilience import Link
 
 # Servers refuse large batches (text-embeddings-inference: more than 32 by default).
 PASSAGES_PER_REQUEST = 32

@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from app.adapters.qdrant_payload import (
+from app.decision.passage import Filter, Passage
+from app.errors import ConfigurationError, FetchwiseError, StoreInUse, UpstreamBadReply, UpstreamUnavailable
+from app.upstream.vectors.payload import (
     TERMS,
     check_collection,
     other_dimension,
@@ -23,8 +25,6 @@ from app.adapters.qdrant_payload import (
     unknown_collection,
     write_payload,
 )
-from app.decision.passage import Filter, Passage
-from app.errors import ConfigurationError, FetchwiseError, StoreInUse, UpstreamBadReply, UpstreamUnavailable
 
 if TYPE_CHECKING:
     from qdrant_edge import EdgeShard, Point

@@ -1,7 +1,7 @@
 """Readers that the gateway starts itself, as child processes: llama.cpp with a model from a package, or vLLM.
 
 Run as a module, this file *is* llama.cpp's server:
-`python -m app.adapters.reader_servers MODEL ALIAS PORT THREADS SLOTS CONTEXT`.
+`python -m app.upstream.readers.servers MODEL ALIAS PORT THREADS SLOTS CONTEXT`.
 """
 
 import importlib.util
@@ -13,9 +13,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.adapters.child_server import HOST, ChildServer
 from app.decision.signals import TOP
 from app.errors import ConfigurationError
+from app.upstream.child import HOST, ChildServer
 
 MODEL = "SmolLM2-135M-Instruct"
 _PACKAGED = f"{MODEL}.Q4_1.gguf"
@@ -39,7 +39,7 @@ def llama_server(
 
     def command(port: int) -> list[str]:
         numbers = [str(number) for number in (port, threads, slots, context)]
-        return [sys.executable, "-m", "app.adapters.reader_servers", str(model), MODEL, *numbers]
+        return [sys.executable, "-m", "app.upstream.readers.servers", str(model), MODEL, *numbers]
 
     return ChildServer(
         "llama.cpp",

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields
 
-from app.adapters.resilience import Breaker, Resilience
 from app.decision.artifact import Identity
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Generation, Prompt, Reader, Token
+from app.upstream.resilience import Breaker, Resilience
 
 logger = logging.getLogger(__name__)
 

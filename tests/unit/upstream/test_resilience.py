@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from app.adapters.resilience import Link, Resilience
 from app.errors import UnknownCollection, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from app.upstream.resilience import Link, Resilience
 
 AWHILE = 3600.0
 

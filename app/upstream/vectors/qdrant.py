@@ -20,8 +20,11 @@ from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from app.adapters.http_client import HttpClient, Refused, meaning
-from app.adapters.qdrant_payload import (
+from app.decision.passage import Filter, Passage
+from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.upstream.http import HttpClient, Refused, meaning
+from app.upstream.resilience import Link
+from app.upstream.vectors.payload import (
     PASSAGE_FIELDS,
     TERMS,
     check_collection,
@@ -32,9 +35,6 @@ from app.adapters.qdrant_payload import (
     unknown_collection,
     write_payload,
 )
-from app.adapters.resilience import Link
-from app.decision.passage import Filter, Passage
-from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import orjson
 
-from app.adapters.http_client import HttpClient, Refused
-from app.adapters.openai_replies import assemble, events_of, generation, reading_refusal
 from app.decision.artifact import Identity
 from app.decision.passage import Passage
 from app.decision.signals import TOP
@@ -22,6 +20,8 @@ from app.errors import (
 )
 from app.ports import Generation, Prompt, Token
 from app.prompts import Prompts, defused
+from app.upstream.http import HttpClient, Refused
+from app.upstream.openai_replies import assemble, events_of, generation, reading_refusal
 
 STOP = ("\n",)
 _CHAT = "/v1/chat/completions"

@@ -6,8 +6,6 @@ from contextlib import aclosing
 
 import pytest
 
-from app.adapters.balanced_reader import BalancedReader
-from app.adapters.resilience import Resilience
 from app.errors import (
     ConfigurationError,
     PromptTooLong,
@@ -17,6 +15,8 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.ports import Generation, Prompt, Token
+from app.upstream.readers.balanced import BalancedReader
+from app.upstream.resilience import Resilience
 from tests.fakes.reader import FakeReader
 from tests.waiting import until
 

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.adapters.resilience import Breaker
 from app.errors import UpstreamTimeout, UpstreamUnavailable
+from app.upstream.resilience import Breaker
 
 FAILURE = UpstreamTimeout("reader", "the reader did not answer in time")
 RETRY_S = 10.0

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.qdrant_edge import QdrantEdge
 from app.decision.passage import Passage
 from app.errors import (
     ConfigurationError,
@@ -19,6 +18,7 @@ from app.errors import (
     UpstreamBadReply,
     UpstreamUnavailable,
 )
+from app.upstream.vectors.qdrant_edge import QdrantEdge
 
 PROJECT = Path(__file__).parents[3]
 UNIT = [1.0, 0.0]
@@ -27,7 +27,7 @@ UNIT = [1.0, 0.0]
 HOLDER = """
 import asyncio, sys, time
 from pathlib import Path
-from app.adapters.qdrant_edge import QdrantEdge
+from app.upstream.vectors.qdrant_edge import QdrantEdge
 from app.decision.passage import Passage
 
 async def main():

@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import orjson
 
-from app.adapters.http_client import HttpClient, Refused, meaning
 from app.decision.signals import TokenLogprobs
 from app.errors import FetchwiseError, PromptTooLong, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Generation, Token
+from app.upstream.http import HttpClient, Refused, meaning
 
 _TOO_LONG = "the question does not fit the reader's context: shorten it"
 

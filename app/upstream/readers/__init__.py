@@ -1,0 +1,1 @@
+"""Language models that answer: a client for OpenAI-compatible servers, replicas, and servers run as children."""

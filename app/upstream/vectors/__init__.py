@@ -1,0 +1,1 @@
+"""Vector stores: Qdrant as a server, and embedded in this process."""
