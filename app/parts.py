@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from app.adapters.decision_store import SqlDecisionStore
 from app.adapters.key_store import KeyStore
 from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
@@ -19,6 +18,7 @@ from app.observers.decision_log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
+from app.storage.decisions import SqlDecisionStore
 from app.upstream.child import ChildServer
 from app.upstream.embedders.openai import OpenAIEmbedder
 from app.upstream.embedders.sentence_transformer import SentenceTransformerEmbedder

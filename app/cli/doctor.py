@@ -11,7 +11,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from app.adapters.decision_reading import count
 from app.adapters.key_store import KeyFile, Scope
 from app.calibrators.store import ArtifactStore
 from app.cli.console import app, err, out
@@ -38,6 +37,7 @@ from app.parts import (
 )
 from app.ports import Embedder, Prompt, Reader
 from app.settings import Settings
+from app.storage.reading import count
 
 
 @dataclass(slots=True)

@@ -14,12 +14,12 @@ import orjson
 import typer
 from rich.table import Table
 
-from app.adapters.decision_reading import count, pages, stats
-from app.adapters.decision_schema import decisions, feedback
-from app.adapters.decision_store import SqlDecisionStore
 from app.cli.console import AsJson, app, out, progress
 from app.errors import ConfigurationError, DataError
 from app.settings import Settings
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import count, pages, stats
+from app.storage.tables import decisions, feedback
 
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PRUNED_AT_ONCE = 1_000

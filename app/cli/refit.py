@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from app.adapters.decision_reading import Lessons
 from app.calibrators.store import parse
 from app.cli.console import AsJson, app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
@@ -22,6 +21,7 @@ from app.decision.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import identity_of
 from app.settings import Settings
+from app.storage.reading import Lessons
 
 if TYPE_CHECKING:
     from app.refit.from_log import FromLog

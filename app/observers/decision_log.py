@@ -21,14 +21,14 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter
 
-from app.adapters.decision_reading import audit_rows, solicited
-from app.adapters.decision_store import SqlDecisionStore
 from app.certify.audit import Audit, audit
 from app.certify.drift import Solicited
 from app.decision.feedback import Feedback, Judged
 from app.decision.policy import action_of
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import audit_rows, solicited
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from app.adapters.decision_reading import Lesson, Lessons, Sample
 from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Identity
 from app.decision.labels import judge
@@ -29,6 +28,7 @@ from app.refit.refit import LEAST_GROUPS, Aside
 from app.refit.single import CLIP, SingleAction, Worth, weigh
 from app.refit.split import TRAIN_SHARE, position
 from app.refit.table import Outcomes, TableBuilder, normalise_group, not_a_number, read_identity
+from app.storage.reading import Lesson, Lessons, Sample
 
 # Decisions that were carried out as decided; any other reason read something else than its propensity speaks of.
 _CARRIED_OUT = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.EXPLORED})

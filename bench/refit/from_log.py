@@ -17,12 +17,12 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from app.adapters.decision_reading import Lesson, Lessons  # noqa: E402
-from app.adapters.decision_store import SqlDecisionStore  # noqa: E402
 from app.decision.calibrator import Calibrator  # noqa: E402
 from app.refit.choose import choose_calibrator  # noqa: E402
 from app.refit.refit import Options, refit  # noqa: E402
 from app.refit.split import Units  # noqa: E402
+from app.storage.decisions import SqlDecisionStore  # noqa: E402
+from app.storage.reading import Lesson, Lessons  # noqa: E402
 from tests.refit.logs import SERVED, Hidden, read, step, write_log  # noqa: E402
 
 CLIFF = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})

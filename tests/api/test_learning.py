@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from app import shadow
-from app.adapters.decision_reading import Lessons
-from app.adapters.decision_store import SqlDecisionStore
 from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Identity
 from app.errors import ConfigurationError
 from app.refit.from_log import identities, read_log
 from app.refit.refit import LEAST_GROUPS
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import Lessons
 from tests.fakes.gateway import FakeGateway
 from tests.waiting import until
 

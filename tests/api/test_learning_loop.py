@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from app import shadow
-from app.adapters.decision_reading import Lessons
-from app.adapters.decision_store import SqlDecisionStore
 from app.calibrators import drift
 from app.calibrators import status as gatekeeper
 from app.refit.from_log import identities, read_log
 from app.refit.holdout import publish
 from app.refit.refit import Options, refit
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import Lessons
 from tests.fakes.gateway import FakeGateway
 from tests.waiting import until
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.adapters import decision_reading
-from app.adapters.decision_reading import Lessons
-from app.adapters.decision_schema import Texts, shadows
-from app.adapters.decision_store import SqlDecisionStore
 from app.decision.feedback import Feedback
 from app.decision.policy import Retrieval
 from app.decision.record import DecisionRecord, Outcome, Shadow
+from app.storage import reading as decision_reading
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import Lessons
+from app.storage.tables import Texts, shadows
 from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
 

@@ -15,9 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 
-from app.adapters.decision_reading import count, pages, solicited, stats
-from app.adapters.decision_schema import Texts
-from app.adapters.decision_store import SqlDecisionStore
 from app.certify.drift import Solicited
 from app.decision.artifact import Thresholds
 from app.decision.available import Usage
@@ -25,6 +22,9 @@ from app.decision.feedback import Feedback, Judged, Source
 from app.decision.passage import Passage
 from app.decision.record import Timings
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import count, pages, solicited, stats
+from app.storage.tables import Texts
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.records import a_record
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.adapters.decision_reading import pages
-from app.adapters.decision_schema import shadows
-from app.adapters.decision_store import SqlDecisionStore
 from app.decision.feedback import Feedback, Judged
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import BadRequest
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import pages
+from app.storage.tables import shadows
 
 
 class FaultyStore(SqlDecisionStore):

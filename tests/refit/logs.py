@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.adapters.decision_reading import Lessons
-from app.adapters.decision_store import SqlDecisionStore
 from app.decision.artifact import Artifact, Identity, Thresholds
 from app.decision.calibrator import Calibrator
 from app.decision.effective_policy import Sampled, resolve
@@ -21,6 +19,8 @@ from app.decision.question import Question
 from app.decision.record import DecisionRecord, Outcome, Shadow, Timings
 from app.refit.fit import predict_many
 from app.refit.from_log import FromLog, read_log
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import Lessons
 from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity
 from tests.fakes.walks import World, walk
 

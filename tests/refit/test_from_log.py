@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from sqlalchemy import null, update
 
-from app.adapters.decision_reading import Lesson, Lessons
-from app.adapters.decision_schema import decisions
-from app.adapters.decision_store import SqlDecisionStore
 from app.calibrators.store import ArtifactStore
 from app.decision.calibrator import Calibrator
 from app.decision.feedback import Feedback
@@ -22,6 +19,9 @@ from app.refit.from_log import Left, identities
 from app.refit.refit import refit
 from app.refit.split import TRAIN_SHARE, Units, position, split
 from app.refit.table import normalise_group
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import Lesson, Lessons
+from app.storage.tables import decisions
 from tests.fakes.artifacts import an_identity
 from tests.refit.logs import GRID, KS, SERVED, Hidden, a_run, decision, read, step, write_log
 from tests.refit.world import OPTIONS as BY_PASSAGES

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from app.adapters.decision_store import SqlDecisionStore
 from app.cli.doctor import _decision_log, _Patient
 from app.decision.feedback import Feedback
 from app.settings import Settings
+from app.storage.decisions import SqlDecisionStore
 from tests.fakes.records import a_record, a_skip
 
 DAY = 86_400.0

@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.adapters.decision_schema import VERSION, decisions, feedback, shadows
 from app.certify.audit import AuditRow
 from app.certify.drift import Solicited
 from app.decision.feedback import Source
 from app.decision.policy import ABSTAIN
 from app.errors import LogUnavailable
+from app.storage.tables import VERSION, decisions, feedback, shadows
 
 PAGE = 1_000
 

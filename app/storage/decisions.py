@@ -30,7 +30,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from app.adapters.decision_schema import (
+from app.decision.feedback import Feedback, Judged, Source, verdict
+from app.decision.record import DecisionRecord, Shadow
+from app.errors import BadRequest, ConfigurationError, LogUnavailable, UnknownDecision
+from app.storage.tables import (
     Texts,
     as_json,
     decision_row,
@@ -42,9 +45,6 @@ from app.adapters.decision_schema import (
     storable,
     storable_tags,
 )
-from app.decision.feedback import Feedback, Judged, Source, verdict
-from app.decision.record import DecisionRecord, Shadow
-from app.errors import BadRequest, ConfigurationError, LogUnavailable, UnknownDecision
 
 # Other workers hold the file for milliseconds; a longer wait is reported as a failure.
 BUSY_TIMEOUT_S = 1.0

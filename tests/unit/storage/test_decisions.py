@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from app.adapters.decision_reading import count
-from app.adapters.decision_store import SqlDecisionStore
 from app.decision.feedback import Feedback, Judged
 from app.errors import ConfigurationError, LogUnavailable
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import count
 from tests.fakes.records import a_record
 
 PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
