@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from app.adapters.key_limits import key_meters
+from app.access.limits import key_meters
 from app.answer import Answerer
 from app.api.answer import router as answer_router
 from app.api.auth import Guard

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from app.adapters.key_store import KeyStore
+from app.access.keys import KeyStore
 from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError

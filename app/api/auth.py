@@ -16,8 +16,8 @@ from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
-from app.adapters.key_limits import KeyMeter, KeyMeters
-from app.adapters.key_store import Key, KeyStore, Scope
+from app.access.keys import Key, KeyStore, Scope
+from app.access.limits import KeyMeter, KeyMeters
 from app.decision.passage import Filter
 from app.errors import Denial, Denied, OverLimit, Unauthorised
 

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from app.adapters.key_store import KeyFile, Scope
+from app.access.keys import KeyFile, Scope
 from app.calibrators.store import ArtifactStore
 from app.cli.console import app, err, out
 from app.decision.artifact import mismatches

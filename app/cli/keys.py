@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter
 from rich.table import Table
 
-from app.adapters.key_store import PREFIX, Key, KeyFile, Scope
+from app.access.keys import PREFIX, Key, KeyFile, Scope
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.decision.passage import Scalar
 from app.settings import Settings

@@ -26,7 +26,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
-from app.adapters.key_store import KeyFile
+from app.access.keys import KeyFile
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
 from app.cli.http_protocol import ServerConfig

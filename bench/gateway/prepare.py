@@ -6,7 +6,7 @@ gateway of another checkout is set up by that checkout's code, in its own format
 
 import asyncio
 
-from app.adapters.key_store import KeyFile, Scope
+from app.access.keys import KeyFile, Scope
 from app.calibrators.store import ArtifactStore
 from app.parts import identity_of, open_parts
 from app.settings import Settings

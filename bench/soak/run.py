@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.adapters.key_store import KeyFile, Scope
+from app.access.keys import KeyFile, Scope
 from app.calibrators.store import ArtifactStore
 from bench.soak.load import PATIENCE_S, Clients
 from bench.soak.plot import draw

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.key_store import Scope
+from app.access.keys import Scope
 from app.observers.decision_log import DecisionLog, Pace
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
@@ -42,7 +42,7 @@ async def gateway(open_gateway: Open) -> AsyncIterator[FakeGateway]:
 @pytest.fixture
 def open_keyed(open_gateway: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenKeyed:
     """Open a gateway that has an operator's key from the start, and looks for others all the time."""
-    monkeypatch.setattr("app.adapters.key_store.POLL_S", 0.01)
+    monkeypatch.setattr("app.access.keys.POLL_S", 0.01)
 
     @asynccontextmanager
     async def opened(**chosen: Any) -> AsyncIterator[Keyed]:

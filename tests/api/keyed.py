@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from app.adapters.key_store import Key, Scope
+from app.access.keys import Key, Scope
 from app.errors import Denial
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.keys import bearer, make_key

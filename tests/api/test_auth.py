@@ -7,7 +7,7 @@ from fastapi.routing import APIRouter
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from app.adapters.key_store import Scope
+from app.access.keys import Scope
 from app.errors import Denial, UpstreamUnavailable
 from tests.fakes.keys import bearer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.key_store import Scope
+from app.access.keys import Scope
 
 from .conftest import Open, OpenKeyed
 from .keyed import ASKED, NEEDS, basic

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from app.adapters.key_store import Scope
+from app.access.keys import Scope
 from app.main import create_app
 from app.settings import Settings
 from tests.fakes.keys import bearer, make_key

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.adapters.key_store import Scope
+from app.access.keys import Scope
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import events_of
 from tests.fakes.keys import make_key

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from app.adapters.key_store import Key, KeyFile, Scope
+from app.access.keys import Key, KeyFile, Scope
 
 
 def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[Key, str]:

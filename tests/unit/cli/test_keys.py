@@ -8,7 +8,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from app.adapters.key_store import KeyFile, Scope, matching, parts
+from app.access.keys import KeyFile, Scope, matching, parts
 from app.cli.doctor import _keys_found
 from app.cli.serve import check_keys
 from app.errors import ConfigurationError, DataError

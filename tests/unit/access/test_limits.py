@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters import key_limits
-from app.adapters.key_limits import KeyMeter, KeyMeters, key_meters, take
+from app.access import limits as key_limits
+from app.access.limits import KeyMeter, KeyMeters, key_meters, take
 
 FORK = multiprocessing.get_context("fork")
 

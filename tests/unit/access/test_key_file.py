@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.adapters.key_store import Key, KeyFile, digest, matching, parts
+from app.access.keys import Key, KeyFile, digest, matching, parts
 from app.errors import DataError
 from app.processes import replace_file
 from tests.fakes.keys import make_key
@@ -190,7 +190,7 @@ def test_an_unknown_id_is_compared_too(
         compared.append((left, right))
         return left == right
 
-    monkeypatch.setattr("app.adapters.key_store.hmac.compare_digest", compare)
+    monkeypatch.setattr("app.access.keys.hmac.compare_digest", compare)
     matching(one_key, f"fw_{identifier}_wrong")
     assert [(len(left), len(right)) for left, right in compared] == [(64, 64)]
 

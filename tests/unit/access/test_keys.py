@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.adapters.key_store import KeyFile, KeyStore
+from app.access.keys import KeyFile, KeyStore
 from app.errors import ConfigurationError
 from app.parts import reachable_from_elsewhere
 from tests.fakes.keys import make_key
@@ -17,7 +17,7 @@ from tests.waiting import until
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.adapters.key_store.POLL_S", 0.01)
+    monkeypatch.setattr("app.access.keys.POLL_S", 0.01)
 
 
 @pytest.fixture
