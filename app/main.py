@@ -26,7 +26,7 @@ from app.api.status import router as status_router
 from app.correlation import RequestNote
 from app.economics.window import traffic_window
 from app.errors import UnknownCollection, UpstreamUnavailable
-from app.observers.decision_log import LogMetrics
+from app.learning.log import LogMetrics
 from app.observers.gauges import LoopLag, TrafficMetrics, registries
 from app.observers.prometheus import PrometheusObserver
 from app.parts import Parts, open_decision_log, open_keys, open_parts

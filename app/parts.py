@@ -14,7 +14,7 @@ from app.access.keys import KeyStore
 from app.decision.artifact import Identity
 from app.decision.mandatory import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError
-from app.observers.decision_log import DecisionLog, LogMetrics
+from app.learning.log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
 from app.prompts import DEFAULT, Prompts
 from app.settings import Settings

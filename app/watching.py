@@ -22,12 +22,12 @@ from app.economics.bypass import WATCH, BypassWatch
 from app.economics.view import TrafficView
 from app.economics.window import TrafficWindow
 from app.errors import ConfigurationError
-from app.explore import Budget, Sampler
-from app.observers.decision_log import DecisionLog
+from app.learning.log import DecisionLog
+from app.learning.sampling import Budget, Sampler
+from app.learning.shadow import ShadowRunner
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
 from app.parts import Parts, mandatory_rules
 from app.settings import Settings
-from app.shadow import ShadowRunner
 
 logger = logging.getLogger(__name__)
 

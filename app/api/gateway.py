@@ -15,7 +15,7 @@ from app.calibrators.status import ArtifactGatekeeper
 from app.decision.policy import Policy
 from app.economics.bypass import BypassWatch
 from app.economics.view import TrafficView
-from app.observers.decision_log import DecisionLog
+from app.learning.log import DecisionLog
 
 # How to ask each part behind the gateway whether it is there; it raises, or returns a remark.
 Pings = Mapping[str, Callable[[], Awaitable[object]]]

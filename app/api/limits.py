@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import problem
 from app.errors import Overloaded
+from app.learning.shadow import ShadowRunner
 from app.observers.gauges import TrafficMetrics
-from app.shadow import ShadowRunner
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from app.decision.artifact import Identity, mismatches
 from app.decision.labels import Rule, judge
 from app.decision.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
+from app.learning.shadow import full_run
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever
 from app.refit.table import Outcomes, normalise_group, read_identity
-from app.shadow import full_run
 
 SCHEMA = 1
 ATTEMPTS = 3

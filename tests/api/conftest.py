@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.access.keys import Scope
-from app.observers.decision_log import DecisionLog, Pace
+from app.learning.log import DecisionLog, Pace
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app import shadow
 from app.calibrators.store import ArtifactStore
 from app.decision.artifact import Identity
 from app.errors import ConfigurationError
+from app.learning import shadow
 from app.refit.from_log import identities, read_log
 from app.refit.refit import LEAST_GROUPS
 from app.storage.decisions import SqlDecisionStore

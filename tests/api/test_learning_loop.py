@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app import shadow
 from app.calibrators import drift
 from app.calibrators import status as gatekeeper
+from app.learning import shadow
 from app.refit.from_log import identities, read_log
 from app.refit.holdout import publish
 from app.refit.refit import Options, refit

@@ -12,7 +12,7 @@ from app import errors
 from app.api.errors import STATUSES
 from app.decision.policy import DEFAULT_KS
 from app.errors import FetchwiseError
-from app.observers.decision_log import LogMetrics
+from app.learning.log import LogMetrics
 from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
 from app.observers.prometheus import PrometheusObserver
 from app.settings import Settings

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from app.decision.feedback import Feedback, Judged, Source
 from app.decision.record import Outcome, Shadow
 from app.errors import LogUnavailable
-from app.observers.decision_log import DecisionLog, LogMetrics, Pace
+from app.learning.log import DecisionLog, LogMetrics, Pace
 from tests.fakes.artifacts import an_identity
 from tests.fakes.decision_store import FaultyStore
 from tests.fakes.records import a_record
@@ -221,7 +221,7 @@ async def test_feedback_that_takes_too_long_is_refused_and_not_kept(open_log: Op
 
 async def test_too_much_feedback_at_once_is_refused(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting verdicts are bounded too."""
-    monkeypatch.setattr("app.observers.decision_log._MOST_ASKED", 2)
+    monkeypatch.setattr("app.learning.log._MOST_ASKED", 2)
     async with open_log() as running:
         running.store.gate.clear()
         running.log.observe(a_record(id="a"))
@@ -271,7 +271,7 @@ async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
 
 async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is older than it may be goes at the start, a little at a time, and what is younger stays."""
-    monkeypatch.setattr("app.observers.decision_log._PRUNED_AT_ONCE", 2)
+    monkeypatch.setattr("app.learning.log._PRUNED_AT_ONCE", 2)
     async with open_log(now=1.0) as running:
         for number in range(5):
             running.log.observe(a_record(id=f"old{number}"))

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app import shadow as module
 from app.decision.artifact import Identity
 from app.decision.effective_policy import Sampled
 from app.decision.policy import Ask, Retrieval
 from app.decision.question import Question, Turn
 from app.decision.record import DecisionRecord, Shadow
 from app.errors import UpstreamUnavailable
-from app.explore import Budget
-from app.shadow import WAITING, ShadowRunner
+from app.learning import shadow as module
+from app.learning.sampling import Budget
+from app.learning.shadow import WAITING, ShadowRunner
 from tests.fakes.artifacts import an_identity
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled

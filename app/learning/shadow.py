@@ -18,7 +18,7 @@ from app.decision.question import Question
 from app.decision.record import DecisionRecord, Outcome, Shadow
 from app.decision.signals import extract
 from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
-from app.explore import Budget
+from app.learning.sampling import Budget
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever
 
 logger = logging.getLogger(__name__)
