@@ -1,0 +1,1 @@
+"""How many modules and calls a question, a refit, an ingest and the dashboard pass."""
