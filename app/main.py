@@ -27,11 +27,11 @@ from app.correlation import RequestNote
 from app.economics.window import traffic_window
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning.log import LogMetrics
-from app.observers.gauges import LoopLag, TrafficMetrics, registries
-from app.observers.prometheus import PrometheusObserver
 from app.parts import Parts, open_decision_log, open_keys, open_parts
 from app.run import Upstreams
 from app.settings import Settings
+from app.telemetry.decisions import PrometheusObserver
+from app.telemetry.gauges import LoopLag, TrafficMetrics, registries
 from app.watching import (
     open_gatekeeper,
     open_learning,
@@ -43,7 +43,7 @@ from app.watching import (
 )
 
 if TYPE_CHECKING:
-    from app.adapters.otel import Tracing
+    from app.telemetry.tracing import Tracing
 
 VERSION = "0.1.0"
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
@@ -157,6 +157,6 @@ def _tracing(settings: Settings) -> "Tracing | None":
     if settings.traces == "off":
         return None
     # Imported here: an optional dependency, and slow to import.
-    from app.adapters.otel import Tracing  # noqa: PLC0415
+    from app.telemetry.tracing import Tracing  # noqa: PLC0415
 
     return Tracing(VERSION)

@@ -27,7 +27,7 @@ from app.api.errors import OPENAI_PREFIX
 from app.api.middleware import READING, RequestLog
 
 if TYPE_CHECKING:
-    from app.adapters.otel import Tracing
+    from app.telemetry.tracing import Tracing
 
 _Dependency = Callable[[Request], Awaitable[object]]
 _JSON = b"application/json"

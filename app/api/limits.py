@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.errors import problem
 from app.errors import Overloaded
 from app.learning.shadow import ShadowRunner
-from app.observers.gauges import TrafficMetrics
+from app.telemetry.gauges import TrafficMetrics
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from app.api.status import states
 from app.decision.effective_policy import NOT_SAMPLED
 from app.decision.policy import Ask
 from app.decision.question import Question
-from app.observers.gauges import load
+from app.telemetry.gauges import load
 
 _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}

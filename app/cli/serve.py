@@ -32,9 +32,9 @@ from app.cli.corpus import fill
 from app.cli.http_protocol import ServerConfig
 from app.errors import ConfigurationError, DataError, UnknownCollection
 from app.main import Shared, create_app
-from app.observers.gauges import SHARED_VARIABLE
 from app.parts import Parts, keys_required, open_decision_store
 from app.settings import Settings
+from app.telemetry.gauges import SHARED_VARIABLE
 
 logger = logging.getLogger(__name__)
 

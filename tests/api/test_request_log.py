@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.cli.log_lines import JsonLines
 from app.errors import UpstreamBadReply
+from app.telemetry.log_lines import JsonLines
 from tests.fakes.gateway import FakeGateway
 
 from .conftest import Open

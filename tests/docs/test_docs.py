@@ -13,9 +13,9 @@ from app.api.errors import STATUSES
 from app.decision.policy import DEFAULT_KS
 from app.errors import FetchwiseError
 from app.learning.log import LogMetrics
-from app.observers.gauges import Gauges, LoopLag, TrafficMetrics
-from app.observers.prometheus import PrometheusObserver
 from app.settings import Settings
+from app.telemetry.decisions import PrometheusObserver
+from app.telemetry.gauges import Gauges, LoopLag, TrafficMetrics
 from tests.docs.settings_table import BEGIN, END, settings_table
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from app.adapters.otel import Tracing
 from app.errors import ConfigurationError, UpstreamTimeout
 from app.ports import Prompt
 from app.prompts import DEFAULT
+from app.telemetry.tracing import Tracing
 from app.upstream.embedders.openai import OpenAIEmbedder
 from app.upstream.readers.openai import OpenAIReader
 from tests.fakes.gateway import fake_gateway
@@ -132,9 +132,9 @@ assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk"
 def test_without_the_packages_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.delitem(sys.modules, "app.adapters.otel")
+    monkeypatch.delitem(sys.modules, "app.telemetry.tracing")
     with pytest.raises(ConfigurationError, match=r"fetchwise\[otel\]"):
-        importlib.import_module("app.adapters.otel")
+        importlib.import_module("app.telemetry.tracing")
 
 
 async def test_the_operator_names_the_service(collector: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from app.api.limits import Permits, retry_after_s
 from app.errors import Overloaded
-from app.observers.gauges import TrafficMetrics
+from app.telemetry.gauges import TrafficMetrics
 
 FOREVER_S = 3600.0
 

@@ -14,7 +14,7 @@ from app.economics.estimate import estimate
 from app.economics.view import Look
 from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
-from app.observers.gauges import Gauges, TrafficMetrics, load, registries
+from app.telemetry.gauges import Gauges, TrafficMetrics, load, registries
 from tests.fakes.records import a_record, a_skip
 
 SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallback_action=1)

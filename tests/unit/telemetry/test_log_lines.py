@@ -11,9 +11,9 @@ from datetime import datetime
 
 import pytest
 
-from app.cli import log_lines
-from app.cli.log_lines import GatheredLines, JsonLines, TextLines
 from app.correlation import Note, current
+from app.telemetry import log_lines
+from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines
 
 
 def a_record(message: str = "hello", *arguments: object, **more: object) -> logging.LogRecord:
@@ -131,7 +131,7 @@ def test_a_forked_process_writes_its_own_lines() -> None:
     """Threads are not inherited: the child gets a writer of its own, and does not repeat the parent's lines."""
     program = """
 import logging, os, sys
-from app.cli.log_lines import GatheredLines
+from app.telemetry.log_lines import GatheredLines
 logging.basicConfig(level="INFO", format="%(message)s", handlers=[GatheredLines(sys.stderr.buffer)])
 logging.info("parent")
 if os.fork() == 0:

@@ -11,9 +11,9 @@ from app.decision.policy import Ask, Policy, Reason, Retrieval
 from app.decision.question import Question
 from app.decision.record import Timings
 from app.errors import UpstreamTimeout
-from app.observers.gauges import TrafficMetrics
-from app.observers.prometheus import PrometheusObserver
 from app.run import Upstreams
+from app.telemetry.decisions import PrometheusObserver
+from app.telemetry.gauges import TrafficMetrics
 from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled

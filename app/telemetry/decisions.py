@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from app.decision.available import Usage
 from app.decision.policy import ABSTAIN, Reason, action_of
 from app.decision.record import DecisionRecord
-from app.observers.gauges import SECONDS, TrafficMetrics
+from app.telemetry.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")

@@ -1,1 +1,0 @@
-"""One file a vendor: each speaks a vendor's language outside and a port's inside."""

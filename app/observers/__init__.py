@@ -1,1 +1,0 @@
-"""What watches: each observer sees one finished DecisionRecord."""

@@ -1,0 +1,4 @@
+"""What operators see: metrics, traces and log lines.
+
+`api`, `wiring` and `cli` may import it.
+"""
