@@ -41,7 +41,7 @@ test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
 
 coverage: $(INSTALLED) ## Check that the tests of the decision core take every branch of it
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not slow" tests/unit tests/golden \
-	  --cov=app.decision --cov-branch --cov-fail-under=100
+	  --cov=app.core --cov-branch --cov-fail-under=100
 
 check: $(INSTALLED) ## Lint, types, layers, containers
 	$(VENV)/bin/ruff check app tests bench demo deploy

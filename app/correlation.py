@@ -5,7 +5,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from app.decision.record import DecisionRecord
+from app.core.record import DecisionRecord
 
 
 @dataclass(slots=True)

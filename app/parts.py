@@ -11,12 +11,12 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from app.access.keys import KeyStore
-from app.decision.artifact import Identity
-from app.decision.mandatory import Mandatory, compile_rules
+from app.core.artifact import Identity
+from app.core.prompts import DEFAULT, Prompts
+from app.core.rules import Mandatory, compile_rules
 from app.errors import ConfigurationError, FetchwiseError
 from app.learning.log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
-from app.prompts import DEFAULT, Prompts
 from app.settings import Settings
 from app.storage.decisions import SqlDecisionStore
 from app.upstream.child import ChildServer

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.decision.artifact import Identity
-from app.decision.ladder import Step
-from app.decision.passage import Filter, Passage
-from app.decision.question import Turn
-from app.decision.record import DecisionRecord
-from app.decision.signals import TokenLogprobs
+from app.core.artifact import Identity
+from app.core.available import Passage
+from app.core.ladder import Step
+from app.core.question import Filter, Turn
+from app.core.record import DecisionRecord
+from app.core.signals import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.decision.available import Answer, Available, Usage
-from app.decision.passage import Passage
-from app.decision.question import Question
-from app.decision.record import Timings
-from app.decision.signals import extract
+from app.core.available import Answer, Available, Passage, Usage
+from app.core.prompts import search_query
+from app.core.question import Question
+from app.core.record import Timings
+from app.core.signals import extract
 from app.errors import DeadlinePassed, NoPassages, UpstreamBadReply, UpstreamError
 from app.ports import SILENT, Clock, Embedder, Generation, Listener, Prompt, Reader, Retriever, Stages
-from app.prompts import search_query
 
 T = TypeVar("T")
 # Which part each stage waits for.

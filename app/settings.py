@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.decision.cost import Objective, Tariff
-from app.decision.policy import DEFAULT_KS, Policy
+from app.core.cost import Objective, Tariff
+from app.core.policy import DEFAULT_KS, Policy
 
 _MOST_PASSAGES = 100
 

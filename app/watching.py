@@ -15,9 +15,9 @@ from app.api.status import keep_pinging
 from app.calibrators.drift import DriftWatch, SignalDrift
 from app.calibrators.status import ArtifactGatekeeper, Revocations
 from app.calibrators.store import ArtifactStore
-from app.decision.cost import Objective
-from app.decision.effective_policy import EffectivePolicy, Sampled, resolve
-from app.decision.question import Question
+from app.core.cost import Objective
+from app.core.effective_policy import EffectivePolicy, Sampled, resolve
+from app.core.question import Question
 from app.economics.bypass import WATCH, BypassWatch
 from app.economics.view import TrafficView
 from app.economics.window import TrafficWindow

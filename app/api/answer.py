@@ -19,10 +19,10 @@ from app.api.gateway import Gateway, TheGateway
 from app.api.middleware import CLIENT_LEFT
 from app.api.schemas import AnswerOptions, AnswerRequest, Receipt, receipt
 from app.api.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
+from app.core.policy import Ask, Policy
+from app.core.question import Question, Turn
+from app.core.record import DecisionRecord
 from app.correlation import asked
-from app.decision.policy import Ask, Policy
-from app.decision.question import Question, Turn
-from app.decision.record import DecisionRecord
 from app.errors import BadRequest
 from app.ports import SILENT, Listener
 

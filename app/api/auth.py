@@ -18,7 +18,7 @@ from fastapi.security.base import SecurityBase
 
 from app.access.keys import Key, KeyStore, Scope
 from app.access.limits import KeyMeter, KeyMeters
-from app.decision.passage import Filter
+from app.core.question import Filter
 from app.errors import Denial, Denied, OverLimit, Unauthorised
 
 _BEARER = "Bearer"

@@ -10,8 +10,8 @@ from app.api.direct import DirectRoute
 from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
 from app.api.schemas import Tag
-from app.decision.feedback import Feedback, Source
-from app.decision.labels import words
+from app.core.feedback import Feedback, Source
+from app.core.labels import words
 from app.errors import UnknownDecision
 
 _ERRORS = documented(

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from app.answer import Answerer
 from app.api.limits import Permits
 from app.calibrators.status import ArtifactGatekeeper
-from app.decision.policy import Policy
+from app.core.policy import Policy
 from app.economics.bypass import BypassWatch
 from app.economics.view import TrafficView
 from app.learning.log import DecisionLog

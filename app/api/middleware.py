@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.core.record import DecisionRecord
 from app.correlation import Note, current
-from app.decision.record import DecisionRecord
 
 logger = logging.getLogger(__name__)
 

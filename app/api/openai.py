@@ -21,8 +21,8 @@ from app.api.openai_reply import (
 )
 from app.api.openai_request import ChatRequest, conversation
 from app.api.schemas import AnswerOptions
+from app.core.policy import Policy
 from app.correlation import asked
-from app.decision.policy import Policy
 from app.errors import ContradictoryRequest, UnknownModel
 
 _DENIED = documented(*DENIALS, 500, model=OpenAIErrorOut)

@@ -8,11 +8,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas import Receipt, receipt
-from app.decision.available import Usage
-from app.decision.ladder import Step
-from app.decision.passage import Passage
-from app.decision.policy import Policy, Reason
-from app.decision.record import DecisionRecord
+from app.core.available import Passage, Usage
+from app.core.ladder import Step
+from app.core.policy import Policy, Reason
+from app.core.record import DecisionRecord
 
 MODEL = "fetchwise"
 _DONE = b"data: [DONE]\n\n"

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from app.api.schemas import AnswerOptions, readable
-from app.decision.question import Turn
+from app.core.question import Turn
 
 MOST_MESSAGES = 128
 

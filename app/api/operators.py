@@ -13,7 +13,7 @@ from app.api.gateway import TheGateway
 from app.calibrators.store import ArtifactStore
 from app.calibrators.survey import Survey, survey
 from app.certify.audit import Audit
-from app.decision.cost import Objective
+from app.core.cost import Objective
 from app.economics.breakeven import BreakEven
 from app.economics.bypass import BypassWatch
 from app.errors import UnknownDecision

@@ -18,9 +18,9 @@ from app.api.auth import OPERATOR_PAGE, OPERATOR_PAGE_DATA
 from app.api.gateway import Gateway, TheGateway
 from app.api.operators import BypassReport
 from app.api.status import states
-from app.decision.effective_policy import NOT_SAMPLED
-from app.decision.policy import Ask
-from app.decision.question import Question
+from app.core.effective_policy import NOT_SAMPLED
+from app.core.policy import Ask
+from app.core.question import Question
 from app.telemetry.gauges import load
 
 _STATIC = Path(__file__).with_name("static")

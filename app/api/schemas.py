@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from app.decision.available import Usage
-from app.decision.passage import Passage
-from app.decision.policy import Policy, Reason, Retrieval
-from app.decision.record import DecisionRecord
+from app.core.available import Passage, Usage
+from app.core.policy import Policy, Reason, Retrieval
+from app.core.record import DecisionRecord
 
 Scalar = Annotated[str, Field(max_length=256)] | bool | int
 Tag = Annotated[str, Field(max_length=128)]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from app.api.auth import OPERATOR, MayOperate
 from app.api.gateway import Pings, TheGateway
-from app.decision.artifact import CalibratorStatus
+from app.core.artifact import CalibratorStatus
 from app.errors import FetchwiseError
 
 logger = logging.getLogger(__name__)

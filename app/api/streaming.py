@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.schemas import cited, receipt
-from app.decision.ladder import Step
-from app.decision.passage import Passage
-from app.decision.record import DecisionRecord
+from app.core.available import Passage
+from app.core.ladder import Step
+from app.core.record import DecisionRecord
 from app.errors import FetchwiseError
 from app.ports import Listener
 

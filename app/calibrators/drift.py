@@ -12,9 +12,9 @@ from typing import Protocol
 
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 from app.certify.drift import DriftTest, Solicited
-from app.decision.artifact import Artifact
-from app.decision.calibrator import signals_of
-from app.decision.record import DecisionRecord
+from app.core.artifact import Artifact
+from app.core.calibrator import signals_of
+from app.core.record import DecisionRecord
 from app.errors import FetchwiseError
 
 logger = logging.getLogger(__name__)

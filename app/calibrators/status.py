@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Artifact, CalibratorStatus, Identity, mismatches
+from app.core.artifact import Artifact, CalibratorStatus, Identity, mismatches
 from app.economics.breakeven import passages
 from app.errors import ArtifactError, FetchwiseError
 from app.ports import Embedder, Reader

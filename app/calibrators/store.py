@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.decision.artifact import SCHEMA, Artifact, checksum
+from app.core.artifact import SCHEMA, Artifact, checksum
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
 from app.processes import replace_file
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.calibrators.store import ArtifactStore, Change
-from app.decision.artifact import Abstention, Artifact, DataWindow, Identity, PolicyFit
+from app.core.artifact import Abstention, Artifact, DataWindow, Identity, PolicyFit
 from app.errors import ArtifactError
 
 _CHANGES_SHOWN = 20

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from app.certify.intervals import Interval, wilson
-from app.decision.policy import ABSTAIN
+from app.core.policy import ABSTAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import httpx
 import typer
 
 from app.cli.console import app, out
-from app.decision.policy import Policy, Retrieval
+from app.core.policy import Policy, Retrieval
 from app.economics.breakeven import passages
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.settings import Settings

@@ -11,7 +11,7 @@ from rich.table import Table
 from app.calibrators.store import ArtifactStore, serialise
 from app.calibrators.survey import Version, survey
 from app.cli.console import AsJson, app, err, out, print_rows
-from app.decision.artifact import Artifact, Certificate, PolicyFit, mismatches
+from app.core.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
 from app.settings import Settings
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from app.access.keys import KeyFile, Scope
 from app.calibrators.store import ArtifactStore
 from app.cli.console import app, err, out
-from app.decision.artifact import mismatches
-from app.decision.signals import NAMES, extract
+from app.core.artifact import mismatches
+from app.core.signals import NAMES, extract
 from app.economics.breakeven import passages
 from app.errors import (
     ArtifactError,

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from app.access.keys import PREFIX, Key, KeyFile, Scope
 from app.cli.console import AsJson, app, err, out, print_rows
-from app.decision.passage import Scalar
+from app.core.question import Scalar
 from app.settings import Settings
 
 keys = typer.Typer(

@@ -16,8 +16,8 @@ from rich.table import Table
 from app.calibrators.store import parse
 from app.cli.console import AsJson, app, err, log_to_stderr, opened_parts, out, progress
 from app.cli.log import opened_log, seconds
-from app.decision.artifact import Artifact
-from app.decision.cost import Objective
+from app.core.artifact import Artifact
+from app.core.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.parts import identity_of
 from app.settings import Settings

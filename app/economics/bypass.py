@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.certify.intervals import Interval, lacking
-from app.decision.cost import Objective
+from app.core.cost import Objective
 from app.economics.breakeven import BreakEven, percent
 from app.economics.view import TrafficView
 from app.ports import Clock

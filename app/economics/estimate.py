@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.certify.intervals import MIN_SAMPLE, Interval, lacking, missing
-from app.decision.cost import Tariff, break_even_against, gate_cost
-from app.decision.policy import actions_of
+from app.core.cost import Tariff, break_even_against, gate_cost
+from app.core.policy import actions_of
 from app.economics.breakeven import (
     RARE,
     BreakEven,

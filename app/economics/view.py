@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.certify.intervals import MIN_SAMPLE
-from app.decision.cost import Tariff
-from app.decision.policy import actions_of
+from app.core.cost import Tariff
+from app.core.policy import actions_of
 from app.economics.breakeven import BreakEven
 from app.economics.estimate import estimate
 from app.economics.window import Rows, Traffic, TrafficWindow, actions

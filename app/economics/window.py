@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.available import Usage
-from app.decision.record import DecisionRecord
+from app.core.available import Usage
+from app.core.record import DecisionRecord
 from app.ports import Clock
 from app.processes import is_alive, shared_folder
 

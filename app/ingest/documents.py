@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import orjson
 
-from app.decision.passage import Scalar
+from app.core.question import Scalar
 from app.errors import DataError
 from app.ingest.chunks import markdown_sections
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.ingest.chunks import LONGEST_SENTENCE, chunk, word_count
 from app.ingest.documents import Document, Skipped, find, read
 from app.ports import Clock, Embedder, VectorStore

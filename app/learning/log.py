@@ -23,9 +23,9 @@ from prometheus_client import CollectorRegistry, Counter
 
 from app.certify.audit import Audit, audit
 from app.certify.drift import Solicited
-from app.decision.feedback import Feedback, Judged
-from app.decision.policy import action_of
-from app.decision.record import DecisionRecord, Shadow
+from app.core.feedback import Feedback, Judged
+from app.core.policy import action_of
+from app.core.record import DecisionRecord, Shadow
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import audit_rows, solicited

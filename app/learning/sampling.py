@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable
 
-from app.decision.effective_policy import Sampled
-from app.decision.question import Question
-from app.decision.record import DecisionRecord
+from app.core.effective_policy import Sampled
+from app.core.question import Question
+from app.core.record import DecisionRecord
 
 # What may be spent before there is any traffic to take a share of: some ten questions with five passages.
 _ALLOWANCE_TOKENS = 10_000.0

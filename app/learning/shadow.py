@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from app.decision.artifact import Identity
-from app.decision.passage import Passage
-from app.decision.policy import Retrieval
-from app.decision.question import Question
-from app.decision.record import DecisionRecord, Outcome, Shadow
-from app.decision.signals import extract
+from app.core.artifact import Identity
+from app.core.available import Passage
+from app.core.policy import Retrieval
+from app.core.question import Question
+from app.core.record import DecisionRecord, Outcome, Shadow
+from app.core.signals import extract
 from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
 from app.learning.sampling import Budget
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever

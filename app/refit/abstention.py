@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, betaincinv
 
 from app.certify.bets import p_value
-from app.decision.artifact import Abstention, Certificate
+from app.core.artifact import Abstention, Certificate
 from app.refit.paths import RESOLUTION, STEPS
 from app.refit.split import VALIDATION_SHARE, Units
 from app.refit.table import Floats

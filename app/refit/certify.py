@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.certify import bets as betting
-from app.decision.artifact import FIXED, Certificate, PolicyFit, Thresholds
-from app.decision.cost import Objective
+from app.core.artifact import FIXED, Certificate, PolicyFit, Thresholds
+from app.core.cost import Objective
 from app.refit.abstention import MOST_LABELS
 from app.refit.ledger import Ledger, fixed_k
 from app.refit.paths import PathStep

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.decision.calibrator import Calibrator
-from app.decision.signals import ALL_NAMES, FIRST_TOKEN_NAMES, NAMES
+from app.core.calibrator import Calibrator
+from app.core.signals import ALL_NAMES, FIRST_TOKEN_NAMES, NAMES
 from app.errors import DataError
 from app.refit.fit import FUSIONS, Method, Weighted, fit_beside, folds, out_of_fold
 from app.refit.split import COMPARED_ROWS, Units

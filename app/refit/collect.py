@@ -16,9 +16,9 @@ from typing import IO, Any
 
 import orjson
 
-from app.decision.artifact import Identity, mismatches
-from app.decision.labels import Rule, judge
-from app.decision.record import Outcome
+from app.core.artifact import Identity, mismatches
+from app.core.labels import Rule, judge
+from app.core.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
 from app.learning.shadow import full_run
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from app.decision.artifact import FIXED, Artifact, Thresholds
-from app.decision.calibrator import signals_of
-from app.decision.cost import Objective
+from app.core.artifact import FIXED, Artifact, Thresholds
+from app.core.calibrator import signals_of
+from app.core.cost import Objective
 from app.errors import DataError
 from app.refit.eval_study import Study
 from app.refit.fit import Method, predict_many

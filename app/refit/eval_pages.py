@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from app.decision.artifact import Artifact, Thresholds
+from app.core.artifact import Artifact, Thresholds
 from app.refit.ledger import fixed_k
 
 CSS = Path(__file__).with_name("report.css").read_text()

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from app.decision.labels import Rule, judge
-from app.decision.signals import NAMES
+from app.core.labels import Rule, judge
+from app.core.signals import NAMES
 from app.errors import DataError
 from app.refit.fit import FOLDS, Method, fit, folds, out_of_fold, predict_many
 from app.refit.frontier import areas, drawn_areas, yardsticks

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.decision.artifact import Artifact
-from app.decision.labels import Rule
-from app.decision.signals import NAMES
+from app.core.artifact import Artifact
+from app.core.labels import Rule
+from app.core.signals import NAMES
 from app.refit.eval_deploy import Deployed, confidences, deploy
 from app.refit.eval_study import FUSED, Assessed, Study, assess_all, main_signal, relabelled, study_of
 from app.refit.eval_tables import beyond, by_tag, cost, drafts, harm, methods, sizes

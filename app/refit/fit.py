@@ -1,6 +1,6 @@
 """From a signal and its labels to a calibrator that is served by arithmetic alone.
 
-scikit-learn fits, `app.decision.calibrator` predicts, and the two agree to 1e-9. `predict_many` is that same
+scikit-learn fits, `app.core.calibrator` predicts, and the two agree to 1e-9. `predict_many` is that same
 arithmetic on columns.
 """
 
@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from app.decision.calibrator import (
+from app.core.calibrator import (
     REACH,
     Calibrator,
     Curved,

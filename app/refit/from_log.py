@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Identity
-from app.decision.labels import judge
-from app.decision.policy import Reason, Retrieval, action_of
+from app.core.artifact import Identity
+from app.core.labels import judge
+from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
 from app.refit.refit import LEAST_GROUPS, Aside
 from app.refit.single import CLIP, SingleAction, Worth, weigh

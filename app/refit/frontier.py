@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import FIXED, Thresholds
+from app.core.artifact import FIXED, Thresholds
 from app.refit.ledger import Ledger
 from app.refit.metrics import Draws, cells_of
 from app.refit.paths import grid

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Artifact, PolicyFit, mismatches
-from app.decision.calibrator import Calibrator
-from app.decision.cost import Objective, Tariff
+from app.core.artifact import Artifact, PolicyFit, mismatches
+from app.core.calibrator import Calibrator
+from app.core.cost import Objective, Tariff
 from app.errors import ArtifactError, DataError
 from app.refit.abstention import answers
 from app.refit.fit import predict_many

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import FIXED, Thresholds
-from app.decision.cost import Objective, Tariff
+from app.core.artifact import FIXED, Thresholds
+from app.core.cost import Objective, Tariff
 from app.errors import DataError
 from app.refit.split import Test, Train, Units, Validation
 from app.refit.table import Floats, Outcomes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import UNREACHABLE, Thresholds
+from app.core.artifact import UNREACHABLE, Thresholds
 from app.refit.ledger import Ledger, fixed_thresholds
 from app.refit.split import Train
 from app.refit.table import Floats

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.decision.artifact import (
+from app.core.artifact import (
     Abstention,
     Artifact,
     DataWindow,
@@ -14,8 +14,8 @@ from app.decision.artifact import (
     Thresholds,
     content_version,
 )
-from app.decision.calibrator import Calibrator
-from app.decision.cost import Objective, Tariff
+from app.core.calibrator import Calibrator
+from app.core.cost import Objective, Tariff
 from app.errors import DataError
 from app.refit.abstention import Given, certify_abstention, lay_abstention
 from app.refit.certify import certify_policy, policy_notes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.decision.artifact import Artifact
+from app.core.artifact import Artifact
 from app.refit import plots
 from app.refit.eval_pages import CSS, Cell, cards, certificate, decimal, figure, matrix, percent, table, with_interval
 from app.refit.evaluate import evaluate

@@ -14,9 +14,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from app.decision.artifact import Identity
-from app.decision.labels import normalise
-from app.decision.policy import DEFAULT_KS
+from app.core.artifact import Identity
+from app.core.labels import normalise
+from app.core.policy import DEFAULT_KS
 from app.errors import DataError
 
 Floats = NDArray[np.float64]

@@ -30,8 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from app.decision.feedback import Feedback, Judged, Source, verdict
-from app.decision.record import DecisionRecord, Shadow
+from app.core.feedback import Feedback, Judged, Source, verdict
+from app.core.record import DecisionRecord, Shadow
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, UnknownDecision
 from app.storage.tables import (
     Texts,

@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.certify.audit import AuditRow
 from app.certify.drift import Solicited
-from app.decision.feedback import Source
-from app.decision.policy import ABSTAIN
+from app.core.feedback import Source
+from app.core.policy import ABSTAIN
 from app.errors import LogUnavailable
 from app.storage.tables import VERSION, decisions, feedback, shadows
 

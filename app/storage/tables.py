@@ -28,8 +28,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from app.decision.available import Usage
-from app.decision.record import DecisionRecord, Shadow
+from app.core.available import Usage
+from app.core.record import DecisionRecord, Shadow
 from app.errors import ConfigurationError
 
 Texts = Literal["full", "hash"]

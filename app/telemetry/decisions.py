@@ -9,9 +9,9 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from app.decision.available import Usage
-from app.decision.policy import ABSTAIN, Reason, action_of
-from app.decision.record import DecisionRecord
+from app.core.available import Usage
+from app.core.policy import ABSTAIN, Reason, action_of
+from app.core.record import DecisionRecord
 from app.telemetry.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from app.calibrators.drift import Outlook
 from app.certify.drift import DriftTest
-from app.decision.artifact import CalibratorStatus
+from app.core.artifact import CalibratorStatus
 from app.economics.view import Look
 from app.errors import ConfigurationError, Denial
 

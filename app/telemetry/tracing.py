@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.core.record import DecisionRecord
 from app.correlation import Note, outgoing
-from app.decision.record import DecisionRecord
 from app.errors import ConfigurationError
 
 try:

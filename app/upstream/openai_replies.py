@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from app.decision.signals import TokenLogprobs
+from app.core.signals import TokenLogprobs
 from app.errors import FetchwiseError, PromptTooLong, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Generation, Token
 from app.upstream.http import HttpClient, Refused, meaning

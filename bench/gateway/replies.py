@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from app.decision.signals import TOP
+from app.core.signals import TOP
 
 MODEL, EMBEDDER, COLLECTION = "simulated-reader", "simulated-embedder", "bench"
 DIMENSION = 384

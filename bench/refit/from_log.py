@@ -17,7 +17,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from app.decision.calibrator import Calibrator  # noqa: E402
+from app.core.calibrator import Calibrator  # noqa: E402
 from app.refit.choose import choose_calibrator  # noqa: E402
 from app.refit.refit import Options, refit  # noqa: E402
 from app.refit.split import Units  # noqa: E402

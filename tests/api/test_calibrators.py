@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from app.calibrators.store import ArtifactStore
 from app.calibrators.survey import Survey
-from app.decision.artifact import Thresholds
+from app.core.artifact import Thresholds
 from tests.fakes.gateway import FakeGateway, matching
 from tests.waiting import until
 

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from app.decision.passage import Passage
+from app.core.available import Passage
+from app.core.prompts import DEFAULT
 from app.ports import Prompt
-from app.prompts import DEFAULT
 from app.upstream.readers.openai import OpenAIReader
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import FakeGateway, Fakes, fake_gateway

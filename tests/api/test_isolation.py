@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.upstream.vectors.qdrant_edge import QdrantEdge
 from tests.fakes.artifacts import TAU_BINARY, a_fit
 from tests.fakes.embedder import FakeEmbedder

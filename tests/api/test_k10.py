@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.economics import view as traffic_view
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes, fake_gateway, fake_parts_opener, filled

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Identity
+from app.core.artifact import Identity
 from app.errors import ConfigurationError
 from app.learning import shadow
 from app.refit.from_log import identities, read_log

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.api.openai_reply import ChatCompletion
-from app.decision.policy import Policy
+from app.core.policy import Policy
 from tests.fakes.gateway import FakeGateway
 
 from .conftest import Open

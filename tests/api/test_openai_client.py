@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
-from app.decision.policy import Policy
+from app.core.policy import Policy
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key

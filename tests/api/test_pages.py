@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.pages import add_pages
-from app.decision.policy import Policy, Reason, Retrieval
+from app.core.policy import Policy, Reason, Retrieval
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import FakeGateway, client_of
 

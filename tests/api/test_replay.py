@@ -5,9 +5,9 @@ import json
 import sqlite3
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Artifact
-from app.decision.effective_policy import resolve
-from app.decision.policy import Ask, Policy, Retrieval
+from app.core.artifact import Artifact
+from app.core.effective_policy import resolve
+from app.core.policy import Ask, Policy, Retrieval
 from tests.fakes.walks import World, walk
 
 from .conftest import Open

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from app.api.streaming import AnswerStream, ReceiptEvents
-from app.decision.ladder import Search, Step
-from app.decision.passage import Passage
-from app.decision.policy import Reason
-from app.decision.record import DecisionRecord
+from app.core.available import Passage
+from app.core.ladder import Search, Step
+from app.core.policy import Reason
+from app.core.record import DecisionRecord
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.ports import Listener
 from tests.fakes.gateway import events_of

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.decision.feedback import Feedback
-from app.decision.policy import Retrieval
-from app.decision.record import DecisionRecord, Outcome, Shadow
+from app.core.feedback import Feedback
+from app.core.policy import Retrieval
+from app.core.record import DecisionRecord, Outcome, Shadow
 from app.storage import reading as decision_reading
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import Lessons

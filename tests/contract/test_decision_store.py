@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 
 from app.certify.drift import Solicited
-from app.decision.artifact import Thresholds
-from app.decision.available import Usage
-from app.decision.feedback import Feedback, Judged, Source
-from app.decision.passage import Passage
-from app.decision.record import Timings
+from app.core.artifact import Thresholds
+from app.core.available import Passage, Usage
+from app.core.feedback import Feedback, Judged, Source
+from app.core.record import Timings
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import count, pages, solicited, stats

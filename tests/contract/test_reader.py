@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from app.decision import signals
-from app.decision.passage import Passage
+from app.core import signals
+from app.core.available import Passage
+from app.core.prompts import DEFAULT
 from app.errors import PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt, Reader, Token, Turn
-from app.prompts import DEFAULT
 from app.upstream.readers.balanced import BalancedReader
 from app.upstream.readers.openai import OpenAIReader
 from app.upstream.readers.servers import MODEL as EMBEDDED_MODEL

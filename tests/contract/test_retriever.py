@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.decision.passage import Filter, Passage
+from app.core.available import Passage
+from app.core.question import Filter
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
 from app.ports import VectorStore
 from app.upstream.vectors.qdrant_edge import QdrantEdge

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from app import errors
 from app.api.errors import STATUSES
-from app.decision.policy import DEFAULT_KS
+from app.core.policy import DEFAULT_KS
 from app.errors import FetchwiseError
 from app.learning.log import LogMetrics
 from app.settings import Settings

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Thresholds
-from app.decision.effective_policy import Graded
+from app.core.artifact import Thresholds
+from app.core.effective_policy import Graded
 from tests.e2e.processes import Gateway, command_environment, fetchwise, from_each_worker, gateway
 from tests.fakes.artifacts import a_fit, an_identity
 from tests.waiting import until, wait_until

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from tests.e2e.processes import REPO, command_environment, fetchwise, gateway
 from tests.e2e.qdrant import QdrantProcess
 from tests.e2e.upstreams import upstreams

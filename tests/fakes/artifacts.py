@@ -7,7 +7,7 @@ each of them says exactly 0.75.
 from dataclasses import replace
 from typing import Any
 
-from app.decision.artifact import (
+from app.core.artifact import (
     Abstention,
     Artifact,
     Certificate,
@@ -16,8 +16,8 @@ from app.decision.artifact import (
     PolicyFit,
     Thresholds,
 )
-from app.decision.calibrator import Isotonic
-from app.decision.cost import Objective
+from app.core.calibrator import Isotonic
+from app.core.cost import Objective
 
 TAU0, TAU1, TAU_BINARY, TAU_ABSTAIN = 0.75, 0.5, 0.625, 0.25
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.decision.feedback import Feedback, Judged
-from app.decision.record import DecisionRecord, Shadow
+from app.core.feedback import Feedback, Judged
+from app.core.record import DecisionRecord, Shadow
 from app.errors import BadRequest
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import pages

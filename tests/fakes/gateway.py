@@ -15,9 +15,9 @@ from httpx_sse import EventSource
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Artifact
-from app.decision.passage import Passage
-from app.decision.policy import DEFAULT_KS
+from app.core.artifact import Artifact
+from app.core.available import Passage
+from app.core.policy import DEFAULT_KS
 from app.main import PartsOpener, create_app
 from app.parts import Parts
 from app.ports import VectorStore

@@ -6,9 +6,9 @@ import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from app.decision.artifact import Identity
-from app.decision.passage import Passage
-from app.decision.signals import TOP, TokenLogprobs
+from app.core.artifact import Identity
+from app.core.available import Passage
+from app.core.signals import TOP, TokenLogprobs
 from app.errors import PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt, Token
 

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from app.decision.artifact import Thresholds
-from app.decision.available import Answer, Available, Usage
-from app.decision.effective_policy import EffectivePolicy, Graded, Sampled
-from app.decision.ladder import Read, Reply, Search, Step, Stop
-from app.decision.passage import Passage
-from app.decision.policy import DEFAULT_KS, Ask, Reason
-from app.decision.question import Question
-from app.decision.record import DecisionRecord, Timings
+from app.core.artifact import Thresholds
+from app.core.available import Answer, Available, Passage, Usage
+from app.core.effective_policy import EffectivePolicy, Graded, Sampled
+from app.core.ladder import Read, Reply, Search, Step, Stop
+from app.core.policy import DEFAULT_KS, Ask, Reason
+from app.core.question import Question
+from app.core.record import DecisionRecord, Timings
 from app.errors import UpstreamError
 
 _QUESTION = {"id", "collection", "tags", "key"}

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from app.decision.passage import Filter, Passage
+from app.core.available import Passage
+from app.core.question import Filter
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
 
 

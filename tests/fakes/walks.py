@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.answer import Resolve
-from app.decision.artifact import Artifact
-from app.decision.available import Answer, Available, Usage
-from app.decision.effective_policy import EffectivePolicy, after_failure, resolve
-from app.decision.ladder import Read, Reply, Search, Step, Stop, conclude, next_step
-from app.decision.passage import Passage
-from app.decision.policy import DEFAULT_KS, Ask
+from app.core.artifact import Artifact
+from app.core.available import Answer, Available, Passage, Usage
+from app.core.effective_policy import EffectivePolicy, after_failure, resolve
+from app.core.ladder import Read, Reply, Search, Step, Stop, conclude, next_step
+from app.core.policy import DEFAULT_KS, Ask
 from app.errors import NoPassages, UpstreamError, UpstreamTimeout
 
 READER_DOWN = UpstreamTimeout("reader", "slow")

@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from app.decision.passage import Filter, Passage
+from app.core.available import Passage
+from app.core.question import Filter
 from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Generation, Prompt, Token
 from tests.fakes.embedder import FakeEmbedder

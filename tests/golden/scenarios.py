@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.decision.signals import TokenLogprobs
+from app.core.signals import TokenLogprobs
 from tests.fakes.artifacts import an_abstention, an_identity, an_uncertified_fit
 
 ASKED = "What is the capital of France?"

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from app.api.errors import ErrorOut, OpenAIErrorOut
 from app.api.openai_reply import ChatCompletion
 from app.api.schemas import Receipt
-from app.decision.policy import Reason
+from app.core.policy import Reason
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.reader import FakeReader

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decision.artifact import Artifact, Identity, Thresholds
-from app.decision.calibrator import Calibrator
-from app.decision.effective_policy import Sampled, resolve
-from app.decision.feedback import Feedback
-from app.decision.policy import DEFAULT_KS, Ask
-from app.decision.question import Question
-from app.decision.record import DecisionRecord, Outcome, Shadow, Timings
+from app.core.artifact import Artifact, Identity, Thresholds
+from app.core.calibrator import Calibrator
+from app.core.effective_policy import Sampled, resolve
+from app.core.feedback import Feedback
+from app.core.policy import DEFAULT_KS, Ask
+from app.core.question import Question
+from app.core.record import DecisionRecord, Outcome, Shadow, Timings
 from app.refit.fit import predict_many
 from app.refit.from_log import FromLog, read_log
 from app.storage.decisions import SqlDecisionStore

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.decision.passage import Passage
-from app.decision.signals import ALL_NAMES, TokenLogprobs
+from app.core.available import Passage
+from app.core.signals import ALL_NAMES, TokenLogprobs
 from app.errors import DataError, PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt
 from app.refit.collect import Collector, Labelled, collect, read_questions

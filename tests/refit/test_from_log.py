@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import null, update
 
 from app.calibrators.store import ArtifactStore
-from app.decision.calibrator import Calibrator
-from app.decision.feedback import Feedback
-from app.decision.record import DecisionRecord, Shadow
+from app.core.calibrator import Calibrator
+from app.core.feedback import Feedback
+from app.core.record import DecisionRecord, Shadow
 from app.errors import DataError
 from app.refit.choose import choose_calibrator
 from app.refit.fit import fit_beside

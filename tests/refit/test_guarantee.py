@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from app.decision.artifact import Thresholds
+from app.core.artifact import Thresholds
 from app.refit.certify import walk
 from app.refit.refit import certify, choose, ledger_of
 from app.refit.split import Train, Validation

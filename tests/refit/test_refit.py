@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
-from app.decision.cost import Objective, Tariff
-from app.decision.effective_policy import resolve
-from app.decision.policy import Ask
+from app.core.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
+from app.core.cost import Objective, Tariff
+from app.core.effective_policy import resolve
+from app.core.policy import Ask
 from app.errors import DataError
 from app.refit.evaluate import evaluate
 from app.refit.fit import predict_many

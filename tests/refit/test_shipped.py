@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Artifact
-from app.decision.cost import Objective, Tariff
-from app.decision.effective_policy import resolve
-from app.decision.policy import Ask
-from app.prompts import DEFAULT
+from app.core.artifact import Artifact
+from app.core.cost import Objective, Tariff
+from app.core.effective_policy import resolve
+from app.core.policy import Ask
+from app.core.prompts import DEFAULT
 from app.refit.refit import Options, refit
 from app.refit.table import Outcomes, load
 from tests.fakes.walks import World, walk

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from app.decision.artifact import Identity, Thresholds
-from app.decision.cost import Objective, Tariff
+from app.core.artifact import Identity, Thresholds
+from app.core.cost import Objective, Tariff
 from app.refit.abstention import answers
 from app.refit.fit import predict_many
 from app.refit.holdout import confidence_at

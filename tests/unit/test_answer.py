@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from app.answer import Answerer
-from app.decision.passage import Filter, Passage
-from app.decision.policy import Ask, Policy, Reason
-from app.decision.question import Question
-from app.decision.record import DecisionRecord
+from app.core.available import Passage
+from app.core.policy import Ask, Policy, Reason
+from app.core.question import Filter, Question
+from app.core.record import DecisionRecord
 from app.errors import UpstreamTimeout, UpstreamUnavailable
 from app.run import Upstreams
 from tests.fakes.artifacts import an_artifact

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.decision.passage import Passage
-from app.decision.policy import Ask, Reason
-from app.decision.question import Question
-from app.decision.record import DecisionRecord
+from app.core.available import Passage
+from app.core.policy import Ask, Reason
+from app.core.question import Question
+from app.core.record import DecisionRecord
 from app.errors import UpstreamTimeout
 from app.ports import SILENT, Generation, Prompt, Token
 

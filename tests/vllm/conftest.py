@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app import prompts
+from app.core import prompts
 from app.ports import Prompt
 from app.upstream.child import ChildServer
 from app.upstream.readers.openai import OpenAIReader

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from app import prompts
-from app.decision import signals
-from app.decision.passage import Passage
+from app.core import prompts, signals
+from app.core.available import Passage
+from app.core.prompts import Prompts
 from app.errors import ConfigurationError, PromptTooLong, UpstreamUnavailable
 from app.ports import Generation, Prompt, Token
-from app.prompts import Prompts
 from app.upstream.child import ChildServer
 from app.upstream.readers.openai import OpenAIReader
 from tests.waiting import until

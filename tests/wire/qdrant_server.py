@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.upstream.vectors.payload import point_id, write_payload
 from tests.wire.servers import handling
 

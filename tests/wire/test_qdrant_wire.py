@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from qdrant_client import grpc as protocol
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.errors import (
     ConfigurationError,
     FetchwiseError,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.decision import signals
-from app.decision.passage import Passage
+from app.core import signals
+from app.core.available import Passage
+from app.core.prompts import DEFAULT
 from app.errors import (
     ConfigurationError,
     PromptTooLong,
@@ -18,7 +19,6 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.ports import Generation, Prompt, Token, Turn
-from app.prompts import DEFAULT
 from app.upstream.readers.openai import OpenAIReader
 from tests.waiting import until
 from tests.wire import fault_proxy as faults

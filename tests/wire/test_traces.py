@@ -11,9 +11,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from app.core.prompts import DEFAULT
 from app.errors import ConfigurationError, UpstreamTimeout
 from app.ports import Prompt
-from app.prompts import DEFAULT
 from app.telemetry.tracing import Tracing
 from app.upstream.embedders.openai import OpenAIEmbedder
 from app.upstream.readers.openai import OpenAIReader

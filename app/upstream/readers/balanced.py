@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields
 
-from app.decision.artifact import Identity
+from app.core.artifact import Identity
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.ports import Generation, Prompt, Reader, Token
 from app.upstream.resilience import Breaker, Resilience

@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 
-from app.decision.artifact import Identity
-from app.decision.passage import Passage
-from app.decision.signals import TOP
+from app.core.artifact import Identity
+from app.core.available import Passage
+from app.core.prompts import Prompts, defused
+from app.core.signals import TOP
 from app.errors import (
     ConfigurationError,
     PromptTooLong,
@@ -19,7 +20,6 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.ports import Generation, Prompt, Token
-from app.prompts import Prompts, defused
 from app.upstream.http import HttpClient, Refused
 from app.upstream.openai_replies import assemble, events_of, generation, reading_refusal
 

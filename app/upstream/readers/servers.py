@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.decision.signals import TOP
+from app.core.signals import TOP
 from app.errors import ConfigurationError
 from app.upstream.child import HOST, ChildServer
 

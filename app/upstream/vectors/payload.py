@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from app.decision.passage import Filter, Passage
+from app.core.available import Passage
+from app.core.question import Filter
 from app.errors import DataError, UnknownCollection
 
 TERMS = "terms"

@@ -20,7 +20,8 @@ from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from app.decision.passage import Filter, Passage
+from app.core.available import Passage
+from app.core.question import Filter
 from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 from app.upstream.http import HttpClient, Refused, meaning
 from app.upstream.resilience import Link

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from app.decision.passage import Filter, Passage
+from app.core.available import Passage
+from app.core.question import Filter
 from app.errors import ConfigurationError, FetchwiseError, StoreInUse, UpstreamBadReply, UpstreamUnavailable
 from app.upstream.vectors.payload import (
     TERMS,

@@ -10,8 +10,8 @@ import pytest
 from app.calibrators import drift as module
 from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
 from app.certify.drift import Solicited
-from app.decision.artifact import Artifact
-from app.decision.calibrator import Fused
+from app.core.artifact import Artifact
+from app.core.calibrator import Fused
 from app.errors import LogUnavailable
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.records import a_record

@@ -12,7 +12,7 @@ import pytest
 from app.calibrators import status as module
 from app.calibrators.status import ArtifactGatekeeper, Revocations
 from app.calibrators.store import ArtifactStore
-from app.decision.artifact import Artifact, CalibratorStatus, Identity
+from app.core.artifact import Artifact, CalibratorStatus, Identity
 from app.errors import UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
 from tests.fakes.embedder import FakeEmbedder

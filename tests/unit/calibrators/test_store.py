@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.calibrators.store import ArtifactStore, parse, serialise
-from app.decision.artifact import FIXED, Abstention, Artifact, PolicyFit, Thresholds, checksum
-from app.decision.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
-from app.decision.cost import Objective
+from app.core.artifact import FIXED, Abstention, Artifact, PolicyFit, Thresholds, checksum
+from app.core.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
+from app.core.cost import Objective
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
 from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
 

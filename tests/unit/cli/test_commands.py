@@ -9,7 +9,7 @@ import pytest
 
 from app.cli import main
 from app.cli.ask import WHY, bar
-from app.decision.policy import Reason
+from app.core.policy import Reason
 from bench.refit.make_table import write_table
 
 

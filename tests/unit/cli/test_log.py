@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli.doctor import _decision_log, _Patient
-from app.decision.feedback import Feedback
+from app.core.feedback import Feedback
 from app.settings import Settings
 from app.storage.decisions import SqlDecisionStore
 from tests.fakes.records import a_record, a_skip

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from app.decision.cost import Objective, Tariff
+from app.core.cost import Objective, Tariff
 from app.economics import bypass as bypass_module
 from app.economics.bypass import PATIENCE, BypassWatch
 from app.economics.view import TrafficView

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.certify.intervals import Interval
-from app.decision.cost import Tariff
+from app.core.cost import Tariff
 from app.economics.breakeven import BreakEven, CostView, Verdict
 from app.economics.estimate import estimate
 from app.economics.window import ROW, Rows, Traffic

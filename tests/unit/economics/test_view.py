@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from app.certify.intervals import MIN_SAMPLE
-from app.decision.cost import Tariff
+from app.core.cost import Tariff
 from app.economics.view import (
     BUCKETS,
     P_BINS,

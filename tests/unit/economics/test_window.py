@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from app.decision.effective_policy import Fixed
-from app.decision.policy import Reason
-from app.decision.record import Timings
+from app.core.effective_policy import Fixed
+from app.core.policy import Reason
+from app.core.record import Timings
 from app.economics import window as traffic
 from app.economics.window import ROW, TrafficWindow, traffic_window
 from tests.fakes.records import a_record, a_skip
@@ -125,8 +125,8 @@ def writer(directory: Path, script: str) -> Iterator[None]:
     begin = f"""
 import sys, time
 from pathlib import Path
-from app.decision.available import Usage
-from app.decision.record import Timings
+from app.core.available import Usage
+from app.core.record import Timings
 from app.economics.window import TrafficWindow
 from tests.fakes.records import a_record, a_skip
 window = TrafficWindow(Path({str(directory)!r}), capacity=64)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.errors import DataError, UpstreamUnavailable
 from app.ingest.documents import Document
 from app.ingest.ingest import Progress, embedded_text, ingest, passages_of

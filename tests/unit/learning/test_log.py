@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.decision.feedback import Feedback, Judged, Source
-from app.decision.record import Outcome, Shadow
+from app.core.feedback import Feedback, Judged, Source
+from app.core.record import Outcome, Shadow
 from app.errors import LogUnavailable
 from app.learning.log import DecisionLog, LogMetrics, Pace
 from tests.fakes.artifacts import an_identity

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.decision.artifact import Identity
-from app.decision.effective_policy import Sampled
-from app.decision.policy import Ask, Retrieval
-from app.decision.question import Question, Turn
-from app.decision.record import DecisionRecord, Shadow
+from app.core.artifact import Identity
+from app.core.effective_policy import Sampled
+from app.core.policy import Ask, Retrieval
+from app.core.question import Question, Turn
+from app.core.record import DecisionRecord, Shadow
 from app.errors import UpstreamUnavailable
 from app.learning import shadow as module
 from app.learning.sampling import Budget

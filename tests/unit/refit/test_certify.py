@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.decision.artifact import FIXED, Thresholds
-from app.decision.cost import Objective
+from app.core.artifact import FIXED, Thresholds
+from app.core.cost import Objective
 from app.refit.abstention import Given, certify_abstention
 from app.refit.certify import certify_policy, labels_needed, reference_name, walk
 from app.refit.ledger import Ledger, passage_costs

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import FIXED
-from app.decision.cost import Objective, Tariff
-from app.decision.effective_policy import Graded
+from app.core.artifact import FIXED
+from app.core.cost import Objective, Tariff
+from app.core.effective_policy import Graded
 from app.errors import DataError
 from app.refit.abstention import Given, lay_abstention
 from app.refit.choose import candidates, choose_calibrator

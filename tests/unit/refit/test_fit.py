@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from app.decision.calibrator import REACH
+from app.core.calibrator import REACH
 from app.errors import DataError
 from app.refit.choose import choose_calibrator
 from app.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_beside, folds, out_of_fold, predict_many

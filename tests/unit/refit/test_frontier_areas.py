@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.decision.artifact import FIXED
+from app.core.artifact import FIXED
 from app.refit import frontier as module
 from app.refit.frontier import AXES, Curve, areas, binary, drawn_areas, envelope, graded, ladder, match, yardsticks
 from app.refit.ledger import Ledger

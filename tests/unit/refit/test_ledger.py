@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import (
+from app.core.artifact import (
     FIXED,
     UNREACHABLE,
     Abstention,
@@ -14,7 +14,7 @@ from app.decision.artifact import (
     PolicyFit,
     Thresholds,
 )
-from app.decision.cost import Objective
+from app.core.cost import Objective
 from app.refit.certify import lower_bound, walk
 from app.refit.fit import fit, predict_many
 from app.refit.ledger import Ledger

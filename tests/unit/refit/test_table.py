@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.decision.artifact import Identity
+from app.core.artifact import Identity
 from app.errors import DataError
 from app.refit.table import load, normalise_group
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from app.decision.feedback import Feedback, Judged
+from app.core.feedback import Feedback, Judged
 from app.errors import ConfigurationError, LogUnavailable
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import count

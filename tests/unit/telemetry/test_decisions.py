@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.answer import Answerer
-from app.decision.policy import Ask, Policy, Reason, Retrieval
-from app.decision.question import Question
-from app.decision.record import Timings
+from app.core.policy import Ask, Policy, Reason, Retrieval
+from app.core.question import Question
+from app.core.record import Timings
 from app.errors import UpstreamTimeout
 from app.run import Upstreams
 from app.telemetry.decisions import PrometheusObserver

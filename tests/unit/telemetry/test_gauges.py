@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from app.calibrators.drift import Outlook, Stability
 from app.certify.drift import DriftTest
-from app.decision.artifact import CalibratorStatus
-from app.decision.cost import Tariff
+from app.core.artifact import CalibratorStatus
+from app.core.cost import Tariff
 from app.economics.estimate import estimate
 from app.economics.view import Look
 from app.economics.window import ROW, Traffic, TrafficWindow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.decision.passage import Passage
+from app.core.available import Passage
 from app.errors import (
     ConfigurationError,
     DataError,
@@ -28,7 +28,7 @@ HOLDER = """
 import asyncio, sys, time
 from pathlib import Path
 from app.upstream.vectors.qdrant_edge import QdrantEdge
-from app.decision.passage import Passage
+from app.core.available import Passage
 
 async def main():
     store = QdrantEdge(Path(sys.argv[2]))

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from app.decision.labels import judge
-from app.decision.policy import ABSTAIN
+from app.core.labels import judge
+from app.core.policy import ABSTAIN
 from app.errors import NothingToJudge
 
 

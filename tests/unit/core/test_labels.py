@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.labels import judge, normalise
+from app.core.labels import judge, normalise
 
 RIGHT = [
     ("Paris", "paris"),

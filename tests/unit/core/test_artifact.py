@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import (
+from app.core.artifact import (
     FIXED,
     Abstention,
     Artifact,
@@ -20,8 +20,8 @@ from app.decision.artifact import (
     content_version,
     mismatches,
 )
-from app.decision.cost import Objective
-from app.decision.effective_policy import Graded
+from app.core.cost import Objective
+from app.core.effective_policy import Graded
 from tests.fakes.artifacts import (
     a_certificate,
     a_fit,

@@ -7,10 +7,10 @@ set a minimum k or a maximum k.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.decision.artifact import Artifact, PolicyFit, Thresholds
-from app.decision.available import Answer, Available
-from app.decision.calibrator import Calibrator
-from app.decision.policy import Ask, Policy, Reason, Retrieval
+from app.core.artifact import Artifact, PolicyFit, Thresholds
+from app.core.available import Answer, Available
+from app.core.calibrator import Calibrator
+from app.core.policy import Ask, Policy, Reason, Retrieval
 from app.errors import NoPassages, UpstreamError
 
 # Why none, few or many passages are read.

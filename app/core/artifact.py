@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from app.decision.calibrator import Calibrator
-from app.decision.cost import Objective
+from app.core.calibrator import Calibrator
+from app.core.cost import Objective
 
 SCHEMA = 2
 # A threshold that no probability reaches: isotonic curves do reach 1.

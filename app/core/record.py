@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.decision.artifact import Identity
-from app.decision.available import Answer, Available, Usage
-from app.decision.effective_policy import EffectivePolicy, Graded
-from app.decision.ladder import Reply, Step
-from app.decision.passage import Passage
-from app.decision.policy import ABSTAIN, Reason, action_of
-from app.decision.question import Question
+from app.core.artifact import Identity
+from app.core.available import Answer, Available, Passage, Usage
+from app.core.effective_policy import EffectivePolicy, Graded
+from app.core.ladder import Reply, Step
+from app.core.policy import ABSTAIN, Reason, action_of
+from app.core.question import Question
 from app.errors import UpstreamError
 
 # Where the policy's own choice was carried out.

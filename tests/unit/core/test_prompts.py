@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.prompts import DEFAULT, Prompts, defused, search_query
+from app.core.prompts import DEFAULT, Prompts, defused, search_query
 
 PLAIN = Prompts(closed_book="Q: {question}", open_book="{passages}\nQ: {question}")
 

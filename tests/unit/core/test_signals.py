@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.signals import ALL_NAMES, LOGPROB_FLOOR, NAMES, TOP, TokenLogprobs, extract
+from app.core.signals import ALL_NAMES, LOGPROB_FLOOR, NAMES, TOP, TokenLogprobs, extract
 
 LN = math.log
 # Half, a quarter, and eighteen hundredths: 0.93 seen, a tail of 0.07.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.calibrator import (
+from app.core.calibrator import (
     Calibrator,
     Curved,
     Fused,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.cost import Tariff, break_even_against, gate_cost
+from app.core.cost import Tariff, break_even_against, gate_cost
 
 amount = st.floats(0.01, 1e4)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.decision.mandatory import compile_rules
+from app.core.rules import compile_rules
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.decision.feedback import Feedback, verdict
+from app.core.feedback import Feedback, verdict
 from app.errors import NothingToJudge
 
 

@@ -3,7 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.decision.passage import Passage
+from app.core.question import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage of a collection; `score` is its similarity in a search, higher is nearer."""
+
+    id: str
+    title: str
+    text: str
+    score: float = 0.0
+    payload: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.available import Usage
-from app.decision.effective_policy import Fixed, Sampled
-from app.decision.passage import Passage
-from app.decision.policy import Reason
+from app.core.available import Passage, Usage
+from app.core.effective_policy import Fixed, Sampled
+from app.core.policy import Reason
 from tests.fakes.records import a_record, a_skip
 
 

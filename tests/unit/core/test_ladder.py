@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decision.artifact import Artifact, Thresholds
-from app.decision.available import Available
-from app.decision.effective_policy import (
+from app.core.artifact import Artifact, Thresholds
+from app.core.available import Available
+from app.core.effective_policy import (
     EffectivePolicy,
     Fixed,
     Sampled,
     after_failure,
     resolve,
 )
-from app.decision.ladder import Read, Reply, Search, Stop, is_final, next_step
-from app.decision.policy import Ask, Policy, Reason, Retrieval
+from app.core.ladder import Read, Reply, Search, Stop, is_final, next_step
+from app.core.policy import Ask, Policy, Reason, Retrieval
 from app.errors import ContradictoryRequest, NoPassages, UpstreamError, UpstreamUnavailable
 from tests.fakes.artifacts import (
     TAU0,

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.decision.passage import Filter
-from app.decision.policy import Ask
+from app.core.policy import Ask
+
+Scalar = str | int | bool
+# A payload filter: every named field has exactly this value.
+Filter = Mapping[str, Scalar]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ search if a read is wanted ──► read k passages (k = 0 is the closed-book p
 
 from dataclasses import dataclass
 
-from app.decision.available import Available
-from app.decision.effective_policy import EffectivePolicy, Fixed
-from app.decision.policy import Reason
+from app.core.available import Available
+from app.core.effective_policy import EffectivePolicy, Fixed
+from app.core.policy import Reason
 from app.errors import NoPassages
 
 

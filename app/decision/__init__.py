@@ -1,1 +1,0 @@
-"""The pure core: signals to probability to action. No I/O, no clock, no randomness."""
