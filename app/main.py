@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from app.access.limits import key_meters
-from app.answer import Answerer
+from app.answer.answer import Answerer
+from app.answer.run import Upstreams
 from app.api.answer import router as answer_router
-from app.api.auth import Guard
-from app.api.direct import build_app, include_direct
-from app.api.errors import install
 from app.api.feedback import router as feedback_router
 from app.api.gateway import Gateway, Pings
-from app.api.limits import BodyLimit, Permits, Shedding
-from app.api.middleware import SafeHeaders, let_in
-from app.api.openai import chat_router, models_router
+from app.api.http.direct import build_app, include_direct
+from app.api.http.errors import install
+from app.api.http.guard import Guard
+from app.api.http.middleware import SafeHeaders, let_in
+from app.api.http.permits import BodyLimit, Permits, Shedding
+from app.api.openai.routes import chat_router, models_router
 from app.api.operators import FIELDS
 from app.api.operators import router as operators_router
 from app.api.pages import add_pages
@@ -28,7 +29,6 @@ from app.economics.window import traffic_window
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning.log import LogMetrics
 from app.parts import Parts, open_decision_log, open_keys, open_parts
-from app.run import Upstreams
 from app.settings import Settings
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import LoopLag, TrafficMetrics, registries

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from app.answer import Resolve
+from app.answer.answer import Resolve
 from app.api.gateway import Pings
 from app.api.status import keep_pinging
 from app.calibrators.drift import DriftWatch, SignalDrift

@@ -1,1 +1,4 @@
-"""The HTTP edge: routes, schemas, and the one table from exceptions to statuses."""
+"""The HTTP API: routes, receipts and pages.
+
+The only package with FastAPI beside `cli`. `wiring` and `cli` import it; it never imports `offline`.
+"""

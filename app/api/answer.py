@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from app.api.auth import Asker, Caller
-from app.api.direct import DirectRoute
-from app.api.errors import DENIALS, documented
 from app.api.gateway import Gateway, TheGateway
-from app.api.middleware import CLIENT_LEFT
-from app.api.schemas import AnswerOptions, AnswerRequest, Receipt, receipt
-from app.api.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
+from app.api.http.direct import DirectRoute
+from app.api.http.errors import DENIALS, documented
+from app.api.http.guard import Asker, Caller
+from app.api.http.middleware import CLIENT_LEFT
+from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
+from app.api.receipt import AnswerOptions, AnswerRequest, Receipt, receipt
 from app.core.policy import Ask, Policy
 from app.core.question import Question, Turn
 from app.core.record import DecisionRecord

@@ -5,11 +5,11 @@ from typing import Annotated, Self
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from app.api.auth import Judge
-from app.api.direct import DirectRoute
-from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
-from app.api.schemas import Tag
+from app.api.http.direct import DirectRoute
+from app.api.http.errors import DENIALS, documented
+from app.api.http.guard import Judge
+from app.api.receipt import Tag
 from app.core.feedback import Feedback, Source
 from app.core.labels import words
 from app.errors import UnknownDecision

@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
-from app.answer import Answerer
-from app.api.limits import Permits
+from app.answer.answer import Answerer
+from app.api.http.permits import Permits
 from app.calibrators.status import ArtifactGatekeeper
 from app.core.policy import Policy
 from app.economics.bypass import BypassWatch

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from app.api.auth import OPERATOR
-from app.api.errors import DENIALS, documented
 from app.api.gateway import TheGateway
+from app.api.http.errors import DENIALS, documented
+from app.api.http.guard import OPERATOR
 from app.calibrators.store import ArtifactStore
 from app.calibrators.survey import Survey, survey
 from app.certify.audit import Audit

@@ -14,8 +14,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
-from app.api.auth import OPERATOR_PAGE, OPERATOR_PAGE_DATA
 from app.api.gateway import Gateway, TheGateway
+from app.api.http.guard import OPERATOR_PAGE, OPERATOR_PAGE_DATA
 from app.api.operators import BypassReport
 from app.api.status import states
 from app.core.effective_policy import NOT_SAMPLED

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, Field
 
-from app.api.auth import OPERATOR, MayOperate
 from app.api.gateway import Pings, TheGateway
+from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
 from app.errors import FetchwiseError
 

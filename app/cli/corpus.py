@@ -10,9 +10,9 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.cli.console import app, err, log_to_stderr, out, waiting
-from app.ingest.ingest import Ingested
-from app.ingest.ingest import Progress as IngestProgress
-from app.ingest.ingest import ingest as ingest_files
+from app.corpus.ingest import Ingested
+from app.corpus.ingest import Progress as IngestProgress
+from app.corpus.ingest import ingest as ingest_files
 from app.parts import open_embedder, open_vectors, resilience_of
 from app.ports import Embedder, VectorStore
 from app.settings import Settings

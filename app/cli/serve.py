@@ -27,9 +27,9 @@ from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
 from app.access.keys import KeyFile
+from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
-from app.cli.http_protocol import ServerConfig
 from app.errors import ConfigurationError, DataError, UnknownCollection
 from app.main import Shared, create_app
 from app.parts import Parts, keys_required, open_decision_store

@@ -9,17 +9,16 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from app.answer.full_run import full_run
 from app.core.artifact import Identity
-from app.core.available import Passage
 from app.core.policy import Retrieval
 from app.core.question import Question
-from app.core.record import DecisionRecord, Outcome, Shadow
-from app.core.signals import extract
-from app.errors import FetchwiseError, NoPassages, UpstreamUnavailable
+from app.core.record import DecisionRecord, Shadow
+from app.errors import FetchwiseError, UpstreamUnavailable
 from app.learning.sampling import Budget
-from app.ports import Clock, Embedder, Prompt, Reader, Retriever
+from app.ports import Clock, Embedder, Reader, Retriever
 
 logger = logging.getLogger(__name__)
 
@@ -157,37 +156,3 @@ class ShadowRunner:
             clock=self._clock,
         )
         return Shadow(identifier, identity, outcomes)
-
-
-async def full_run(
-    text: str,
-    ks: Sequence[int],
-    *,
-    reader: Reader,
-    embedder: Embedder,
-    retriever: Retriever,
-    identity: Identity,
-    clock: Clock,
-) -> tuple[Sequence[Passage], dict[int, Outcome]]:
-    """Ask a question with each number of passages, one after the other so that timings are its own.
-
-    Where nothing is found there is nothing to read: a closed-book answer must not pass for one that read passages.
-    """
-    started = clock()
-    passages = await retriever.search(identity.collection, await embedder.embed_query(text), limit=max(ks))
-    found_ms = (clock() - started) * 1000.0
-    if not passages:
-        raise NoPassages("no passage found, so there is nothing to read")
-    outcomes = {}
-    for k in ks:
-        started = clock()
-        generation = await reader.generate(Prompt(text, tuple(passages[:k])), max_tokens=identity.max_tokens)
-        outcomes[k] = Outcome(
-            answer=generation.text,
-            signals=extract(generation.tokens),
-            prompt_tokens=generation.prompt_tokens,
-            completion_tokens=generation.completion_tokens,
-            passages_read=generation.passages_read,
-            ms=(clock() - started) * 1000.0 + (found_ms if k else 0.0),
-        )
-    return passages, outcomes

@@ -16,11 +16,11 @@ from typing import IO, Any
 
 import orjson
 
+from app.answer.full_run import full_run
 from app.core.artifact import Identity, mismatches
 from app.core.labels import Rule, judge
 from app.core.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
-from app.learning.shadow import full_run
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever
 from app.refit.table import Outcomes, normalise_group, read_identity
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from app.api.errors import ErrorOut, OpenAIErrorOut
+from app.api.http.errors import ErrorOut, OpenAIErrorOut
 
 # Our word for an error, and OpenAI's where it has one.
 OPENAI_CODES = {

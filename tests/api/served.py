@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from app.cli.http_protocol import ServerConfig
+from app.api.http.protocol import ServerConfig
 from tests.fakes.gateway import FakeGateway
 from tests.waiting import PATIENCE_S, until
 

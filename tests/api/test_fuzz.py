@@ -7,8 +7,8 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.errors import STATUSES, ErrorOut
-from app.api.schemas import AnswerRequest, Receipt
+from app.api.http.errors import STATUSES, ErrorOut
+from app.api.receipt import AnswerRequest, Receipt
 from tests.fakes.gateway import events_of
 
 from .running import Running

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app.api.errors import ErrorOut, as_openai
+from app.api.http.errors import ErrorOut, as_openai
 from app.errors import UpstreamUnavailable
 from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import until
@@ -155,7 +155,7 @@ async def test_a_flood_leaves_one_line(open_gateway: Open, caplog: pytest.LogCap
             for _ in range(50):
                 await gateway.ask()
         said = [record for record in caplog.records if record.name.startswith("app.api")]
-        assert [(record.levelname, record.name) for record in said] == [("WARNING", "app.api.limits")]
+        assert [(record.levelname, record.name) for record in said] == [("WARNING", "app.api.http.permits")]
         assert await gateway.metric("shed_total") == 50
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.openai_reply import ChatCompletion
+from app.api.openai.reply import ChatCompletion
 from app.core.policy import Policy
 from tests.fakes.gateway import FakeGateway
 

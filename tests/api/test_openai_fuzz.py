@@ -8,9 +8,9 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.errors import OpenAIErrorOut
-from app.api.openai_reply import POLICIES, ChatCompletion
-from app.api.openai_request import ChatRequest
+from app.api.http.errors import OpenAIErrorOut
+from app.api.openai.reply import POLICIES, ChatCompletion
+from app.api.openai.request import ChatRequest
 
 from .running import Running
 from .test_fuzz import ANYTHING, PLAUSIBLE, TEXT

@@ -37,7 +37,7 @@ def lines(request: pytest.FixtureRequest) -> Iterator[Lines]:
 
 def access(lines: Lines) -> list[dict[str, Any]]:
     """The lines about whole requests."""
-    return [line for line in lines() if line["logger"] == "app.api.middleware"]
+    return [line for line in lines() if line["logger"] == "app.api.http.middleware"]
 
 
 async def test_one_line_an_answer(gateway: FakeGateway, lines: Lines) -> None:

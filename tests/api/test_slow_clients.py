@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api.errors import ErrorOut
-from app.cli.http_protocol import LONGEST_HEAD
+from app.api.http.errors import ErrorOut
+from app.api.http.protocol import LONGEST_HEAD
 from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import PATIENCE_S, until
 
@@ -80,7 +80,7 @@ async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
 
 async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
     """It is nobody's failure: the log says that the client left."""
-    with caplog.at_level(logging.INFO, logger="app.api.middleware"):
+    with caplog.at_level(logging.INFO, logger="app.api.http.middleware"):
         async with served(gateway) as server, server.connection() as leaving:
             leaving.send(head("/answer", len(BODY)) + BODY[:-1])
             await until(lambda: server.server.server_state.tasks)

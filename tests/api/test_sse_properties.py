@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from app.api.streaming import AnswerStream, ReceiptEvents
+from app.api.http.streaming import AnswerStream, ReceiptEvents
 from app.core.available import Passage
 from app.core.ladder import Search, Step
 from app.core.policy import Reason

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app import errors
-from app.api.errors import STATUSES
+from app.api.http.errors import STATUSES
 from app.core.policy import DEFAULT_KS
 from app.errors import FetchwiseError
 from app.learning.log import LogMetrics

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from app.api.schemas import Receipt
+from app.api.receipt import Receipt
 from tests.e2e.processes import REPO, Gateway, descendants, fetchwise, gateway, wait_until_gone
 from tests.waiting import wait_until
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from app.api.schemas import Receipt
+from app.api.receipt import Receipt
 from tests.docs.dockerfile import ROOT, Stage, stages
 from tests.e2e.processes import START_TIMEOUT_S
 from tests.wire.embedding_server import embedding_server

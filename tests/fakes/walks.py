@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.answer import Resolve
+from app.answer.answer import Resolve
 from app.core.artifact import Artifact
 from app.core.available import Answer, Available, Passage, Usage
 from app.core.effective_policy import EffectivePolicy, after_failure, resolve
@@ -49,7 +49,7 @@ class Walk:
 
 
 def walk(policy: EffectivePolicy, world: World) -> Walk:
-    """The loop of `app.answer`, without its I/O."""
+    """The loop of `app.answer.answer`, without its I/O."""
     available, steps = Available(), []
     try:
         while True:

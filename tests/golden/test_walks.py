@@ -12,9 +12,9 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from app.api.errors import ErrorOut, OpenAIErrorOut
-from app.api.openai_reply import ChatCompletion
-from app.api.schemas import Receipt
+from app.api.http.errors import ErrorOut, OpenAIErrorOut
+from app.api.openai.reply import ChatCompletion
+from app.api.receipt import Receipt
 from app.core.policy import Reason
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import FakeGateway, fake_gateway

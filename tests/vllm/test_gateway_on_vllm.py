@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.schemas import Receipt
+from app.api.receipt import Receipt
 from app.upstream.child import ChildServer
 from tests.e2e.processes import REPO, Gateway, gateway
 from tests.vllm.conftest import MODEL

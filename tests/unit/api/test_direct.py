@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from app.api.direct import DirectRoute, include_direct
+from app.api.http.direct import DirectRoute, include_direct
 
 
 class Asked(BaseModel):
@@ -116,7 +116,7 @@ def test_an_argument_that_cannot_be_given_is_refused_at_once() -> None:
 
 
 class TestWhatMayGo:
-    """Each fails with the FastAPI that makes one of the adaptions in `app.api.direct` needless."""
+    """Each fails with the FastAPI that makes one of the adaptions in `app.api.http.direct` needless."""
 
     def test_it_is_the_version_that_was_adapted(self) -> None:
         """With another minor version: run these tests, `make bench-gateway`, and move the pin in pyproject.toml."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.auth import collection_for, narrowed
+from app.api.http.guard import collection_for, narrowed
 from app.errors import Denial, Denied
 
 VALUES = st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "1", "true", "acme", "zeta"])

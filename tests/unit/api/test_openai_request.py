@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
-from app.api.openai_request import MOST_MESSAGES, ChatRequest, Message, conversation
+from app.api.openai.request import MOST_MESSAGES, ChatRequest, Message, conversation
 from app.ports import Turn
 
 ASKED = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from app.api.limits import Permits, retry_after_s
+from app.api.http.permits import Permits, retry_after_s
 from app.errors import Overloaded
 from app.telemetry.gauges import TrafficMetrics
 
@@ -171,7 +171,7 @@ async def test_a_wait_says_how_long_it_was() -> None:
 def test_refusals_are_said_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """One line at once, and then one every few seconds with how many there were."""
     now = 100.0
-    monkeypatch.setattr("app.api.limits.time.monotonic", lambda: now)
+    monkeypatch.setattr("app.api.http.permits.time.monotonic", lambda: now)
     watched = Watched(1, 0)
     with caplog.at_level(logging.WARNING):
         for _ in range(500):

@@ -6,12 +6,12 @@ from itertools import product
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.answer import Answerer
+from app.answer.answer import Answerer
+from app.answer.run import Upstreams
 from app.core.policy import Ask, Policy, Reason, Retrieval
 from app.core.question import Question
 from app.core.record import Timings
 from app.errors import UpstreamTimeout
-from app.run import Upstreams
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import TrafficMetrics
 from tests.fakes.artifacts import a_fit, an_artifact, an_uncertified_fit

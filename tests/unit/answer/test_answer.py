@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.answer import Answerer
+from app.answer.answer import Answerer
+from app.answer.run import Upstreams
 from app.core.available import Passage
 from app.core.policy import Ask, Policy, Reason
 from app.core.question import Filter, Question
 from app.core.record import DecisionRecord
 from app.errors import UpstreamTimeout, UpstreamUnavailable
-from app.run import Upstreams
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import filled

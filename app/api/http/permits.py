@@ -8,7 +8,7 @@ import time
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import problem
+from app.api.http.errors import problem
 from app.errors import Overloaded
 from app.learning.shadow import ShadowRunner
 from app.telemetry.gauges import TrafficMetrics

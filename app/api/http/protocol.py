@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from app.api.errors import RETRY_AFTER_S, problem
+from app.api.http.errors import RETRY_AFTER_S, problem
 from app.settings import Settings
 
 logger = logging.getLogger(__name__)

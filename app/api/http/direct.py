@@ -23,8 +23,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from app.api.errors import OPENAI_PREFIX
-from app.api.middleware import READING, RequestLog
+from app.api.http.errors import OPENAI_PREFIX
+from app.api.http.middleware import READING, RequestLog
 
 if TYPE_CHECKING:
     from app.telemetry.tracing import Tracing

@@ -5,12 +5,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.api.answer import question_of, streamed, whole
-from app.api.auth import Asker
-from app.api.direct import DirectRoute
-from app.api.errors import DENIALS, OpenAIErrorOut, documented
 from app.api.gateway import TheGateway
-from app.api.middleware import CLIENT_LEFT
-from app.api.openai_reply import (
+from app.api.http.direct import DirectRoute
+from app.api.http.errors import DENIALS, OpenAIErrorOut, documented
+from app.api.http.guard import Asker
+from app.api.http.middleware import CLIENT_LEFT
+from app.api.openai.reply import (
     POLICIES,
     ChatCompletion,
     Chunks,
@@ -19,8 +19,8 @@ from app.api.openai_reply import (
     completion,
     headers,
 )
-from app.api.openai_request import ChatRequest, conversation
-from app.api.schemas import AnswerOptions
+from app.api.openai.request import ChatRequest, conversation
+from app.api.receipt import AnswerOptions
 from app.core.policy import Policy
 from app.correlation import asked
 from app.errors import ContradictoryRequest, UnknownModel

@@ -11,7 +11,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.schemas import cited, receipt
+from app.api.receipt import cited, receipt
 from app.core.available import Passage
 from app.core.ladder import Step
 from app.core.record import DecisionRecord

@@ -1,11 +1,12 @@
 """The life of a question, read top to bottom: the core chooses the next action, this loop executes it.
 
-No vendor and no threshold is named here. `app.core` makes every decision, `app.run` makes the upstream calls.
+No vendor and no threshold is named here. `app.core` makes every decision, `app.answer.run` makes the upstream calls.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 
+from app.answer.run import Run, Upstreams
 from app.core.available import Available
 from app.core.effective_policy import NOT_SAMPLED, EffectivePolicy, Sampled, after_failure
 from app.core.ladder import Read, Search, Step, Stop, conclude, is_final, next_step
@@ -13,7 +14,6 @@ from app.core.question import Question
 from app.core.record import DecisionRecord
 from app.errors import NoPassages, UpstreamError
 from app.ports import SILENT, Listener, Observer
-from app.run import Run, Upstreams
 
 logger = logging.getLogger(__name__)
 

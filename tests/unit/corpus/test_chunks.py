@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ingest.chunks import LONGEST_SENTENCE, LONGEST_WORDS, SHORTEST_WORDS, Section, chunk, markdown_sections
+from app.corpus.chunks import LONGEST_SENTENCE, LONGEST_WORDS, SHORTEST_WORDS, Section, chunk, markdown_sections
 
 words = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=8)
 sentences = st.lists(words, min_size=1, max_size=220).map(lambda some: " ".join(some).capitalize() + ".")

@@ -11,8 +11,8 @@ import pypdf
 import pytest
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
+from app.corpus.documents import Document, Skipped, find, read
 from app.errors import DataError
-from app.ingest.documents import Document, Skipped, find, read
 
 
 def rows(path: Path, *lines: Any) -> Path:

@@ -14,8 +14,8 @@ from pathlib import Path
 import orjson
 
 from app.core.available import Passage
-from app.ingest.chunks import LONGEST_SENTENCE, chunk, word_count
-from app.ingest.documents import Document, Skipped, find, read
+from app.corpus.chunks import LONGEST_SENTENCE, chunk, word_count
+from app.corpus.documents import Document, Skipped, find, read
 from app.ports import Clock, Embedder, VectorStore
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.core.available import Passage
+from app.corpus.documents import Document
+from app.corpus.ingest import Progress, embedded_text, ingest, passages_of
 from app.errors import DataError, UpstreamUnavailable
-from app.ingest.documents import Document
-from app.ingest.ingest import Progress, embedded_text, ingest, passages_of
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever
 

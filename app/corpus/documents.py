@@ -15,8 +15,8 @@ from typing import IO, Any
 import orjson
 
 from app.core.question import Scalar
+from app.corpus.chunks import markdown_sections
 from app.errors import DataError
-from app.ingest.chunks import markdown_sections
 
 _INT64 = range(-(2**63), 2**63)
 

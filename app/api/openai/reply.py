@@ -7,7 +7,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas import Receipt, receipt
+from app.api.receipt import Receipt, receipt
 from app.core.available import Passage, Usage
 from app.core.ladder import Step
 from app.core.policy import Policy, Reason

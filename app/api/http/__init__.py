@@ -1,0 +1,1 @@
+"""What every route shares: errors, keys, permits, middleware, event streams."""

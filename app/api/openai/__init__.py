@@ -1,0 +1,1 @@
+"""The OpenAI-compatible API: chat completions in, answers with a receipt out."""
