@@ -24,7 +24,7 @@ from app.settings import Settings
 from app.storage.reading import Lessons
 
 if TYPE_CHECKING:
-    from app.refit.from_log import FromLog
+    from app.offline.from_log import FromLog
 
 # numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
 
@@ -75,7 +75,7 @@ async def _collect(
     concurrency: int,
     trigger: bool,
 ) -> None:
-    from app.refit.collect import Collector, collect, read_questions  # noqa: PLC0415
+    from app.offline.collect import Collector, collect, read_questions  # noqa: PLC0415
 
     labelled = read_questions(questions)
     async with opened_parts(settings) as parts:
@@ -156,11 +156,11 @@ def refit(
     if not from_log and (log is not None or since is not None):
         raise ConfigurationError("--log and --since are about the decision log: add --from-log")
     with _refit_extra():
-        from app.refit.collect import apply_corrections  # noqa: PLC0415
-        from app.refit.holdout import publish  # noqa: PLC0415
-        from app.refit.refit import Options  # noqa: PLC0415
-        from app.refit.refit import refit as run  # noqa: PLC0415
-        from app.refit.table import load  # noqa: PLC0415
+        from app.offline.collect import apply_corrections  # noqa: PLC0415
+        from app.offline.refit.holdout import publish  # noqa: PLC0415
+        from app.offline.refit.refit import Options  # noqa: PLC0415
+        from app.offline.refit.refit import refit as run  # noqa: PLC0415
+        from app.offline.table import load  # noqa: PLC0415
     settings = Settings()
     options = Options(
         name=out_dir.name,
@@ -196,7 +196,7 @@ def refit(
 
 def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: Path) -> "FromLog":
     """Read the decision log of the settings, or the one that is named, and the calibrators that it mentions."""
-    from app.refit.from_log import identities, read_log  # noqa: PLC0415
+    from app.offline.from_log import identities, read_log  # noqa: PLC0415
 
     start = 0.0 if since is None else time.time() - since
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
@@ -222,8 +222,8 @@ def evaluate(
 ) -> None:
     """Compute the paper's tables on any outcome table: calibration, frontiers, selective risk, harm, cost."""
     with _refit_extra():
-        from app.refit.evaluate import evaluate as run  # noqa: PLC0415
-        from app.refit.table import load  # noqa: PLC0415
+        from app.offline.evaluate.evaluate import evaluate as run  # noqa: PLC0415
+        from app.offline.table import load  # noqa: PLC0415
     with err.status("evaluating…") as status:
         result = run(
             load(outcomes),
@@ -260,8 +260,8 @@ def report(
 ) -> None:
     """Write one self-contained page with pictures of an outcome table and of what a calibrator makes of it."""
     with _refit_extra():
-        from app.refit.report import report as render  # noqa: PLC0415
-        from app.refit.table import load  # noqa: PLC0415
+        from app.offline.report.report import report as render  # noqa: PLC0415
+        from app.offline.table import load  # noqa: PLC0415
     out_file.parent.mkdir(parents=True, exist_ok=True)
     with err.status("drawing…"):
         page = render(load(outcomes), artifact=_parsed(artifact))

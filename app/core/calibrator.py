@@ -1,6 +1,6 @@
 """From signals to the probability that an answer is right, as plain arithmetic on an artifact's numbers.
 
-Fitting lives in `app.refit`; a test holds each `predict` here equal to scikit-learn's to 1e-9.
+Fitting lives in `app.offline`; a test holds each `predict` here equal to scikit-learn's to 1e-9.
 """
 
 import math

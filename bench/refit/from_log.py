@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from app.core.calibrator import Calibrator  # noqa: E402
-from app.refit.choose import choose_calibrator  # noqa: E402
-from app.refit.refit import Options, refit  # noqa: E402
-from app.refit.split import Units  # noqa: E402
+from app.offline.refit.choose import choose_calibrator  # noqa: E402
+from app.offline.refit.refit import Options, refit  # noqa: E402
+from app.offline.refit.split import Units  # noqa: E402
 from app.storage.decisions import SqlDecisionStore  # noqa: E402
 from app.storage.reading import Lesson, Lessons  # noqa: E402
-from tests.refit.logs import SERVED, Hidden, read, step, write_log  # noqa: E402
+from tests.offline.logs import SERVED, Hidden, read, step, write_log  # noqa: E402
 
 CLIFF = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
 BETTER = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.0, 0.85, 0.85), 5: step(0.0, 0.8, 0.8)})

@@ -11,8 +11,8 @@ from app.calibrators.store import ArtifactStore
 from app.core.artifact import Identity
 from app.errors import ConfigurationError
 from app.learning import shadow
-from app.refit.from_log import identities, read_log
-from app.refit.refit import LEAST_GROUPS
+from app.offline.from_log import identities, read_log
+from app.offline.refit.refit import LEAST_GROUPS
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import Lessons
 from tests.fakes.gateway import FakeGateway

@@ -12,9 +12,9 @@ import pytest
 from app.calibrators import drift
 from app.calibrators import status as gatekeeper
 from app.learning import shadow
-from app.refit.from_log import identities, read_log
-from app.refit.holdout import publish
-from app.refit.refit import Options, refit
+from app.offline.from_log import identities, read_log
+from app.offline.refit.holdout import publish
+from app.offline.refit.refit import Options, refit
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import Lessons
 from tests.fakes.gateway import FakeGateway

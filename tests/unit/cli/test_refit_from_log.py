@@ -9,7 +9,7 @@ import pytest
 
 from app.calibrators.store import ArtifactStore
 from app.storage.decisions import SqlDecisionStore
-from tests.refit.logs import SERVED, Hidden, step, write_log
+from tests.offline.logs import SERVED, Hidden, step, write_log
 
 WORLD = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
 

@@ -1,0 +1,1 @@
+"""Compares policies on an outcome table, with the paper's tables and baselines."""

@@ -1,0 +1,194 @@
+"""Held-out operating points: train fits, validation chooses, test is asked once; then the whole table beside it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from app.core.artifact import FIXED, Artifact, Thresholds
+from app.core.calibrator import signals_of
+from app.core.cost import Objective
+from app.errors import DataError
+from app.offline.evaluate.frontier import match
+from app.offline.evaluate.study import Study
+from app.offline.refit.fit import Method, predict_many
+from app.offline.refit.ledger import Ledger, Route, fixed_thresholds, passage_costs, per_passage
+from app.offline.refit.metrics import Draws
+from app.offline.refit.refit import Options, refit
+from app.offline.refit.split import Test, Train, split, units
+from app.offline.table import Floats, Outcomes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Point:
+    """One operating point: thresholds, what each question would have read, and what that comes to."""
+
+    name: str
+    thresholds: Thresholds
+    chosen_on: str
+    route: Route
+    right: Floats
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Deployed:
+    """What would be deployed: how p0 is made, and the operating points on the whole table.
+
+    `p` is what would be served, by the calibrator that the thresholds belong to: another one, out-of-fold, has other
+    probabilities, on which they mean nothing. `out_of_fold` judges each answer unseen.
+    """
+
+    figures: dict[str, Any]
+    p: Floats
+    out_of_fold: Floats
+    method: Method
+    names: tuple[str, ...]
+    points: Mapping[str, Point]
+
+    @property
+    def point(self) -> Point:
+        """The point that other parts describe: the served one if it gates at all, else one by the published rule."""
+        gates = [point for point in self.points.values() if point.thresholds not in FIXED]
+        return gates[0] if gates else next(iter(self.points.values()))
+
+
+def deploy(study: Study, main: str, resamples: int, given: Artifact | None = None) -> Deployed:
+    """Refit on the table, and evaluate what it would serve; and the published matching rule on the same splits.
+
+    An artifact that is given is one more operating point, ahead of the others.
+    """
+    first = [] if given is None else [_given(study, given)]
+    try:
+        artifact, summary = refit(study.outcomes, _options(study.ks))
+    except DataError as error:
+        return _without_splits(study, main, str(error), first)
+    method, names = artifact.p0.method, signals_of(artifact.p0)
+    unseen = study.judged(method, names, 0, 0)
+    if unseen is None:
+        return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
+    p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
+    validation, test = split(study.outcomes)[1].outcomes, summary.test.outcomes
+    on_validation, on_test = (predict_many(artifact.p0, part.signals[0], len(part)) for part in (validation, test))
+    rules = {name: _matching(validation, on_validation, graded=name == "graded") for name in ("binary", "graded")}
+    test_ledger = Ledger(summary.test, on_test, units(test), {})
+    test_draws = Draws(test_ledger.units, resamples)
+    graded = artifact.policies["graded"]
+    served = graded.thresholds if graded.certificate else fixed_thresholds(artifact.fallback_action, study.ks)
+    figures: dict[str, Any] = {
+        "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
+        "splits": artifact.report["splits"],
+        "p0": artifact.report["chosen"]["k0"],
+        "fallback": f"always-k{artifact.fallback_action}",
+        "policies": {
+            name: {
+                "thresholds": _pair(fit.thresholds),
+                "certificate": asdict(fit.certificate) if fit.certificate else None,
+                "why_not": fit.why_not,
+                "labels_needed": fit.labels_needed,
+            }
+            for name, fit in artifact.policies.items()
+        },
+        "abstention": asdict(artifact.abstention),
+        "test": artifact.report["test"],
+        "matched": {
+            name: {"n": len(test)} | _point(test_ledger, test_draws, name, thresholds, "validation").figures
+            for name, thresholds in rules.items()
+        },
+        "notes": list(summary.notes),
+    }
+    ledger, chosen_on = _ledger(study, p), "validation, certified" if graded.certificate else "train, as the fallback"
+    points = [*first, _point(ledger, study.draws, "served", served, chosen_on)]
+    points += [
+        _point(ledger, study.draws, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")
+    ]
+    return Deployed(figures | _described(points), p, unseen, method, names, _named(points))
+
+
+def _options(ks: tuple[int, int, int]) -> Options:
+    """What a table is evaluated for: the fewest passages, which every table can count."""
+    created = "1970-01-01T00:00:00+00:00"
+    return Options(name="evaluation", created=created, objective=Objective.MONEY, tariff=per_passage(ks))
+
+
+def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> Deployed:
+    """Too small a table to part: the published rule on out-of-fold probabilities, which flatters itself."""
+    p = study.judged("logistic", (main,), 0, 0)
+    assert p is not None
+    points = list(first)
+    for name in ("graded", "binary"):
+        thresholds = _matching(study.outcomes, p, graded=name == "graded")
+        points.append(_point(_ledger(study, p), study.draws, f"matched_{name}", thresholds, "the whole table"))
+    return Deployed({"why_not": why} | _described(points), p, p, "logistic", (main,), _named(points))
+
+
+def _described(points: list[Point]) -> dict[str, Any]:
+    return {"whole_table": {point.name: {"chosen_on": point.chosen_on} | point.figures for point in points}}
+
+
+def _named(points: list[Point]) -> dict[str, Point]:
+    return {point.name: point for point in points}
+
+
+def shares(route: Route, ks: tuple[int, int, int], weights: Floats) -> dict[str, float]:
+    """How often each number of passages is read, and what that is on the three axes."""
+    found = {f"k{k}": float(weights @ (route == k)) for k in ks}
+    _, few, many = ks
+    return found | {
+        "full": found[f"k{many}"],
+        "call": found[f"k{few}"] + found[f"k{many}"],
+        "passage": found[f"k{few}"] * few / many + found[f"k{many}"],
+    }
+
+
+def _ledger(study: Study, p: Floats) -> Ledger[Test]:
+    return Ledger(Test(study.outcomes), p, study.units, {})
+
+
+def _point(ledger: Ledger[Test], draws: Draws, name: str, thresholds: Thresholds, chosen_on: str) -> Point:
+    route, most = ledger.route(thresholds), ledger.ks[-1]
+    right = ledger.right(route)
+    figures = {
+        "thresholds": _pair(thresholds),
+        "accuracy": draws.interval(right),
+        f"minus_k{most}": draws.interval(right - ledger.fixed(most)),
+        "shares": shares(route, ledger.ks, ledger.units.weights),
+    }
+    return Point(name, thresholds, chosen_on, route, right, figures)
+
+
+def _given(study: Study, artifact: Artifact) -> Point:
+    thresholds = artifact.policies["graded"].thresholds
+    p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
+    return _point(_ledger(study, p), study.draws, "artifact", thresholds, "its own data")
+
+
+def _matching(outcomes: Outcomes, p: Floats, *, graded: bool) -> Thresholds:
+    # The published rule tunes on what it validates on; for this rule, that is what it trains on.
+    ledger = Ledger(Train(outcomes), p, units(outcomes), passage_costs(outcomes))
+    return match(ledger, graded=graded, floor=ledger.mean(ledger.fixed(outcomes.ks[-1])))
+
+
+def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[str, Floats], dict[str, str]]:
+    """The proper and the naive confidence of each answer at a point, and what the proper one is made of.
+
+    Where the answers read with k passages have no signal of their own, the closed-book signal judges them.
+    """
+    proper, made_of = deployed.out_of_fold, {"k0": "its own signal"}
+    for k in study.ks[1:]:
+        own = study.judged(deployed.method, deployed.names, k, k)
+        judged = study.judged(deployed.method, deployed.names, 0, k) if own is None else own
+        made_of[f"k{k}"] = (
+            "the signal of the answer read"
+            if own is not None
+            else f"the closed-book signal, as the table has none for k={k}"
+            if judged is not None
+            else "none: too few answers of either kind"
+        )
+        proper = np.where(point.route == k, np.nan if judged is None else judged, proper)
+    return {"proper": proper, "naive": deployed.out_of_fold}, made_of
+
+
+def _pair(thresholds: Thresholds) -> dict[str, float]:
+    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1}

@@ -1,0 +1,1 @@
+"""Fits a calibrator, chooses thresholds on held-out data and certifies them."""

@@ -1,0 +1,1 @@
+"""Writes the refit report and the evaluation report as HTML, with plots."""

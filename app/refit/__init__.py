@@ -1,1 +1,0 @@
-"""The offline job, one file a step."""

@@ -1,0 +1,264 @@
+"""Served arithmetic, the same on columns, and scikit-learn agree, with weights; extra rows are never judged."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+
+from app.core.calibrator import REACH
+from app.errors import DataError
+from app.offline.refit.choose import choose_calibrator
+from app.offline.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_beside, folds, out_of_fold, predict_many
+from app.offline.refit.split import COMPARED_ROWS, units
+from tests.offline.world import World
+
+Floats = NDArray[np.float64]
+Table = tuple[dict[str, Floats], NDArray[np.bool_], Floats]
+NAMES = ("seq_logprob", "neg_entropy", "margin")
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    """Three signals of any scale with or without ties, labels of both kinds, and weights of very different size."""
+    n = draw(st.integers(12, 120))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scale, shift = draw(st.sampled_from([1e-3, 1.0, 50.0])), draw(st.sampled_from([-20.0, 0.0, 5.0]))
+    base = rng.normal(size=n).round(draw(st.sampled_from([1, 9])))
+    labels = rng.random(n) < expit(draw(st.sampled_from([-1.0, 0.0, 1.0, 4.0])) * base)
+    labels[:2] = [True, False]
+    signals = {
+        name: shift + scale * (base + noise * rng.normal(size=n))
+        for name, noise in zip(NAMES, (0.0, 0.5, 1.0), strict=True)
+    }
+    return signals, labels, draw(st.sampled_from([1.0, 0.1, 20.0])) * rng.lognormal(0.0, 1.0, n)
+
+
+def names_for(method: Method) -> tuple[str, ...]:
+    return NAMES if method in FUSIONS else NAMES[:1]
+
+
+@given(tables(), st.sampled_from(METHODS))
+def test_columns_and_scalars_agree(table: Table, method: Method) -> None:
+    """Predicting a column is predicting each of its rows, far outside the fitted range too."""
+    signals, labels, weights = table
+    calibrator = fit(method, names_for(method), signals, labels, weights)
+    probe = {
+        name: np.concatenate([values, [values.min() - 9.0, values.max() + 9.0]]) for name, values in signals.items()
+    }
+    many = predict_many(calibrator, probe, len(labels) + 2)
+    one = [calibrator.predict({name: float(probe[name][i]) for name in NAMES}) for i in range(len(many))]
+    np.testing.assert_allclose(many, np.array(one, dtype=float), rtol=0, atol=1e-12)
+    assert ((many >= 0) & (many <= 1)).all()
+
+
+def test_curved_follows_what_no_straight_line_can() -> None:
+    """Where both ends of a signal are safe and its middle is not, only the squares see it."""
+    rng = np.random.default_rng(5)
+    s = rng.normal(size=(4000, 2))
+    labels = rng.random(4000) < 1.0 / (1.0 + np.exp(-(s[:, 0] ** 2 - 1.0)))
+    signals = {"a": s[:, 0], "b": s[:, 1]}
+    straight, bent = (predict_many(fit(m, ("a", "b"), signals, labels), signals, 4000) for m in FUSIONS)
+    assert np.mean((bent - labels) ** 2) < np.mean((straight - labels) ** 2) - 0.02
+
+
+def test_labels_that_part_perfectly_give_finite_calibrators() -> None:
+    """A signal that separates right from wrong, either way round, breaks no method."""
+    s = np.arange(20.0)
+    for labels in (s > 9, s <= 9):
+        for method in METHODS[:4]:
+            predicted = predict_many(fit(method, ("s",), {"s": s}, labels), {"s": s}, 20)
+            assert np.isfinite(predicted).all()
+            assert (np.diff(predicted) >= 0).all()
+
+
+def test_a_constant_signal_gives_the_base_rate() -> None:
+    """Where a signal never moves, every calibrator of probability answers the share of right labels."""
+    labels = np.arange(20) < 5
+    for method in ("logistic", "temperature", "isotonic"):
+        predicted = predict_many(fit(method, ("s",), {"s": np.full(20, 0.3)}, labels), {"s": np.full(20, 0.3)}, 20)
+        np.testing.assert_allclose(predicted, 0.25, atol=1e-6)
+
+
+def test_missing_signals_are_left_out_and_stay_missing() -> None:
+    """A NaN takes no part in the fit, and its prediction is NaN where the scalar one is None."""
+    rng = np.random.default_rng(0)
+    s = rng.normal(size=50)
+    labels = s + rng.normal(size=50) > 0
+    holed = np.concatenate([s, [np.nan] * 5])
+    for method in METHODS[:4]:
+        calibrator = fit(method, ("s",), {"s": holed}, np.concatenate([labels, [True] * 5]))
+        assert calibrator == fit(method, ("s",), {"s": s}, labels)
+        predicted = predict_many(calibrator, {"s": holed}, 55)
+        assert np.isnan(predicted[50:]).all()
+        assert np.isfinite(predicted[:50]).all()
+        assert np.isnan(predict_many(calibrator, {}, 3)).all()
+        assert calibrator.predict({}) is None
+
+
+def test_one_class_is_refused_with_its_remedy() -> None:
+    """All right, all wrong, or no row at all cannot be fitted."""
+    for labels in (np.ones(9, dtype=bool), np.zeros(9, dtype=bool)):
+        with pytest.raises(DataError, match="same label"):
+            fit("logistic", ("s",), {"s": np.arange(9.0)}, labels)
+    with pytest.raises(DataError, match="same label"):
+        fit("isotonic", ("s",), {"s": np.full(9, np.nan)}, np.arange(9) > 4)
+
+
+def test_folds_are_scikit_learns_where_every_group_is_one_row() -> None:
+    """Without phrasings the folds are those of an unshuffled StratifiedKFold."""
+    labels = np.random.default_rng(1).random(103) < 0.3
+    expected = np.empty(103, dtype=int)
+    for number, (_, held) in enumerate(StratifiedKFold(5).split(np.zeros(103), labels)):
+        expected[held] = number
+    np.testing.assert_array_equal(folds(labels, np.arange(103)), expected)
+    np.testing.assert_array_equal(folds(labels, np.arange(103)[::-1] + 7), expected)
+
+
+@given(st.integers(0, 10_000))
+def test_no_group_is_in_two_folds(seed: int) -> None:
+    """Rows of a group share a fold, and every fold is used."""
+    rng = np.random.default_rng(seed)
+    groups, labels = rng.integers(0, 60, 200), rng.random(200) < 0.5
+    fold = folds(labels, groups)
+    assert all(len(set(fold[groups == group])) == 1 for group in set(groups.tolist()))
+    assert set(fold.tolist()) == set(range(5))
+
+
+def test_too_few_of_a_class_for_folds_is_refused() -> None:
+    """Four right answers cannot be in five folds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataError, match="only 4 groups"):
+            folds(np.arange(50) < 4, np.arange(50))
+
+
+def test_out_of_fold_predictions_have_not_seen_their_row() -> None:
+    """Changing one label changes no prediction within that row's own fold."""
+    rng = np.random.default_rng(2)
+    s, labels = rng.normal(size=100), rng.random(100) < 0.5
+    fold = folds(labels, np.arange(100))
+    before = out_of_fold("logistic", ("s",), {"s": s}, labels, fold)
+    flipped = labels.copy()
+    flipped[17] = ~flipped[17]
+    after = out_of_fold("logistic", ("s",), {"s": s}, flipped, fold)
+    own = fold == fold[17]
+    np.testing.assert_array_equal(before[own], after[own])
+    assert (before[~own] != after[~own]).all()
+
+
+@given(tables(), st.sampled_from(["logistic", "fused", "curved"]))
+def test_weighted_regressions_are_scikit_learns(table: Table, method: Method) -> None:
+    """Standardised and fitted with sample_weight, scikit-learn predicts the same to 1e-9."""
+    signals, labels, weights = table
+    names = names_for(method)
+    matrix = np.column_stack([signals[name] for name in names])
+    z = StandardScaler().fit(matrix, sample_weight=weights).transform(matrix)
+    if method == "curved":
+        held = np.clip(z, -REACH, REACH)
+        z = np.column_stack([held, held**2])
+    model = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12, max_iter=500)
+    model.fit(z, labels, sample_weight=weights)
+    predicted = predict_many(fit(method, names, signals, labels, weights), signals, len(labels))
+    if method in FUSIONS or model.coef_[0][0] >= 0.0:
+        expected = model.predict_proba(z)[:, 1]
+    else:
+        expected = np.full(len(labels), np.average(labels, weights=weights))
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=1e-9)
+
+
+@given(tables())
+def test_weighted_isotonic_is_scikit_learns(table: Table) -> None:
+    """On its knots and between them the curve is scikit-learn's with sample_weight."""
+    signals, labels, weights = table
+    s = signals["seq_logprob"]
+    model = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(s, labels.astype(float), weights)
+    probe = np.concatenate([s, 0.5 * (s[1:] + s[:-1]), [s.min() - 1, s.max() + 1]])
+    predicted = predict_many(
+        fit("isotonic", ("seq_logprob",), signals, labels, weights), {"seq_logprob": probe}, len(probe)
+    )
+    np.testing.assert_allclose(predicted, model.predict(probe), rtol=0, atol=1e-9)
+
+
+def test_weighted_temperature_is_the_unpenalised_optimum() -> None:
+    """With weights, too, it is scikit-learn's without penalty."""
+    rng = np.random.default_rng(3)
+    s, weights = -rng.gamma(1.0, 0.5, 3000), rng.lognormal(0.0, 1.0, 3000)
+    labels = rng.random(3000) < expit(2.0 + 3.0 * s)
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
+    model.fit(s[:, None], labels, sample_weight=weights)
+    predicted = predict_many(fit("temperature", ("s",), {"s": s}, labels, weights), {"s": s}, 3000)
+    np.testing.assert_allclose(predicted, model.predict_proba(s[:, None])[:, 1], rtol=0, atol=1e-9)
+
+
+@given(tables(), st.sampled_from(METHODS))
+def test_a_weight_of_two_is_the_row_twice(table: Table, method: Method) -> None:
+    """Whole weights are counts, and weights of one are none at all, to the bit."""
+    signals, labels, _ = table
+    names, counts = names_for(method), np.arange(len(labels)) % 3 + 1
+    often = {name: np.repeat(values, counts) for name, values in signals.items()}
+    weighted = fit(method, names, signals, labels, counts.astype(np.float64))
+    repeated = fit(method, names, often, np.repeat(labels, counts))
+    n = len(labels)
+    np.testing.assert_allclose(
+        predict_many(weighted, signals, n), predict_many(repeated, signals, n), rtol=0, atol=1e-7
+    )
+    assert fit(method, names, signals, labels, np.ones(n)) == fit(method, names, signals, labels)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_a_weight_must_be_above_zero(wrong: float) -> None:
+    """A row that counts nothing, less than that or infinitely much is refused."""
+    with pytest.raises(DataError, match="above zero"):
+        fit("logistic", ("s",), {"s": np.arange(9.0)}, np.arange(9) > 4, np.array([wrong, *[1.0] * 8]))
+
+
+def test_extra_rows_join_every_fit_and_are_never_predicted() -> None:
+    """Out of fold, all predictions move with the extra rows, and there are as many as the table has rows."""
+    rng = np.random.default_rng(2)
+    s, labels = rng.normal(size=100), rng.random(100) < 0.5
+    fold = folds(labels, np.arange(100))
+    extra = Weighted({"s": np.linspace(-2, 2, 50)}, np.linspace(-2, 2, 50) > 0, np.full(50, 3.0))
+    alone = out_of_fold("logistic", ("s",), {"s": s}, labels, fold)
+    joined = out_of_fold("logistic", ("s",), {"s": s}, labels, fold, extra=extra)
+    assert joined.shape == (100,)
+    assert (alone != joined).all()
+    assert fit_beside("logistic", ("s",), {"s": s}, labels, None) == fit("logistic", ("s",), {"s": s}, labels)
+
+
+def test_extra_rows_without_the_signal_take_no_part() -> None:
+    """Where the rows beside the table lack a signal, fits on that signal are as if they were not there."""
+    rng = np.random.default_rng(2)
+    s, labels = rng.normal(size=100), rng.random(100) < 0.5
+    extra = Weighted({"other": np.arange(5.0)}, np.arange(5) > 2, np.ones(5))
+    assert fit_beside("logistic", ("s",), {"s": s}, labels, extra) == fit("logistic", ("s",), {"s": s}, labels)
+
+
+def test_candidates_are_judged_by_the_table_alone() -> None:
+    """Extra rows that follow noise perfectly do not make noise win: what is compared is the table's own rows."""
+    table, _ = World().draw(1500, seed=4)
+    rng = np.random.default_rng(0)
+    signals = {"good": table.signals[0]["seq_logprob"], "noise": rng.normal(size=1500)}
+    noise = rng.normal(size=400)
+    extra = Weighted({"good": rng.normal(size=400), "noise": noise}, noise > 0, np.ones(400))
+    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), extra=extra)
+    assert chosen.names == ("good",)
+    assert len(chosen.out_of_fold) == 1500
+    assert chosen.calibrator == fit_beside(chosen.method, ("good",), signals, table.correct[0], extra)
+
+
+def test_many_extra_rows_are_thinned_for_comparing_only() -> None:
+    """Thinning keeps the first and the last row, and both ends of the order."""
+    n = COMPARED_ROWS * 3
+    extra = Weighted({"s": np.arange(float(n))}, np.arange(n) % 2 == 0, np.ones(n))
+    thin = extra.thin(COMPARED_ROWS)
+    assert len(thin.labels) == len(thin.weights) == COMPARED_ROWS
+    assert (thin.signals["s"][0], thin.signals["s"][-1]) == (0.0, n - 1.0)
+    assert extra.thin(n) is extra
