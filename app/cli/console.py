@@ -12,9 +12,9 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from app.parts import Parts, open_parts
 from app.settings import Settings
 from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines
+from app.wiring.parts import Parts, open_parts
 
 app = typer.Typer(
     name="fetchwise",

@@ -13,9 +13,9 @@ from app.cli.console import app, err, log_to_stderr, out, waiting
 from app.corpus.ingest import Ingested
 from app.corpus.ingest import Progress as IngestProgress
 from app.corpus.ingest import ingest as ingest_files
-from app.parts import open_embedder, open_vectors, resilience_of
 from app.ports import Embedder, VectorStore
 from app.settings import Settings
+from app.wiring.parts import open_embedder, open_vectors, resilience_of
 
 _SHOWN = 20
 

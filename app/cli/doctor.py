@@ -26,7 +26,10 @@ from app.errors import (
     UpstreamError,
     UpstreamUnavailable,
 )
-from app.parts import (
+from app.ports import Embedder, Prompt, Reader
+from app.settings import Settings
+from app.storage.reading import count
+from app.wiring.parts import (
     identity_of,
     keys_required,
     open_decision_store,
@@ -35,9 +38,6 @@ from app.parts import (
     open_vectors,
     resilience_of,
 )
-from app.ports import Embedder, Prompt, Reader
-from app.settings import Settings
-from app.storage.reading import count
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from app.cli.log import opened_log, seconds
 from app.core.artifact import Artifact
 from app.core.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.parts import identity_of
 from app.settings import Settings
 from app.storage.reading import Lessons
+from app.wiring.parts import identity_of
 
 if TYPE_CHECKING:
     from app.offline.from_log import FromLog

@@ -31,10 +31,10 @@ from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
 from app.errors import ConfigurationError, DataError, UnknownCollection
-from app.main import Shared, create_app
-from app.parts import Parts, keys_required, open_decision_store
 from app.settings import Settings
 from app.telemetry.gauges import SHARED_VARIABLE
+from app.wiring.gateway import Shared, create_app
+from app.wiring.parts import Parts, keys_required, open_decision_store
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import asyncio
 
 from app.access.keys import KeyFile, Scope
 from app.calibrators.store import ArtifactStore
-from app.parts import identity_of, open_parts
 from app.settings import Settings
+from app.wiring.parts import identity_of, open_parts
 from tests.fakes.artifacts import an_artifact
 
 

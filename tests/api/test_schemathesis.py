@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.access.keys import Scope
-from app.main import create_app
 from app.settings import Settings
+from app.wiring.gateway import create_app
 from tests.fakes.keys import bearer, make_key
 
 from .running import Running, running_gateway

@@ -18,10 +18,10 @@ from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact
 from app.core.available import Passage
 from app.core.policy import DEFAULT_KS
-from app.main import PartsOpener, create_app
-from app.parts import Parts
 from app.ports import VectorStore
 from app.settings import Settings
+from app.wiring.gateway import PartsOpener, create_app
+from app.wiring.parts import Parts
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.reader import FakeReader

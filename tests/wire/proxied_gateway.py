@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.main import create_app
-from app.parts import identity_of, open_parts
 from app.settings import Settings
+from app.wiring.gateway import create_app
+from app.wiring.parts import identity_of, open_parts
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import CORPUS, Asking, client_of, publish
 from tests.wire.embedding_server import embedding_server

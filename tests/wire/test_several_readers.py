@@ -9,9 +9,9 @@ import pytest
 
 from app.cli.doctor import _Patient, _reader
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.parts import open_reader, resilience_of
 from app.ports import Reader
 from app.settings import Settings
+from app.wiring.parts import open_reader, resilience_of
 from tests.wire.fault_proxy import fault_proxy, status
 from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
 

@@ -121,7 +121,7 @@ def test_nothing_is_imported_when_off() -> None:
     """A gateway without traces does not even load what it would need for them."""
     program = """
 import sys
-from app.main import create_app
+from app.wiring.gateway import create_app
 from app.settings import Settings
 create_app(Settings())
 assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]

@@ -10,7 +10,7 @@ import pytest
 
 from app.access.keys import KeyFile, KeyStore
 from app.errors import ConfigurationError
-from app.parts import reachable_from_elsewhere
+from app.wiring.parts import reachable_from_elsewhere
 from tests.fakes.keys import make_key
 from tests.waiting import until
 

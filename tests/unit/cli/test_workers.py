@@ -9,8 +9,8 @@ import pytest
 
 from app.cli.serve import check_workers, worker
 from app.errors import ConfigurationError
-from app.main import Shared
 from app.settings import Settings
+from app.wiring.gateway import Shared
 
 REMOTE = {"reader": "http://reader:8000", "reader_model": "m", "vectors": "https://vectors:6333"}
 

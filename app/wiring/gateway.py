@@ -28,11 +28,11 @@ from app.correlation import RequestNote
 from app.economics.window import traffic_window
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning.log import LogMetrics
-from app.parts import Parts, open_decision_log, open_keys, open_parts
 from app.settings import Settings
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import LoopLag, TrafficMetrics, registries
-from app.watching import (
+from app.wiring.parts import Parts, open_decision_log, open_keys, open_parts
+from app.wiring.watching import (
     open_gatekeeper,
     open_learning,
     resolver,

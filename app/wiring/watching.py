@@ -25,9 +25,9 @@ from app.errors import ConfigurationError
 from app.learning.log import DecisionLog
 from app.learning.sampling import Budget, Sampler
 from app.learning.shadow import ShadowRunner
-from app.parts import Parts, mandatory_rules
 from app.settings import Settings
 from app.telemetry.gauges import Gauges, LoopLag, TrafficMetrics
+from app.wiring.parts import Parts, mandatory_rules
 
 logger = logging.getLogger(__name__)
 
