@@ -20,7 +20,7 @@ def check_shape(response: httpx.Response, status: int, kind: str) -> Any:
     assert response.status_code == (400 if there and status == 422 else status), response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()
-    error = OpenAIErrorOut.model_validate(body) if there else ErrorOut.model_validate(body)
+    error: Any = (OpenAIErrorOut if there else ErrorOut).model_validate(body)
     assert error.model_dump() == body
     assert (error.error.code if there else error.error.type) == (OPENAI_CODES.get(kind, kind) if there else kind)
     assert error.error.message

@@ -70,7 +70,7 @@ class PostgresServer:
         return subprocess.run([self._bin / "pg_isready", "-q", "-h", self._folder], check=False).returncode == 0
 
     def _run(self, program: str, *options: str) -> None:
-        command = [self._bin / program, "-D", self._folder / "data", *options]
+        command: list[str | Path] = [self._bin / program, "-D", self._folder / "data", *options]
         done = subprocess.run(command, user=self._user, cwd=self._folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -211,7 +211,7 @@ async def fake_gateway(
     if collection:
         await filled(vectors, embedder, chosen.collection)
     if artifact is not None:
-        of_it = {"collection": chosen.collection, "max_tokens": chosen.max_tokens, "ks": chosen.ks}
+        of_it: dict[str, Any] = {"collection": chosen.collection, "max_tokens": chosen.max_tokens, "ks": chosen.ks}
         publish(chosen.calibrators, await matching(reader, embedder, **(of_it | artifact)))
     app = create_app(chosen, parts_opener=fake_parts_opener(reader, embedder, vectors))
     async with app.router.lifespan_context(app), client_of(app) as client:

@@ -78,7 +78,8 @@ def _only(flat: dict[str, Any], names: set[str]) -> dict[str, Any]:
 def _failure(failure: tuple[str, str] | None) -> UpstreamError | None:
     if failure is None:
         return None
-    kinds = {error.kind: error for error in (UpstreamError, *UpstreamError.__subclasses__())}
+    every: list[type[UpstreamError]] = [UpstreamError, *UpstreamError.__subclasses__()]
+    kinds = {error.kind: error for error in every}
     return kinds[failure[1]](failure[0], "it failed")
 
 

@@ -59,7 +59,7 @@ def chat(*earlier: tuple[str, str], model: str = "fetchwise", **more: Any) -> di
 
 EARLIER = (("system", "Be brief."), ("user", "Where is the Louvre?"), ("assistant", "In Paris."))
 GIVE = {"abstain": False}
-STREAM = {"stream": True}
+STREAM: dict[str, Any] = {"stream": True}
 NOTHING = {"filter": {"lang": "tlh"}}
 REQUIRED, FORBIDDEN = {"retrieval": "required"}, {"retrieval": "forbidden"}
 BINARY, ALWAYS, NEVER = ({"policy": policy} for policy in ("binary", "always", "never"))

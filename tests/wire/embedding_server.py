@@ -1,6 +1,5 @@
 """A real HTTP server that speaks `/v1/embeddings`, and misbehaves on request."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,24 +14,21 @@ DIMENSION = 256
 
 
 class EmbeddingServer:
-    """Answers with the fake embedder's vectors until `behave` is set to one of this module's faults."""
+    """Answers with the fake embedder's vectors until `behave` is set to something else."""
 
     def __init__(self) -> None:
         self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.connections: set[int] = set()
-        self.behave: Callable[[web.Request, list[str]], Any] = answer
+        self.behave: Callable[[web.Request, list[str]], web.StreamResponse] = answer
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(request.headers)
         self.connections.add(id(request.transport))
-        reply = self.behave(request, body["input"])
-        if asyncio.iscoroutine(reply):
-            reply = await reply
-        return reply
+        return self.behave(request, body["input"])
 
 
 def vectors(texts: list[str]) -> list[dict[str, Any]]:

@@ -41,22 +41,20 @@ async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -
         readers = [await stack.enter_async_context(fault_proxy(server.url)) for server in servers]
         embedder = await stack.enter_async_context(fault_proxy(embeddings.url))
         vectors = await stack.enter_async_context(fault_proxy(qdrant.url))
-        settings = Settings(
-            **{
-                "calibrators": tmp_path / "calibrators",
-                "data_dir": tmp_path / "data",
-                "reader": ",".join(proxy.url for proxy in readers),
-                "reader_model": MODEL,
-                "embedder": embedder.url,
-                "embedder_model": "hashed-words",
-                "vectors": vectors.url,
-                # A healthy part answers in time on any machine.
-                "reader_timeout_s": 60.0,
-                "embedder_timeout_s": 60.0,
-                "vectors_timeout_s": 60.0,
-            }
-            | chosen
-        )
+        by_default: dict[str, Any] = {
+            "calibrators": tmp_path / "calibrators",
+            "data_dir": tmp_path / "data",
+            "reader": ",".join(proxy.url for proxy in readers),
+            "reader_model": MODEL,
+            "embedder": embedder.url,
+            "embedder_model": "hashed-words",
+            "vectors": vectors.url,
+            # A healthy part answers in time on any machine.
+            "reader_timeout_s": 60.0,
+            "embedder_timeout_s": 60.0,
+            "vectors_timeout_s": 60.0,
+        }
+        settings = Settings(**(by_default | chosen))
         async with open_parts(settings) as parts:
             running = await identity_of(parts.reader, parts.embedder, settings)
         publish(settings.calibrators, an_artifact(identity=running))

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -76,7 +76,7 @@ class ReaderServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer any request."""
-        body = json.loads(raw) if (raw := await request.read()) else None
+        body: Any = json.loads(raw) if (raw := await request.read()) else None
         self.requests.append(Asked(request.path, dict(request.headers), body))
         match request.method, request.path:
             case "GET", "/v1/models":
@@ -107,7 +107,7 @@ class ReaderServer:
             return refused
         return await self._watched(self._streamed(request, body) if body.get("stream") else self._whole(body))
 
-    async def _watched(self, generating: Any) -> Any:
+    async def _watched(self, generating: Awaitable[web.StreamResponse]) -> web.StreamResponse:
         """Notice a client that leaves: aiohttp then cancels the handler, or a write fails."""
         try:
             return await generating
