@@ -43,11 +43,12 @@ coverage: $(INSTALLED) ## Check that the tests of the decision core take every b
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not slow" tests/unit tests/golden \
 	  --cov=app.core --cov-branch --cov-fail-under=100
 
-check: $(INSTALLED) ## Lint, types, layers, containers
+check: $(INSTALLED) ## Lint, types, layers, duplicate code, containers
 	$(VENV)/bin/ruff check app tests bench demo deploy
 	$(VENV)/bin/ruff format --check app tests bench demo deploy
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/pylint app
 	$(VENV)/bin/hadolint Dockerfile
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
