@@ -1,4 +1,4 @@
-# Two images from one file (README, "A stack that starts"):
+# Two images from one file (docs/operate/deploy.md):
 #   docker build --target embedded .   reader, embedder and vectors inside, on the CPU; the default
 #   docker build --target lean .       the gateway alone, for a reader, an embedder and vectors on servers
 

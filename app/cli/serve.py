@@ -49,7 +49,7 @@ def serve(
     data_dir: Annotated[Path | None, typer.Option(help="Where data live; FETCHWISE_DATA_DIR.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that answer; FETCHWISE_WORKERS.")] = None,
 ) -> None:
-    """Run the gateway until Ctrl-C. Every setting is a FETCHWISE_* variable; the README has the table."""
+    """Run the gateway until Ctrl-C. Every setting is a FETCHWISE_* variable; docs/operate/settings.md lists them."""
     given = {"host": host, "port": port, "data_dir": data_dir, "workers": workers}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     log_to_stderr(settings.log_level, settings.log_format, log_questions=settings.log_questions)

@@ -227,11 +227,11 @@ async def test_the_client_that_blocks(running: tuple[FakeGateway, AsyncOpenAI]) 
     assert await asyncio.to_thread(asked) == (SECRET, SECRET)
 
 
-async def test_the_example_of_the_readme(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
+async def test_the_example_of_the_documentation(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
     """Its lines run as they stand, but for the address."""
     gateway, client = running
     gateway.reader.says("What is the capital of Jamaica?", "Kingston.", sure=CONFIDENT)
-    (example,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/ask.md").read_text(), re.DOTALL)
     address = "http://127.0.0.1:8080/v1"
     assert address in example
     program = await asyncio.create_subprocess_exec(

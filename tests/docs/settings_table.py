@@ -1,4 +1,4 @@
-"""The settings as a Markdown table, for the README: `python -m tests.docs.settings_table` prints it."""
+"""The settings as a Markdown table, for `docs/operate/settings.md`."""
 
 from enum import Enum
 from pathlib import Path
@@ -7,8 +7,6 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from app.settings import Settings
-
-BEGIN, END = "<!-- settings -->", "<!-- /settings -->"
 
 
 def settings_table() -> str:
@@ -41,7 +39,3 @@ def _default(field: FieldInfo) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    print(settings_table())

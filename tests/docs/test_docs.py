@@ -1,32 +1,27 @@
-"""What is written down agrees with the code: settings, errors and metrics."""
+"""The documentation agrees with the code: settings, errors and metrics."""
 
 import inspect
 import re
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from app import errors
 from app.api.http.errors import STATUSES
-from app.core.policy import DEFAULT_KS
 from app.errors import FetchwiseError
-from app.learning.log import LogMetrics
 from app.settings import Settings
-from app.telemetry.decisions import PrometheusObserver
-from app.telemetry.gauges import Gauges, LoopLag, TrafficMetrics
-from tests.docs.settings_table import BEGIN, END, settings_table
+from tests.docs.settings_table import settings_table
+from tests.docs.tables import TABLES, Table, metrics
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_every_setting_is_in_the_readme() -> None:
-    """The README's table is exactly what the code says; `python -m tests.docs.settings_table` prints it anew."""
-    readme = (ROOT / "README.md").read_text()
-    assert readme.count(BEGIN) == readme.count(END) == 1
-    written = readme.partition(BEGIN)[2].partition(END)[0].strip()
-    assert written == settings_table()
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_tables_are_those_of_the_code(table: Table) -> None:
+    """Settings, metrics and errors are documented as the code has them."""
+    _, written, _ = table.split()
+    assert written == table.made(), f"docs/{table.page} is out of date: run `python -m tests.docs.tables`"
 
 
 def test_every_setting_has_its_help() -> None:
@@ -42,7 +37,7 @@ def test_every_variable_that_the_code_names_exists() -> None:
     known = {f"FETCHWISE_{name.upper()}" for name in Settings.model_fields}
     # Read by the tests and the Makefile, not by the gateway.
     others = {"FETCHWISE_ALLOW_NO_VLLM", "FETCHWISE_TEST_VLLM_PYTHON"}
-    for page in [*(ROOT / "app").rglob("*.py"), ROOT / "README.md"]:
+    for page in [*(ROOT / "app").rglob("*.py"), *PAGES]:
         assert variables(page.read_text()) <= known | others, page
     changelog = (ROOT / "CHANGELOG.md").read_text()
     removed = variables(changelog.partition("### Removed")[2])
@@ -147,37 +142,19 @@ METRICS = {
 }
 
 
-def _never() -> NoReturn:
-    raise AssertionError("nobody asked for figures")
-
-
-@pytest.fixture
-def exported() -> dict[str, tuple[str, ...]]:
-    """Every metric of the gateway with its labels, as they are registered."""
-    registry = CollectorRegistry()
-    PrometheusObserver(registry, TrafficMetrics(registry), DEFAULT_KS)
-    LogMetrics(registry, DEFAULT_KS)
-    LoopLag(registry)
-    # Describing computes nothing, so there is nothing that it would have to ask.
-    registry.register(Gauges(status=_never, traffic=_never, bypassed=_never, signals=_never, drift=_never))
-    found = {}
-    for collector in registry._collector_to_names:
-        for family in collector.describe() if hasattr(collector, "describe") else collector.collect():
-            name = family.name + ("_total" if family.type == "counter" else "")
-            found[name] = tuple(getattr(family, "_labelnames", getattr(collector, "_labelnames", ())))
-            assert family.documentation.endswith("."), name
-    return found
-
-
-def test_the_metrics_are_those_of_the_design(exported: dict[str, tuple[str, ...]]) -> None:
+def test_the_metrics_are_those_of_the_design() -> None:
     """Every metric has its name and its labels, `_total` is for counters alone, and there is no other."""
-    assert exported == {f"fetchwise_{name}": labels for name, labels in METRICS.items()}
+    exported = metrics()
+    assert {name: metric.labels for name, metric in exported.items()} == {
+        f"fetchwise_{name}": labels for name, labels in METRICS.items()
+    }
+    assert all(metric.help.endswith(".") for metric in exported.values())
 
 
-def test_every_metric_that_a_page_names_exists(exported: dict[str, tuple[str, ...]]) -> None:
-    """The README, the alerts and the dashboards speak of metrics that are there."""
+def test_every_metric_that_a_page_names_exists() -> None:
+    """The documentation, the alerts and the dashboards name metrics that exist."""
+    exported = metrics()
     files = (path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in {".pyc", ".png"})
-    pages = [ROOT / "README.md", *files]
-    for page in pages:
+    for page in [*PAGES, *files]:
         for name in re.findall(r"\bfetchwise_[a-z_]+", page.read_text()):
             assert re.sub(r"_(bucket|sum|count)$", "", name) in exported, f"{page}: {name}"

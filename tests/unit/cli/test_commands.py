@@ -69,7 +69,7 @@ def test_a_wrong_setting_is_named_as_it_is_written(
 def test_refit_evaluate_and_report_run_on_one_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path
 ) -> None:
-    """The three commands of the offline job, one after the other, as the README shows them."""
+    """The three commands of the offline job, one after the other, as docs/labels.md shows them."""
     folder = tmp_path / "calibrators" / "demo"
     assert run(monkeypatch, "refit", "--outcomes", str(table), "--out", str(folder)) == 0
     version = (folder / "CURRENT").read_text().strip()

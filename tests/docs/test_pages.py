@@ -1,0 +1,79 @@
+"""The README and the pages of docs/: links lead somewhere, named files exist, the receipt is a real one."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from app.api.receipt import Receipt
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("[bcd]*/*.md"))]
+# [text](target) and <img src="target">, outside of code.
+_LINK = re.compile(r'\]\(([^)\s]+)\)|src="([^"]+)"')
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return _FENCED.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@each_page
+def test_every_relative_link_resolves(page: Path) -> None:
+    """Each link within the project leads to a file, and to a heading where it names one."""
+    for match in _LINK.finditer(prose(page)):
+        target = match[1] or match[2]
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.is_file(), f"{target} does not exist"
+        assert not anchor or anchor in anchors(linked), f"{target}: no such heading"
+
+
+def test_every_page_is_in_the_contents() -> None:
+    """docs/index.md links to every page of docs/."""
+    index = ROOT / "docs/index.md"
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())}
+    assert linked >= {page for page in (ROOT / "docs").rglob("*.md") if page != index}
+
+
+def test_the_readme_is_short() -> None:
+    """The README fits on a few screens: the rest is in docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_receipt_of_the_readme_has_every_field() -> None:
+    """The README shows a whole receipt with the fields of the API, in their order."""
+    (block,) = re.findall(r"^```json\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    shown = json.loads(block)
+    served = Receipt.model_validate(shown).model_dump(mode="json")
+    assert json.dumps(shown) == json.dumps(served)
+
+
+@each_page
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    """A path of the project in backquotes exists."""
+    for path in re.findall(r"`((?:app|tests|docs|deploy|bench|calibrators/demo|demo)/[\w./*-]*)`", prose(page)):
+        assert any(ROOT.glob(path.rstrip("/"))), f"{path} does not exist"
+
+
+def test_typical_changes_name_at_most_four_files() -> None:
+    """docs/contribute/changes.md has at least ten changes, each with at most four places to touch."""
+    changes = (ROOT / "docs/contribute/changes.md").read_text().split("\n## ")[1:]
+    assert len(changes) >= 10
+    for change in changes:
+        places = re.findall(r"^- ", change, re.MULTILINE)
+        title = change.partition("\n")[0]
+        assert len(places) <= 4, title
+        assert places or "Configuration only" in change, title
