@@ -24,7 +24,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; each test is the same alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-overload soak clean
+.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-walks bench-overload soak clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -94,6 +94,9 @@ bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to 100,000 r
 bench-gateway: $(INSTALLED) ## Measure the gateway beside bare pass-throughs, a LiteLLM proxy and, with BEFORE=, another checkout (6 minutes)
 	@$(MAKE) --no-print-directory $(INSTALLED_LITELLM) || echo "LiteLLM cannot be installed here: measuring without it" >&2
 	$(VENV)/bin/python bench/gateway/run.py $(if $(BEFORE),--before $(BEFORE))
+
+bench-walks: $(INSTALLED) ## Count the modules and calls of four walks through the code, with BEFORE= also in another checkout
+	$(VENV)/bin/python bench/walks/run.py $(if $(BEFORE),--before $(BEFORE))
 
 bench-overload: $(INSTALLED) ## Ask the gateway ten times what it can serve, for a minute
 	$(VENV)/bin/python bench/gateway/overload.py

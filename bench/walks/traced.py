@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+ASKED = "What is the capital of France?"
 # Longer than a gateway keeps figures that it has computed.
 STALE_S = 1.1
 
@@ -99,17 +100,17 @@ _COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 def question(root: Path, folder: Path) -> Tracer:
     """`POST /answer`: a probe that is unsure, a search, and an answer from five passages."""
-    from tests.fakes.gateway import ASKED, fake_gateway  # noqa: PLC0415
+    from tests.fakes.gateway import fake_gateway  # noqa: PLC0415
 
     tracer = Tracer(root)
 
     async def walk() -> None:
         async with fake_gateway(folder, artifact={}) as gateway:
             gateway.reader.says(ASKED, "Paris", k=0, sure=0.3)
-            await gateway.receipt()
+            await gateway.client.post("/answer", json={"question": ASKED})
             with tracer.walk():
-                receipt = await gateway.receipt()
-            assert (receipt["k"], gateway.reader.calls) == (5, 4), receipt
+                reply = await gateway.client.post("/answer", json={"question": ASKED})
+            assert (reply.json()["k"], gateway.reader.calls) == (5, 4), reply.text
 
     with tracer.installed():
         asyncio.run(walk())
@@ -125,7 +126,7 @@ def dashboard(root: Path, folder: Path) -> Tracer:
     async def walk() -> None:
         async with fake_gateway(folder, artifact={}) as gateway:
             for _ in range(3):
-                await gateway.receipt()
+                await gateway.client.post("/answer", json={"question": ASKED})
 
             async def look() -> None:
                 await asyncio.sleep(STALE_S)
@@ -143,8 +144,7 @@ def dashboard(root: Path, folder: Path) -> Tracer:
 
 def refit(root: Path, folder: Path) -> Tracer:
     """`fetchwise refit` of the demo's outcome table, up to the published calibrator."""
-    os.environ["FETCHWISE_TARIFF_PASSAGE"] = "1"
-    options = ["--outcomes", "demo/outcomes.jsonl.gz", "--objective", "money", "--risk-target", "0.3"]
+    options = ["--outcomes", "demo/outcomes.jsonl.gz", "--risk-target", "0.3"]
     return _command(root, lambda run: ["refit", *options, "--out", str(folder / run)])
 
 
