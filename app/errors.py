@@ -18,6 +18,8 @@ FetchwiseError
 │   ├── UpstreamUnavailable   it could not be reached, or said it is not there
 │   └── UpstreamBadReply      it answered nonsense
 ├── LogUnavailable            the decision log cannot be written now
+├── DocumentError             a stored document cannot be read or written
+│   └── DocumentConflict      another writer changed it first
 ├── NoPassages                retrieval worked and found nothing, where an answer was insisted on
 ├── ArtifactError             a calibrator file that must not be served
 │   ├── ArtifactSchemaError   it does not parse, or is of another schema version
@@ -146,6 +148,14 @@ class UpstreamBadReply(UpstreamError):
 
 class LogUnavailable(FetchwiseError):
     """The decision log cannot be written now, so nothing may be acknowledged."""
+
+
+class DocumentError(FetchwiseError):
+    """A stored document cannot be read or written; the message says where it is."""
+
+
+class DocumentConflict(DocumentError):
+    """The document has another revision than its writer expected: read it again."""
 
 
 class NoPassages(FetchwiseError):

@@ -11,6 +11,7 @@ from app.core.ladder import Step
 from app.core.question import Filter, Turn
 from app.core.record import DecisionRecord
 from app.core.signals import TokenLogprobs
+from app.errors import DocumentConflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,55 @@ class VectorStore(Retriever, Protocol):
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages durably; a known id is replaced."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The content of a document, and its revision: whoever replaces it says which one was read."""
+
+    content: bytes
+    revision: str
+
+
+class Documents(Protocol):
+    """A folder of small documents, each replaced as a whole. Every call blocks; DocumentError where it fails."""
+
+    def read(self, name: str) -> Document | None:
+        """The document with this name; None where there is none."""
+        ...
+
+    def write(self, name: str, content: bytes, *, expected: str | None) -> str:
+        """Store the document durably and return its revision.
+
+        DocumentConflict unless `expected` is the stored revision; None expects that there is no such document.
+        """
+        ...
+
+    def names(self) -> list[str]:
+        """Every document, sorted by name."""
+        ...
+
+    def where(self, name: str) -> str:
+        """Where this document is, for messages."""
+        ...
+
+    def close(self) -> None:
+        """Release connections; idempotent."""
+        ...
+
+
+def update(documents: Documents, name: str, change: Callable[[bytes | None], bytes | None]) -> None:
+    """Replace a document by what `change` makes of it; again where another writer was faster. None changes nothing."""
+    while True:
+        found = documents.read(name)
+        content = change(found.content if found else None)
+        if content is None:
+            return
+        try:
+            documents.write(name, content, expected=found.revision if found else None)
+        except DocumentConflict:
+            continue
+        return
 
 
 class Observer(Protocol):

@@ -3,39 +3,22 @@
 What a call has written is on the disk when it returns, and outlives the process and the machine.
 """
 
-import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-import orjson
-from sqlalchemy import (
-    URL,
-    BindParameter,
-    Connection,
-    Engine,
-    Row,
-    bindparam,
-    create_engine,
-    delete,
-    event,
-    func,
-    insert,
-    make_url,
-    select,
-)
+from sqlalchemy import BindParameter, Connection, Engine, Row, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.core.feedback import Feedback, Judged, Source, verdict
 from app.core.record import DecisionRecord, Shadow
-from app.errors import BadRequest, ConfigurationError, LogUnavailable, UnknownDecision
+from app.errors import BadRequest, LogUnavailable, UnknownDecision
+from app.storage.database import open_database, writing
+from app.storage.documents import prepare_documents
 from app.storage.tables import (
     Texts,
-    as_json,
     decision_row,
     decisions,
     feedback,
@@ -46,13 +29,8 @@ from app.storage.tables import (
     storable_tags,
 )
 
-# Other workers hold the file for milliseconds; a longer wait is reported as a failure.
-BUSY_TIMEOUT_S = 1.0
-_RETRY_OPEN_S = 0.1
 # So many rows a statement that the rest of its cost no longer counts; a database takes ten times as many values.
 _AT_ONCE = 100
-# A server that is gone is noticed in this time; without these a connection may wait for ever. A URL may name its own.
-_PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 10_000}
 
 _COLUMNS = [str(column.name) for column in decisions.columns if column.name != "seq"]
 _INTO = f"INSERT INTO decisions ({', '.join(_COLUMNS)}) VALUES "  # noqa: S608 our own columns
@@ -88,21 +66,14 @@ class SqlDecisionStore:
         cls, where: str, *, texts: Texts = "full", busy_timeout_s: float | None = None, open_timeout_s: float = 10.0
     ) -> "SqlDecisionStore":
         """Open a database by its path or SQLAlchemy URL, made if it is new; ConfigurationError where that fails."""
-        engine = _engine(where, BUSY_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
-        deadline = time.monotonic() + open_timeout_s
-        while True:
-            try:
-                with _writing(engine) as connection:
-                    prepare(connection)
-            except ConfigurationError as error:
-                raise _unusable(engine, error) from error
-            except SQLAlchemyError as error:
-                # Another worker may be making it at this moment; SQLite does not always wait for that by itself.
-                if not _busy(error) or time.monotonic() > deadline:
-                    raise _unusable(engine, getattr(error, "orig", error)) from error
-                time.sleep(_RETRY_OPEN_S)
-            else:
-                return cls(engine, texts=texts)
+        engine = open_database(
+            where,
+            _prepare,
+            setting="FETCHWISE_DECISION_LOG",
+            busy_timeout_s=busy_timeout_s,
+            open_timeout_s=open_timeout_s,
+        )
+        return cls(engine, texts=texts)
 
     def write(
         self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
@@ -115,7 +86,7 @@ class SqlDecisionStore:
         """
         rows = [decision_row(at, one, self._texts) for at, one in entries if isinstance(one, DecisionRecord)]
         runs = [shadow_row(at, one, self._texts) for at, one in entries if isinstance(one, Shadow)]
-        with _translated(), _writing(self.engine) as connection:
+        with _translated(), writing(self.engine) as connection:
             _insert_decisions(connection, rows)
             # The decision of a run may have been dropped, or pruned since: then the run is dropped too.
             known = _ids(connection, [run["decision_id"] for run in runs]) if runs else set()
@@ -134,12 +105,17 @@ class SqlDecisionStore:
             .with_for_update(skip_locked=True)
             .scalar_subquery()
         )
-        with _translated(), _writing(self.engine) as connection:
+        with _translated(), writing(self.engine) as connection:
             return connection.execute(delete(decisions).where(decisions.c.seq.in_(oldest))).rowcount
 
     def close(self) -> None:
         """Release connections; idempotent."""
         self.engine.dispose()
+
+
+def _prepare(connection: Connection) -> None:
+    prepare(connection)
+    prepare_documents(connection)
 
 
 def _insert_decisions(connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
@@ -224,75 +200,8 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def _writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that holds the right to write from its beginning."""
-    with engine.connect().execution_options(fetchwise_writes=True) as connection, connection.begin():
-        yield connection
-
-
-@contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
         raise LogUnavailable(f"the decision log cannot be written: {getattr(error, 'orig', error)}") from error
-
-
-def _engine(where: str, busy_timeout_s: float) -> Engine:
-    try:
-        url = make_url(where) if "://" in where else URL.create("sqlite", database=where)
-        name = url.get_backend_name()
-        if name not in {"sqlite", "postgresql"} or (name == "sqlite" and url.database in {None, "", ":memory:"}):
-            raise ConfigurationError(
-                "FETCHWISE_DECISION_LOG is a path, the SQLAlchemy URL of a SQLite file or PostgreSQL database, or `off`"
-            )
-        if url.drivername == "postgresql":
-            url = url.set(drivername="postgresql+psycopg")
-        options = {"json_serializer": as_json, "json_deserializer": orjson.loads}
-        if name == "postgresql":
-            # Pinged before use: a server that was restarted has closed the connections of the pool.
-            patience = {name: value for name, value in _PATIENCE.items() if name not in url.query}
-            return create_engine(url, connect_args=patience, pool_pre_ping=True, **options)
-        engine = create_engine(url, connect_args={"timeout": busy_timeout_s}, **options)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"FETCHWISE_DECISION_LOG needs {error.name}: pip install 'fetchwise[postgres]'"
-        ) from error
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigurationError(f"FETCHWISE_DECISION_LOG cannot be used: {error}") from error
-    _make_sqlite_behave(engine)
-    return engine
-
-
-def _make_sqlite_behave(engine: Engine) -> None:
-    assert engine.url.database is not None
-    try:
-        Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unusable(engine, error) from error
-
-    @event.listens_for(engine, "connect")
-    def connected(connection: sqlite3.Connection, _: object) -> None:
-        # The driver would begin a transaction by itself, and too late; ours is below.
-        connection.isolation_level = None
-        # FULL: a commit is on the disk when it returns. In batches that costs little.
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def began(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("fetchwise_writes", False)
-        # A transaction that reads first and then wants to write would fail, not wait, where another wrote meanwhile.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _busy(error: SQLAlchemyError) -> bool:
-    code: int = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
-    # The lower byte of an extended code is the plain one.
-    return code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-
-
-def _unusable(engine: Engine, error: object) -> ConfigurationError:
-    engine.dispose()
-    name = engine.url.render_as_string(hide_password=True)
-    return ConfigurationError(f"the decision log {name} cannot be opened: {error} (FETCHWISE_DECISION_LOG=off: no log)")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
-import orjson
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -21,7 +20,6 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    func,
     insert,
     inspect,
     select,
@@ -31,17 +29,11 @@ from sqlalchemy.types import TypeEngine
 from app.core.available import Usage
 from app.core.record import DecisionRecord, Shadow
 from app.errors import ConfigurationError
+from app.storage.database import as_json
 
 Texts = Literal["full", "hash"]
 
 _LARGEST = 2**63 - 1
-# Of PostgreSQL's advisory locks: held while tables are made.
-_LOCK = 0x66776C6F67
-
-
-def as_json(value: object) -> str:
-    """How the database keeps lists and mappings."""
-    return orjson.dumps(value, default=dict).decode()
 
 
 def _optional_json(value: object) -> str | None:
@@ -217,9 +209,6 @@ def shadow_row(at: float, shadow: Shadow, texts: Texts) -> dict[str, Any]:
 
 def prepare(connection: Connection) -> None:
     """Make the tables of a new database, within the caller's transaction; ConfigurationError where it has others."""
-    if connection.dialect.name == "postgresql":
-        # Several workers may start at once. The lock ends with the transaction.
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     present = metadata.tables.keys() & set(inspect(connection).get_table_names())
     if not present:
         metadata.create_all(connection)

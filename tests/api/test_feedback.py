@@ -100,7 +100,7 @@ async def test_a_locked_database_refuses_feedback_and_answers_go_on(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 with Retry-After, never a false yes; once the lock is gone the same request is kept."""
-    monkeypatch.setattr("app.storage.decisions.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("app.storage.database.BUSY_TIMEOUT_S", 0.05)
     async with open_gateway(artifact={}) as gateway:
         receipt = await gateway.receipt(policy="never")
         assert (await say(gateway, receipt["id"], correct=True)).status_code == 200

@@ -85,6 +85,8 @@ NEVER_IN_A_REQUEST = {
     "ArtifactSchemaError",
     "ArtifactChecksumError",
     "DataError",
+    "DocumentConflict",
+    "DocumentError",
     "StoreInUse",
     "ConfigurationError",
 }
