@@ -24,7 +24,6 @@ from app.processes import replace_file
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 1.0
 PREFIX = "fw"
 _NOBODY = "0" * 64
 
@@ -185,8 +184,6 @@ class KeyStore:
         self._content: bytes | None = None
         self._keys: Mapping[str, Key] = {}
         self._on = required
-        self._problem = ""
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def on(self) -> bool:
@@ -197,63 +194,39 @@ class KeyStore:
         """The key that was presented, if it is in force: a lookup, one SHA-256 and one comparison."""
         return matching(self._keys, presented)
 
-    async def start(self) -> None:
-        """Read the keys, then keep watching; ConfigurationError where the file is there and cannot be used."""
-        await asyncio.to_thread(self._reload)
-        if self._problem:
-            raise ConfigurationError(self._problem)
+    async def open(self) -> None:
+        """Read the keys for the first time; ConfigurationError where the file is there and cannot be used."""
+        try:
+            await self.refresh()
+        except DataError as error:
+            raise ConfigurationError(str(error)) from error
         if not self._on:
             logger.info("no keys: whoever reaches this address may ask and see everything")
-        self._task = asyncio.create_task(self._watch(), name="watch keys")
 
-    async def close(self) -> None:
-        """Stop watching; idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_S)
-            try:
-                await asyncio.to_thread(self._reload)
-            except Exception:
-                logger.exception("looking for changed keys failed; trying again")
+    async def refresh(self) -> None:
+        """Take up a changed file; DataError where it cannot be used, and then the keys read before stay valid."""
+        await asyncio.to_thread(self._reload)
 
     def _reload(self) -> None:
         try:
             content = self._file.content()
             if content == self._content:
-                self._settled()
                 return
             keys = self._parsed(content)
         except DataError as error:
             # There is, or was, a file: somebody wants keys.
             self._on = True
-            stand = "; the keys read before stay in force" if self._content is not None else ""
-            self._complain(f"{error}{stand}")
-            return
+            if self._content is None:
+                raise
+            raise DataError(f"{error}; the keys read before stay valid") from error
         # The keys in one assignment, and before they are asked for: a request sees those of before or of after.
         self._keys, self._content, self._on = keys, content, True
-        self._problem = ""
-        in_force = sum(key.revoked is None for key in keys.values())
-        logger.info("keys: %d in force", in_force)
-        if in_force == 0:
-            logger.warning("no key is in force, so everyone is refused: `fetchwise keys create NAME`")
+        valid = sum(key.revoked is None for key in keys.values())
+        logger.info("keys: %d valid", valid)
+        if valid == 0:
+            logger.warning("no key is valid, so every request is refused: `fetchwise keys create NAME`")
 
     def _parsed(self, content: bytes | None) -> dict[str, Key]:
         if content is None:
             raise DataError(f"{self._file.path} is gone")
         return {one.id: one for one in self._file.parsed(content)}
-
-    def _settled(self) -> None:
-        if self._problem:
-            self._problem = ""
-            logger.info("keys: the file is as it was read before")
-
-    def _complain(self, problem: str) -> None:
-        # Once, not every second.
-        if problem != self._problem:
-            self._problem = problem
-            logger.error("keys: %s", problem)

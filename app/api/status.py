@@ -1,9 +1,8 @@
 """How the gateway is: up, ready, which parts answer, and its metrics."""
 
 import asyncio
-import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -16,10 +15,7 @@ from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
 from app.errors import FetchwiseError
 
-logger = logging.getLogger(__name__)
-
 PING_TIMEOUT_S = 2.0
-WATCH_EVERY_S = 10.0
 OK = "ok"
 # What is well enough, and not all well: some of several replicas do not answer.
 _OK_BUT = "ok, but "
@@ -33,19 +29,6 @@ async def states(pings: Pings) -> dict[str, str]:
 def up(state: str) -> bool:
     """Whether a part of which this is said answers."""
     return state == OK or state.startswith(_OK_BUT)
-
-
-async def keep_pinging(
-    pings: Pings, on_states: Callable[[Mapping[str, bool]], None], *, every_s: float = WATCH_EVERY_S
-) -> None:
-    """Say again and again which parts answer, until cancelled."""
-    while True:
-        try:
-            on_states({part: up(state) for part, state in (await states(pings)).items()})
-        except Exception:
-            # What a ping was not made to raise must not end the watch; the gauges keep what they last said.
-            logger.exception("pinging the parts failed; trying again")
-        await asyncio.sleep(every_s)
 
 
 async def _state(ping: Callable[[], Awaitable[object]]) -> str:

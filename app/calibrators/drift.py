@@ -4,7 +4,6 @@ Every worker reads the same judgements from the log in the same order and comes 
 be passed between them, and a restart comes to it again.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +14,9 @@ from app.certify.drift import DriftTest, Solicited
 from app.core.artifact import Artifact
 from app.core.calibrator import signals_of
 from app.core.record import DecisionRecord
-from app.errors import FetchwiseError
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
 # Few enough that the event loop turns in between.
 _AT_ONCE = 100
 # Answers over which signals are counted.
@@ -59,24 +56,11 @@ class DriftWatch:
         self._position = 0
         self._test = self._fresh()
         self._said = ""
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def test(self) -> DriftTest:
         """What is known of the calibrator in force."""
         return self._test
-
-    async def start(self) -> None:
-        """Catch up with the log, so that nothing revoked serves after a restart; then keep looking."""
-        await self._look_again()
-        self._task = asyncio.create_task(self._watch(), name="watch drift")
-
-    async def close(self) -> None:
-        """Stop looking; idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def refresh(self) -> None:
         """Learn the judgements that came in since, and act on what they show."""
@@ -118,19 +102,6 @@ class DriftWatch:
 
     def _fresh(self) -> DriftTest:
         return DriftTest(tolerance=self._tolerance, delta=self._delta)
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self._look_again()
-
-    async def _look_again(self) -> None:
-        try:
-            await self.refresh()
-        except FetchwiseError as error:
-            self._say("drift of %s cannot be judged now, trying again: %s", self._version or "none", str(error))
-        except Exception:
-            logger.exception("looking for drift failed; trying again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,6 @@ from app.processes import replace_file
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 1.0
-# A model swapped behind a URL is noticed after this many polls.
-IDENTIFY_EVERY = 30
 # How far back to look for an artifact that matches, where the one that CURRENT names may not serve.
 _STEPS_BACK = 3
 
@@ -90,20 +87,7 @@ class ArtifactGatekeeper:
         self._running: Identity | None = None
         self._compared: tuple[Identity | None, Identity | None, bool] = (None, None, False)
         self._unidentified = "the reader has not been identified yet"
-        self._task: asyncio.Task[None] | None = None
         self._said: CalibratorStatus | None = None
-
-    async def start(self) -> None:
-        """Look once, then keep watching."""
-        await self.refresh(identify=True)
-        self._task = asyncio.create_task(self._watch(), name="watch calibrators")
-
-    async def close(self) -> None:
-        """Stop watching; idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def matching(self, *, collection: str, max_tokens: int) -> Artifact | None:
         """The artifact in force, if it was fitted on exactly what would answer this question."""
@@ -180,10 +164,10 @@ class ArtifactGatekeeper:
             revoked=not mismatch and revoked is not None,
         )
 
-    async def refresh(self, *, identify: bool) -> None:
-        """Take up a new CURRENT, and a new identity where asked to; nothing that fails here fails a request."""
-        if identify or self._running is None:
-            await self._identify()
+    async def refresh(self) -> None:
+        """Take up a new CURRENT; a reader that has never been identified is asked again."""
+        if self._running is None:
+            await self.identify()
         await asyncio.to_thread(self._reload)
         self._tell()
 
@@ -196,7 +180,8 @@ class ArtifactGatekeeper:
             else:
                 logger.info("calibrator: serving %s", status.version)
 
-    async def _identify(self) -> None:
+    async def identify(self) -> None:
+        """Ask the reader which model it serves, so that a model swapped behind its URL is noticed."""
         try:
             reader = await self._reader.identify()
         except FetchwiseError as error:
@@ -251,13 +236,3 @@ class ArtifactGatekeeper:
             if not self.mismatch(artifact):
                 return artifact
         return None
-
-    async def _watch(self) -> None:
-        polls = 0
-        while True:
-            await asyncio.sleep(POLL_S)
-            polls += 1
-            try:
-                await self.refresh(identify=polls % IDENTIFY_EVERY == 0)
-            except Exception:
-                logger.exception("looking for a new calibrator failed; trying again")

@@ -22,7 +22,6 @@ WATCH = 0.02
 PATIENCE = 3
 # What gating must surely save before it is taken up again; the gap to 1, where it is given up, stops to and fro.
 MARGIN = 0.02
-EVERY_S = 10.0
 OFF = "FETCHWISE_BYPASS=off: every question meets the gate."
 _UNKNOWN = "Nothing has been measured yet: every question meets the gate."
 
@@ -61,7 +60,7 @@ def live_ratio(found: BreakEven, objective: Objective) -> Interval:
 
 
 class BypassWatch:
-    """Holds whether the gate is bypassed, and why. `consider` blocks: call it in a thread."""
+    """Holds whether the gate is bypassed, and why. `consider` blocks, `refresh` does not."""
 
     def __init__(
         self,
@@ -114,11 +113,6 @@ class BypassWatch:
             self._bypass, self._since = Bypass(), self._clock()
         self._version = version
 
-    async def keep_considering(self) -> None:
-        """Consider again and again, until cancelled; returns at once where the bypass is off."""
-        while self.enabled:
-            await asyncio.sleep(EVERY_S)
-            try:
-                await asyncio.to_thread(self.consider)
-            except Exception:
-                logger.exception("could not look at the traffic, so the bypass stays as it is; trying again")
+    async def refresh(self) -> None:
+        """Look at the traffic once, in a thread; where that fails, the bypass stays as it is."""
+        await asyncio.to_thread(self.consider)

@@ -1,6 +1,6 @@
 """What operators scrape beside finished decisions: load, parts, the event loop's lag, and what stands at the scrape."""
 
-import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +139,7 @@ class TrafficMetrics:
 
 
 class LoopLag:
-    """Asks to be woken at a set time, over and over, and notes how late that was."""
+    """Measures how late the event loop runs what is due, by work that is due every `LAG_EVERY_S`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lag = Histogram(
@@ -148,14 +148,14 @@ class LoopLag:
             buckets=_LAGS,
             registry=registry,
         )
+        self._due: float | None = None
 
     async def measure(self) -> None:
-        """Go on until cancelled."""
-        now = asyncio.get_running_loop().time
-        while True:
-            due = now() + LAG_EVERY_S
-            await asyncio.sleep(LAG_EVERY_S)
-            self._lag.observe(max(0.0, now() - due))
+        """Note how much later than `LAG_EVERY_S` after the last call this one comes."""
+        now = time.monotonic()
+        if self._due is not None:
+            self._lag.observe(max(0.0, now - self._due))
+        self._due = now + LAG_EVERY_S
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -24,28 +24,34 @@ from app.api.operators import FIELDS
 from app.api.operators import router as operators_router
 from app.api.pages import add_pages
 from app.api.status import router as status_router
+from app.api.status import states, up
 from app.correlation import RequestNote
 from app.economics.window import traffic_window
 from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning.log import LogMetrics
 from app.settings import Settings
 from app.telemetry.decisions import PrometheusObserver
-from app.telemetry.gauges import LoopLag, TrafficMetrics, registries
+from app.telemetry.gauges import LAG_EVERY_S, LoopLag, TrafficMetrics, registries
 from app.wiring.parts import Parts, open_decision_log, open_keys, open_parts
+from app.wiring.periodic import Periodic
 from app.wiring.watching import (
     open_gatekeeper,
     open_learning,
     resolver,
     sampler,
     watch_calibrator,
-    watch_loop,
-    watch_parts,
 )
 
 if TYPE_CHECKING:
     from app.telemetry.tracing import Tracing
 
 VERSION = "0.1.0"
+KEYS_EVERY_S = 1.0
+CALIBRATOR_EVERY_S = 1.0
+IDENTITY_EVERY_S = 30.0
+DRIFT_EVERY_S = 5.0
+BYPASS_EVERY_S = 10.0
+PARTS_EVERY_S = 10.0
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
 
@@ -65,6 +71,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     observer = PrometheusObserver(registry, traffic, settings.ks)
     log_metrics = LogMetrics(registry, settings.ks)
     lag = LoopLag(registry)
+    periodic = Periodic(registry)
     tracing = _tracing(settings)
 
     @asynccontextmanager
@@ -72,18 +79,20 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
         async with (
             parts_opener(settings) as parts,
             open_decision_log(settings, log_metrics) as log,
-            open_keys(settings) as keys,
             tracing or nullcontext(),
-            open_gatekeeper(settings, parts) as gatekeeper,
-            open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
         ):
+            keys, gatekeeper = await open_keys(settings), open_gatekeeper(settings, parts)
             if parts.resilience is not None:
                 parts.resilience.watch(traffic.breaker_open, traffic.retried)
             with (
                 key_meters(shared.limits if shared else None) as meters,
                 traffic_window(shared.traffic if shared else None) as window,
+                watch_calibrator(settings, gatekeeper, log, window, scraped) as watching,
             ):
-                async with watch_calibrator(settings, gatekeeper, log, window, scraped) as watching, watch_loop(lag):
+                async with (
+                    open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
+                    periodic,
+                ):
                     observers = (
                         *(observer, window, log, watching.signals),
                         *(learning.budget, RequestNote(), tracing, learning.shadows),
@@ -122,8 +131,20 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         max_earlier_chars=settings.max_earlier_chars,
                         request_timeout_s=settings.request_timeout_s,
                     )
-                    async with watch_parts(gateway.pings, traffic):
-                        yield
+
+                    async def ping_parts() -> None:
+                        traffic.parts({part: up(state) for part, state in (await states(gateway.pings)).items()})
+
+                    await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
+                    await periodic.every(IDENTITY_EVERY_S, "identity", gatekeeper.identify)
+                    await periodic.every(CALIBRATOR_EVERY_S, "calibrator", gatekeeper.refresh)
+                    if watching.drift is not None:
+                        await periodic.every(DRIFT_EVERY_S, "drift", watching.drift.refresh)
+                    if watching.bypass.enabled:
+                        await periodic.every(BYPASS_EVERY_S, "bypass", watching.bypass.refresh)
+                    await periodic.every(PARTS_EVERY_S, "parts", ping_parts)
+                    await periodic.every(LAG_EVERY_S, "event loop lag", lag.measure)
+                    yield
 
     app = build_app(
         version=VERSION, lifespan=lifespan, log_questions=settings.log_questions, tracing=tracing, fields=FIELDS

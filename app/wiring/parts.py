@@ -215,16 +215,12 @@ def _loopback(address: IPv4Address | IPv6Address) -> bool:
     return (mapped or address).is_loopback
 
 
-@asynccontextmanager
-async def open_keys(settings: Settings) -> AsyncIterator[KeyStore]:
-    """Hold the keys, and follow their file while this is open."""
+async def open_keys(settings: Settings) -> KeyStore:
+    """The keys that the settings name, read once."""
     required = await asyncio.to_thread(keys_required, settings)
     keys = KeyStore(settings.keys_at, required=required)
-    await keys.start()
-    try:
-        yield keys
-    finally:
-        await keys.close()
+    await keys.open()
+    return keys
 
 
 def load_prompts(path: Path | None) -> Prompts:

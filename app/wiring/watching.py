@@ -1,17 +1,13 @@
-"""Opens what runs beside the questions: the calibrator, drift, what gating costs, learning, the loop and the parts."""
+"""Opens what runs beside the questions: the calibrator, drift, what gating costs, and learning."""
 
-import asyncio
-import logging
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Resolve
-from app.api.gateway import Pings
-from app.api.status import keep_pinging
 from app.calibrators.drift import DriftWatch, SignalDrift
 from app.calibrators.status import ArtifactGatekeeper, Revocations
 from app.calibrators.store import ArtifactStore
@@ -26,16 +22,13 @@ from app.learning.log import DecisionLog
 from app.learning.sampling import Budget, Sampler
 from app.learning.shadow import ShadowRunner
 from app.settings import Settings
-from app.telemetry.gauges import Gauges, LoopLag, TrafficMetrics
+from app.telemetry.gauges import Gauges
 from app.wiring.parts import Parts, mandatory_rules
 
-logger = logging.getLogger(__name__)
 
-
-@asynccontextmanager
-async def open_gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[ArtifactGatekeeper]:
-    """Watch the calibrator folder and what runs, and say what may decide."""
-    gatekeeper = ArtifactGatekeeper(
+def open_gatekeeper(settings: Settings, parts: Parts) -> ArtifactGatekeeper:
+    """Compares the calibrator with what runs; the wiring refreshes it."""
+    return ArtifactGatekeeper(
         ArtifactStore(settings.calibrators),
         parts.reader,
         parts.embedder,
@@ -46,11 +39,6 @@ async def open_gatekeeper(settings: Settings, parts: Parts) -> AsyncIterator[Art
         # Where drift is only to be told of, what was revoked before is in force again.
         revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
     )
-    await gatekeeper.start()
-    try:
-        yield gatekeeper
-    finally:
-        await gatekeeper.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +48,18 @@ class Watching:
     traffic: TrafficView
     bypass: BypassWatch
     signals: SignalDrift
+    # None where no decisions are kept.
+    drift: DriftWatch | None
 
 
-@asynccontextmanager
-async def watch_calibrator(
+@contextmanager
+def watch_calibrator(
     settings: Settings,
     gatekeeper: ArtifactGatekeeper,
     log: DecisionLog | None,
     window: TrafficWindow,
     scraped: CollectorRegistry,
-) -> AsyncIterator[Watching]:
+) -> Iterator[Watching]:
     """Judge whether gating pays, and whether the calibrator is still true; show it at every scrape."""
     if settings.objective is Objective.MONEY and settings.tariff.is_free:
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
@@ -108,13 +98,8 @@ async def watch_calibrator(
     )
     scraped.register(gauges)
     try:
-        if drift is not None:
-            await drift.start()
-        async with _meanwhile(bypass.keep_considering(), "judge whether to bypass the gate"):
-            yield Watching(traffic, bypass, signals)
+        yield Watching(traffic, bypass, signals, drift)
     finally:
-        if drift is not None:
-            await drift.close()
         scraped.unregister(gauges)
 
 
@@ -197,34 +182,3 @@ def resolver(settings: Settings, gatekeeper: ArtifactGatekeeper, bypass: BypassW
         )
 
     return resolved
-
-
-@asynccontextmanager
-async def watch_loop(lag: LoopLag) -> AsyncIterator[None]:
-    """Keep measuring meanwhile how late the event loop is."""
-    async with _meanwhile(lag.measure(), "measure the event loop's lag"):
-        yield
-
-
-@asynccontextmanager
-async def watch_parts(pings: Pings, traffic: TrafficMetrics) -> AsyncIterator[None]:
-    """Keep pinging the parts meanwhile, so that the metrics tell which of them answer."""
-    async with _meanwhile(keep_pinging(pings, traffic.parts), "ping the parts"):
-        yield
-
-
-@asynccontextmanager
-async def _meanwhile(work: Coroutine[None, None, None], name: str) -> AsyncIterator[None]:
-    """Do the work beside what is within. That it fails is told: from then on nobody watches."""
-    working = asyncio.create_task(work, name=name)
-    working.add_done_callback(_tell_of_failure)
-    try:
-        yield
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-
-
-def _tell_of_failure(working: "asyncio.Task[None]") -> None:
-    if not working.cancelled() and (error := working.exception()) is not None:
-        logger.error("gave up to %s until the next start", working.get_name(), exc_info=error)

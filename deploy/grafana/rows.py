@@ -235,12 +235,17 @@ def is_everything_up() -> list[Panel]:
         ),
         graph(
             "In flight, refused, lost",
-            "Questions being worked on or waiting in line, those answered 429, and decisions that the log had to drop.",
+            "Questions being worked on or waiting in line, those answered 429, decisions that the log had to drop, and "
+            "failed runs of background work.",
             COUNT,
             Query('sum by (instance) (fetchwise_in_flight{job="$job"})', "in flight on {{instance}}"),
             Query('sum by (instance) (fetchwise_queued{job="$job"})', "in line on {{instance}}"),
             Query('sum(rate(fetchwise_shed_total{job="$job"}[$__rate_interval]))', "refused a second"),
             Query('sum(rate(fetchwise_log_dropped_total{job="$job"}[$__rate_interval]))', "lost by the log a second"),
+            Query(
+                'sum by (task) (rate(fetchwise_background_failures_total{job="$job"}[$__rate_interval]))',
+                "{{task}} failed a second",
+            ),
         ),
         graph(
             "Lag of the event loop",

@@ -109,8 +109,8 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
 
     A restart does not forget it, even where only the log is left, and a new version is clean.
     """
-    monkeypatch.setattr("app.calibrators.drift.LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr("app.calibrators.status.POLL_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
     async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
         before = await wrong(gateway, 40)
         assert before[0]["decision"]["reason"] == "confident"
@@ -159,7 +159,7 @@ async def test_feedback_nobody_asked_for_shows_nothing(open_gateway: Open) -> No
 
 async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FETCHWISE_DRIFT_ACTION=alert the evidence is there to see, and the calibrator serves on."""
-    monkeypatch.setattr("app.calibrators.drift.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
     async with open_gateway(artifact={}, solicit_share=1.0, drift_action="alert") as gateway:
         await wrong(gateway, 40)
 

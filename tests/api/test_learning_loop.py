@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.calibrators import drift
-from app.calibrators import status as gatekeeper
 from app.learning import shadow
 from app.offline.from_log import identities, read_log
 from app.offline.refit.holdout import publish
@@ -58,8 +56,8 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No restart anywhere: alarm, fallback, refit on shadow runs since the change, and the new version serves."""
-    monkeypatch.setattr(drift, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(gatekeeper, "POLL_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
     monkeypatch.setattr(shadow, "IDLE_S", 0.0)
     learning = {"solicit_share": 1.0, "shadow_share": 1.0, "learning_budget": 100.0}
     async with open_gateway(artifact={}, **learning) as gateway:

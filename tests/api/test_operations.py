@@ -94,7 +94,7 @@ async def test_a_calibrator_that_does_not_decide(
 
 async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A published calibrator serves without a restart."""
-    monkeypatch.setattr("app.calibrators.status.POLL_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
     async with open_gateway() as gateway:
         publish(gateway.settings.calibrators, await matching(gateway.reader, gateway.embedder))
 

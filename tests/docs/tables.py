@@ -12,6 +12,7 @@ from app.core.policy import DEFAULT_KS
 from app.learning.log import LogMetrics
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import Gauges, LoopLag, TrafficMetrics
+from app.wiring.periodic import Periodic
 from tests.docs.settings_table import settings_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,6 +32,7 @@ def metrics() -> dict[str, Exported]:
     PrometheusObserver(registry, TrafficMetrics(registry), DEFAULT_KS)
     LogMetrics(registry, DEFAULT_KS)
     LoopLag(registry)
+    Periodic(registry)
     # Describing computes nothing, so no figure is asked for.
     registry.register(Gauges(status=_never, traffic=_never, bypassed=_never, signals=_never, drift=_never))
     found = {}

@@ -139,6 +139,7 @@ METRICS = {
     "drift_revoked": (),
     "estimated_accuracy": (),
     "log_dropped_total": (),
+    "background_failures_total": ("task",),
     "shadow_runs_total": ("end",),
     "feedback_total": ("correct", "action"),
 }

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from app.calibrators import drift as module
 from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
 from app.certify.drift import Solicited
 from app.core.artifact import Artifact
@@ -136,31 +135,18 @@ async def test_what_is_not_acted_on_is_said_once(
     assert world.watch.test.evidence >= 1.0
 
 
-async def test_what_was_revoked_never_serves_after_a_start(world: World) -> None:
-    """Starting waits until the log has been read."""
-    world.log.judged(correct=False, times=250)
-    await world.watch.start()
-    assert "one" in world.why
-    await world.watch.close()
-    await world.watch.close()
-
-
-@pytest.mark.parametrize("error", [LogUnavailable("locked"), RuntimeError("a bug")])
-async def test_a_log_that_fails_is_tried_again(
-    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither a locked log nor a mistake of ours stops the watch, or the gateway from starting."""
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
-    world.log.fail_with = error
-    world.log.judged(correct=False, times=40)
-    await world.watch.start()
-    assert "trying again" in caplog.text
+async def test_a_log_that_fails_is_read_on(world: World) -> None:
+    """What was read before a failure is not read twice."""
+    world.log.judged(correct=False, times=3)
+    await world.watch.refresh()
+    world.log.fail_with = LogUnavailable("locked")
+    world.log.judged(correct=False, times=37)
+    with pytest.raises(LogUnavailable):
+        await world.watch.refresh()
     world.log.fail_with = None
-    while "one" not in world.why:
-        world.log.read.clear()
-        await world.log.read.wait()
-        await asyncio.sleep(0)
-    await world.watch.close()
+    await world.watch.refresh()
+    assert world.watch.test.seen == 40
+    assert "one" in world.why
 
 
 # Signals

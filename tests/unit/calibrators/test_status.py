@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,9 @@ class World:
         (self.store.folder / "CURRENT").write_text(f"{version}\n")
 
     async def look(self, *, identify: bool = False) -> CalibratorStatus:
-        await self.gatekeeper.refresh(identify=identify)
+        if identify:
+            await self.gatekeeper.identify()
+        await self.gatekeeper.refresh()
         return self.gatekeeper.status()
 
     def artifact(self, *, collection: str = "demo", max_tokens: int = 24) -> Artifact | None:
@@ -444,38 +445,3 @@ async def test_each_change_is_logged_once(world: World, caplog: pytest.LogCaptur
         await world.look()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
     assert caplog.records[1].getMessage() == f"calibrator: serving {artifact.version}"
-
-
-@pytest.fixture
-async def watching(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(module, "POLL_S", 0.001)
-    monkeypatch.setattr(module, "IDENTIFY_EVERY", 3)
-    await world.gatekeeper.start()
-    yield world
-    await world.gatekeeper.close()
-
-
-async def test_it_keeps_watching(watching: World) -> None:
-    """Started, it has looked once, and then sees a promotion and a swapped model by itself."""
-    assert watching.gatekeeper.status().version is None
-    artifact = watching.promote()
-    while watching.artifact() != artifact:  # noqa: ASYNC110 - the file system has no events here
-        await asyncio.sleep(0.001)
-    watching.reader.identity = Identity("swapped", "none", "x", "y", stop=("\n",), logprobs="top20")
-    while watching.artifact() is not None:  # noqa: ASYNC110 - the same
-        await asyncio.sleep(0.001)
-    assert "swapped" in watching.gatekeeper.status().problem
-
-
-async def test_it_stops_watching(watching: World) -> None:
-    """Closed, twice if need be, it looks no more."""
-    await watching.gatekeeper.close()
-    await watching.gatekeeper.close()
-    watching.promote()
-    await asyncio.sleep(0.02)
-    assert watching.artifact() is None
-
-
-async def test_closing_what_was_never_started(world: World) -> None:
-    """A gatekeeper that was not started can be closed."""
-    await world.gatekeeper.close()

@@ -1,0 +1,105 @@
+"""Background work goes on whatever it raises, and ends with its context."""
+
+import asyncio
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from app.errors import DataError
+from app.wiring.periodic import Periodic
+from tests.waiting import until
+
+OFTEN_S = 0.001
+NEVER_S = 3600.0
+
+
+class Work:
+    """Counts its runs and raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.error: Exception | None = None
+
+    async def __call__(self) -> None:
+        await asyncio.sleep(0)
+        self.runs += 1
+        if self.error is not None:
+            raise self.error
+
+    async def more(self, runs: int = 3) -> None:
+        """Wait for so many further runs."""
+        enough = self.runs + runs
+        await until(lambda: self.runs >= enough)
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def failures(registry: CollectorRegistry, task: str) -> float | None:
+    return registry.get_sample_value("fetchwise_background_failures_total", {"task": task})
+
+
+async def test_work_has_run_once_before_it_repeats(registry: CollectorRegistry) -> None:
+    """Who schedules it can rely on the first run; the counter is there before the first failure."""
+    slow, quick = Work(), Work()
+    async with Periodic(registry) as periodic:
+        await periodic.every(NEVER_S, "slow", slow)
+        await periodic.every(OFTEN_S, "quick", quick)
+        assert slow.runs == 1
+        await quick.more()
+        assert slow.runs == 1
+        assert failures(registry, "slow") == failures(registry, "quick") == 0
+
+
+@pytest.mark.parametrize(("error", "trace"), [(DataError("keys.json is gone"), False), (ValueError("a bug"), True)])
+async def test_a_failure_is_counted_each_time_and_logged_once(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, error: Exception, trace: bool
+) -> None:
+    """So is the recovery; a further failure is logged again. A trace is for what nobody expected."""
+    caplog.set_level(logging.INFO)
+    work = Work()
+    work.error = error
+    async with Periodic(registry) as periodic:
+        await periodic.every(OFTEN_S, "keys", work)
+        await work.more()
+        assert (failures(registry, "keys") or 0) >= 3
+        assert [record.getMessage() for record in caplog.records] == [f"keys failed, next try in 0.001 s: {error}"]
+        assert (caplog.records[0].exc_info is not None) is trace
+        work.error = None
+        await work.more()
+        counted = failures(registry, "keys")
+        assert caplog.messages[1:] == ["keys works again"]
+        work.error = error
+        await work.more()
+    assert len(caplog.messages) == 3
+    assert (failures(registry, "keys") or 0) > (counted or 0)
+
+
+async def test_leaving_cancels_everything(registry: CollectorRegistry) -> None:
+    """Also work in mid-run."""
+    hanging, cancelled = asyncio.Event(), asyncio.Event()
+    runs = 0
+
+    async def hangs() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            return
+        hanging.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    quick = Work()
+    async with Periodic(registry) as periodic:
+        await periodic.every(OFTEN_S, "hangs", hangs)
+        await periodic.every(OFTEN_S, "quick", quick)
+        await hanging.wait()
+    assert cancelled.is_set()
+    runs_then = quick.runs
+    await asyncio.sleep(0.02)
+    assert quick.runs == runs_then
