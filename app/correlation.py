@@ -1,4 +1,4 @@
-"""What ties the log lines, the spans and the calls of one request together: a note that travels with it."""
+"""Context of one request, shared by its log lines, spans and upstream calls."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -10,32 +10,32 @@ from app.core.record import DecisionRecord
 
 @dataclass(slots=True)
 class Note:
-    """One request, as far as its log lines are concerned; filled in while it is worked on."""
+    """What the log lines of one request need; filled in as it proceeds."""
 
     request_id: str
     trace_id: str = ""
-    # So that the log can leave it out of what others say, such as a server that repeats what it was asked.
+    # The log removes it from messages, such as those of a server that repeats its input.
     question: str = ""
-    # What was said before it, likewise.
+    # The conversation before it, removed likewise.
     earlier: tuple[str, ...] = ()
     record: DecisionRecord | None = None
 
 
 current: ContextVar[Note | None] = ContextVar("fetchwise_note", default=None)
-# Headers for every call to a part behind the gateway.
+# Headers for every upstream call.
 outgoing: ContextVar[Mapping[str, str]] = ContextVar("fetchwise_outgoing", default=MappingProxyType({}))
 
 
 def asked(question: str, *earlier: str) -> None:
-    """Say what the request at hand asks, and what was said before that."""
+    """Record the question of the current request and the conversation before it."""
     if (note := current.get()) is not None:
         note.question, note.earlier = question, earlier
 
 
 class RequestNote:
-    """An observer that hands decisions to whoever logs their request."""
+    """An observer that stores the decision for the request's log line."""
 
     def observe(self, record: DecisionRecord) -> None:
-        """Keep the decision that the client sees: the first."""
+        """Store the first decision, which is the one that the client sees."""
         if (note := current.get()) is not None and note.record is None:
             note.record = record

@@ -1,47 +1,47 @@
 """Every exception that Fetchwise raises on purpose.
 
 FetchwiseError
-├── BadRequest                the caller's to mend
-│   ├── ContradictoryRequest  two fields that cannot both be meant
+├── BadRequest                the caller must change the request
+│   ├── ContradictoryRequest  two fields contradict each other
 │   ├── UnknownCollection     no such collection
-│   ├── UnknownDecision       no such answer: never given, not kept, or pruned
+│   ├── UnknownDecision       no such answer: never given, not stored, or pruned
 │   ├── UnknownModel          no such model on the OpenAI API
-│   ├── NothingToJudge        feedback on an abstention, or on a text that is not kept
+│   ├── NothingToJudge        feedback on an abstention, or on a text that is not stored
 │   └── PromptTooLong         question and best passage exceed the reader's context
 ├── Denied                    the key does not allow this
-│   ├── Unauthorised          no key, or none that is known
+│   ├── Unauthorised          no key, or an unknown one
 │   └── OverLimit             the key's own limit is reached; try again later
 ├── Overloaded                no permit left; try again later
-├── UpstreamError             a part behind the gateway failed
+├── UpstreamError             the reader, embedder or vector store failed
 │   ├── UpstreamTimeout       it did not answer in time
-│   │   └── DeadlinePassed    the question's own time was up
-│   ├── UpstreamUnavailable   it could not be reached, or said it is not there
-│   └── UpstreamBadReply      it answered nonsense
+│   │   └── DeadlinePassed    the question's deadline passed
+│   ├── UpstreamUnavailable   it is unreachable, or reports that it cannot serve
+│   └── UpstreamBadReply      its reply is malformed
 ├── LogUnavailable            the decision log cannot be written now
 ├── DocumentError             a stored document cannot be read or written
 │   └── DocumentConflict      another writer changed it first
-├── NoPassages                retrieval worked and found nothing, where an answer was insisted on
-├── ArtifactError             a calibrator file that must not be served
+├── NoPassages                the search found nothing, and the request does not allow abstaining
+├── ArtifactError             a calibrator that must not be served
 │   ├── ArtifactSchemaError   it does not parse, or is of another schema version
-│   └── ArtifactChecksumError its bytes are not those that were published
-├── DataError                 an input file is wrong: names the line and the remedy
+│   └── ArtifactChecksumError its content differs from what was published
+├── DataError                 an input file is invalid: names the line and the fix
 ├── StoreInUse                another process holds the embedded vector store
-└── ConfigurationError        the settings cannot be served; refuses to start
+└── ConfigurationError        invalid settings; the gateway refuses to start
 """
 
 from enum import StrEnum
 
 
 class FetchwiseError(Exception):
-    """The root of the tree: catch this to catch all that is raised on purpose."""
+    """The root of the tree: catches every error that Fetchwise raises on purpose."""
 
 
 class BadRequest(FetchwiseError):
-    """The caller's to mend."""
+    """The caller must change the request."""
 
 
 class ContradictoryRequest(BadRequest):
-    """Two fields of a request that cannot both be meant."""
+    """Two fields of a request contradict each other."""
 
 
 class UnknownCollection(BadRequest):
@@ -49,15 +49,15 @@ class UnknownCollection(BadRequest):
 
 
 class UnknownDecision(BadRequest):
-    """No answer with this id is known: it was never given, its record was not kept, or it has been pruned."""
+    """No answer with this id: it was never given, not stored, or has been pruned."""
 
 
 class UnknownModel(BadRequest):
-    """The OpenAI API was asked for a model that is not there: there is one for each policy."""
+    """The OpenAI API was asked for an unknown model; there is one model for each policy."""
 
 
 class NothingToJudge(BadRequest):
-    """Feedback that cannot apply: the answer was withheld, or its text is not kept."""
+    """Feedback that cannot apply: the answer was withheld, or its text is not stored."""
 
 
 class PromptTooLong(BadRequest):
@@ -65,7 +65,7 @@ class PromptTooLong(BadRequest):
 
 
 class Denial(StrEnum):
-    """Why a key did not do: the closed set that is counted."""
+    """Why a request was denied; a closed set, so that it can label a metric."""
 
     NO_KEY = "no_key"
     BAD_KEY = "bad_key"
@@ -77,7 +77,7 @@ class Denial(StrEnum):
 
 
 class Denied(FetchwiseError):
-    """The key is known, and does not allow this."""
+    """The key is valid but does not allow this."""
 
     def __init__(self, message: str, *, why: Denial) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class Denied(FetchwiseError):
 
 
 class Unauthorised(Denied):
-    """No key, or none that is known; `challenge` says how one could be given."""
+    """No key, or an unknown one; `challenge` is the WWW-Authenticate header."""
 
     def __init__(self, message: str, *, why: Denial, challenge: str = "Bearer") -> None:
         super().__init__(message, why=why)
@@ -93,7 +93,7 @@ class Unauthorised(Denied):
 
 
 class OverLimit(Denied):
-    """The key's own limit is reached, whatever the gateway could still take on."""
+    """The key's own limit is reached."""
 
     def __init__(self, message: str, *, why: Denial, retry_after_s: int = 1) -> None:
         super().__init__(message, why=why)
@@ -101,7 +101,7 @@ class OverLimit(Denied):
 
 
 class Overloaded(FetchwiseError):
-    """Every permit is taken, and the line before them is full or too slow: the request was shed."""
+    """All permits are taken and the queue is full or too slow: the request is shed."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -109,9 +109,9 @@ class Overloaded(FetchwiseError):
 
 
 class UpstreamError(FetchwiseError):
-    """A part behind the gateway failed; `upstream` names it: reader, embedder or vectors.
+    """An upstream failed; `upstream` names it: reader, embedder or vectors.
 
-    `retry_after_s` is how long to leave it alone, where that is known.
+    `retry_after_s` is how long to wait before the next call, if known.
     """
 
     kind = "error"
@@ -129,25 +129,25 @@ class UpstreamTimeout(UpstreamError):
 
 
 class DeadlinePassed(UpstreamTimeout):
-    """It was still at work when the time was up that the asker gave the question, which may have been short."""
+    """The deadline of the question passed while it was working; the caller may have set a short one."""
 
     kind = "deadline"
 
 
 class UpstreamUnavailable(UpstreamError):
-    """It could not be reached, or said that it cannot serve."""
+    """It is unreachable, or reports that it cannot serve."""
 
     kind = "unavailable"
 
 
 class UpstreamBadReply(UpstreamError):
-    """It answered, and the answer makes no sense."""
+    """Its reply is malformed."""
 
     kind = "bad_reply"
 
 
 class LogUnavailable(FetchwiseError):
-    """The decision log cannot be written now, so nothing may be acknowledged."""
+    """The decision log cannot be written now, so feedback is not acknowledged."""
 
 
 class DocumentError(FetchwiseError):
@@ -159,11 +159,11 @@ class DocumentConflict(DocumentError):
 
 
 class NoPassages(FetchwiseError):
-    """Retrieval worked and found nothing, and the request forbids both abstaining and guessing."""
+    """The search found nothing, and the request allows neither abstaining nor a closed-book answer."""
 
 
 class ArtifactError(FetchwiseError):
-    """A calibrator file that must not be served."""
+    """A calibrator that must not be served."""
 
 
 class ArtifactSchemaError(ArtifactError):
@@ -171,16 +171,16 @@ class ArtifactSchemaError(ArtifactError):
 
 
 class ArtifactChecksumError(ArtifactError):
-    """Its bytes are not those that were published."""
+    """Its content differs from what was published."""
 
 
 class DataError(FetchwiseError):
-    """An input file is wrong; the message names the line and the remedy."""
+    """An input file is invalid; the message names the line and the fix."""
 
 
 class StoreInUse(FetchwiseError):
-    """Another process holds the embedded vector store; the message names it."""
+    """Another process has the embedded vector store open; the message names it."""
 
 
 class ConfigurationError(FetchwiseError):
-    """The settings cannot be served as they are: the gateway refuses to start."""
+    """Invalid settings: the gateway refuses to start."""

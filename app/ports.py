@@ -1,4 +1,4 @@
-"""What the life of a question needs from the world: small Protocols, and the values that cross them."""
+"""The outside world on one page: small Protocols, and the values that cross them."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
@@ -26,33 +26,33 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of a streamed answer as the server sent it: usually one token, sometimes none of its text yet."""
+    """A piece of a streamed answer as the server sent it: usually one token; its text may be empty."""
 
     text: str
     logprobs: tuple[TokenLogprobs, ...]
-    # Of the prompt; 0 where the server has not said so yet.
+    # Length of the prompt; 0 until the server reports it.
     prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished answer. `tokens` holds the answer's own tokens: the end token and the stop are not among them."""
+    """A finished answer. `tokens` excludes the end token and the stop sequence."""
 
     text: str
     tokens: tuple[TokenLogprobs, ...]
     prompt_tokens: int
     completion_tokens: int
-    # Fewer than were given where the reader's context was too short: the worst-ranked were dropped.
+    # Fewer than given if the reader's context was too short: the worst-ranked are dropped.
     passages_read: int
-    # Whether the longest answer was reached before its end.
+    # Whether `max_tokens` cut it off.
     cut_off: bool = False
 
 
 class Reader(Protocol):
-    """A language model that answers briefly and says how sure each token was."""
+    """A language model that gives short answers with token log-probabilities."""
 
     async def identify(self) -> Identity:
-        """The reader's part of what runs; asks the server, so it raises UpstreamError where there is none."""
+        """Ask the server which model it runs, as the reader's part of an identity; raises UpstreamError."""
         ...
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
@@ -60,11 +60,11 @@ class Reader(Protocol):
         ...
 
     def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
-        """Answer token by token, then once as a whole; closing the generator stops the generation upstream."""
+        """Yield tokens, then the whole answer; closing the generator stops the generation upstream."""
         ...
 
     async def ping(self) -> str | None:
-        """Return if it can answer now, with a remark where there is one to make; raise UpstreamError if not."""
+        """Return, perhaps with a remark, if it can answer now; raise UpstreamError if not."""
         ...
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """What goes into a calibrator's identity: the checkpoint and its query prefix."""
+        """Checkpoint and query prefix; part of a calibrator's identity."""
         ...
 
     @property
@@ -108,11 +108,11 @@ class Retriever(Protocol):
     async def search(
         self, collection: str, vector: Sequence[float], *, limit: int, where: Filter | None = None
     ) -> list[Passage]:
-        """Return at most `limit` passages, nearest first; UnknownCollection where there is none of that name."""
+        """Return at most `limit` passages, nearest first; UnknownCollection if it does not exist."""
         ...
 
     async def count(self, collection: str) -> int:
-        """How many passages the collection holds; UnknownCollection where there is none of that name."""
+        """How many passages the collection holds; UnknownCollection if it does not exist."""
         ...
 
     async def ping(self) -> None:
@@ -125,10 +125,10 @@ class Retriever(Protocol):
 
 
 class VectorStore(Retriever, Protocol):
-    """A Retriever with its writing side, for ingestion."""
+    """A Retriever that can also be written to, for ingestion."""
 
     async def create(self, collection: str, *, dimension: int) -> None:
-        """Make the collection if it is not there; DataError if it is there with another dimension."""
+        """Create the collection if it does not exist; DataError if it exists with another dimension."""
         ...
 
     async def known(self, collection: str, ids: Sequence[str]) -> set[str]:
@@ -190,18 +190,18 @@ def update(documents: Documents, name: str, change: Callable[[bytes | None], byt
 
 
 class Observer(Protocol):
-    """Sees every finished decision; must not block and must not raise."""
+    """Receives every finished decision; must not block. Errors are logged and do not affect the response."""
 
     def observe(self, record: DecisionRecord) -> None:
-        """Take note of one finished decision."""
+        """Receive one finished decision."""
         ...
 
 
 class Listener(Protocol):
-    """Receives what happens to a question while it is worked on; must not block. Nothing is ever taken back."""
+    """Receives the progress of a question; must not block. What it received is never taken back."""
 
     def step(self, step: Step) -> None:
-        """What is done next, and why."""
+        """The next action, and why."""
         ...
 
     def found(self, passages: Sequence[Passage]) -> None:
@@ -209,12 +209,12 @@ class Listener(Protocol):
         ...
 
     def token(self, text: str) -> None:
-        """A piece of the answer that is given; never of one that may still be withheld."""
+        """A piece of the final answer; never of one that may still be withheld."""
         ...
 
 
 class Silent:
-    """Nobody listens: the caller waits for the whole answer."""
+    """Ignores progress: the caller waits for the whole answer."""
 
     def step(self, step: Step) -> None:
         """Drop it."""
@@ -228,8 +228,8 @@ class Silent:
 
 SILENT = Silent()
 
-# Enter with the name of a stage, leave with the stage or with what it raised; a trace watches stages so.
+# A context manager around each named stage; tracing makes a span of it.
 Stages = Callable[[str], AbstractContextManager[object]]
 
-# Seconds that only go forward, for timings.
+# A monotonic clock in seconds, for timings.
 Clock = Callable[[], float]

@@ -92,7 +92,7 @@ class Run:
                 if piece.text:
                     self.heard = True
                     self._listener.token(piece.text)
-        raise UpstreamBadReply("reader", "the stream ended before the answer did")
+        raise UpstreamBadReply("reader", "the stream ended before the answer was complete")
 
     async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:
         """Do the work of a stage within the time that the question has left, and note how long it took."""

@@ -1,6 +1,6 @@
-"""Cuts text into passages of about a hundred words along its sentences; pure, and loses no word.
+"""Splits text into passages of about a hundred words at sentence boundaries. Pure; keeps every word.
 
-A word is what white space separates.
+Words are separated by white space.
 """
 
 import re
@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 TARGET_WORDS = 100
-# Only a sentence longer than this is cut, and a ready-made passage up to this long is left as it is.
+# Only a longer sentence is split; a ready-made passage up to this length is kept as it is.
 LONGEST_SENTENCE = 150
-# A shorter passage says too little to be found by; it joins its neighbour.
+# A shorter passage has too little content to be found; merge it with its neighbour.
 SHORTEST_WORDS = 25
-# A short beginning, a longest sentence and a short tail in one: still within the 256 tokens that MiniLM reads,
-# but for the rarest texts.
+# A short start, the longest sentence and a short tail together: nearly always within MiniLM's 256 tokens.
 LONGEST_WORDS = LONGEST_SENTENCE + 2 * (SHORTEST_WORDS - 1)
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -28,14 +27,14 @@ _ABBREVIATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A stretch of Markdown under its headings, outermost first."""
+    """A section of Markdown with its headings, outermost first."""
 
     headings: tuple[str, ...]
     text: str
 
 
 def chunk(text: str) -> list[str]:
-    """Cut text into passages, its white space collapsed; none if there is no word in it.
+    """Split text into passages and collapse white space; no passages if the text has no words.
 
     No passage exceeds LONGEST_WORDS, and none is shorter than SHORTEST_WORDS unless the whole text is.
     """
@@ -57,7 +56,7 @@ def word_count(text: str) -> int:
 
 
 def _pieces(text: str) -> Iterator[list[str]]:
-    """The words of each sentence; a sentence that is too long comes in even parts."""
+    """The words of each sentence; a sentence that is too long is split evenly."""
     for paragraph in _PARAGRAPH.split(text):
         for sentence in _sentences(paragraph):
             words = sentence.split()
@@ -73,7 +72,7 @@ def _pieces(text: str) -> Iterator[list[str]]:
 def _sentences(paragraph: str) -> Iterator[str]:
     start = 0
     for end in _SENTENCE_END.finditer(paragraph):
-        # The last characters hold the longest abbreviation and what stands before it.
+        # Enough characters for the longest abbreviation and the one before it.
         if _ABBREVIATION.search(paragraph, max(0, end.start() - 12), end.start()):
             continue
         yield paragraph[start : end.end()]
@@ -88,7 +87,7 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", r
 
 
 def markdown_sections(text: str) -> Iterator[Section]:
-    """Cut Markdown at its headings, leaving front matter out and code blocks whole; empty sections are left out."""
+    """Split Markdown at its headings; skip front matter and empty sections, keep code blocks whole."""
     headings: dict[int, str] = {}
     lines: list[str] = []
     fence = ""
@@ -118,13 +117,13 @@ def markdown_sections(text: str) -> Iterator[Section]:
 
 
 def _without_closing(heading: str) -> str:
-    """Drop the row of # that may close a heading, but not the one of C#."""
+    """Drop the # characters that may close a heading, but keep the one of C#."""
     bare = heading.rstrip("#")
     return bare.rstrip() if not bare or bare[-1].isspace() else heading
 
 
 def _can_be_heading(lines: list[str]) -> bool:
-    """Whether a line of dashes makes the last line a heading: one line of prose, not a list, a table or a quote."""
+    """Whether a line of dashes makes the previous line a heading: a line of prose, not a list, table or quote."""
     last, before = lines[-1], lines[-2] if len(lines) > 1 else ""
     return bool(last.strip()) and not before.strip() and last.lstrip()[0] not in "|>-*+`~"
 

@@ -1,4 +1,4 @@
-"""Reads documents from files of many kinds, one at a time, and says why it left out what it could not read."""
+"""Reads documents from files of many formats, one at a time, and reports what it skipped and why."""
 
 import gzip
 import importlib
@@ -23,22 +23,22 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Something to be found: a row of a JSONL file, a section of Markdown, or a whole file.
+    """A row of a JSONL file, a section of Markdown, or a whole file.
 
-    `position` is how many bytes of its file had been read when it was complete.
+    `position` is the number of bytes of the file read so far.
     """
 
     title: str
     text: str
     payload: Mapping[str, Scalar] = field(default_factory=dict)
-    # A row was cut to size by whoever wrote it.
+    # Rows of JSONL are passages already.
     is_row: bool = False
     position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What was left out, and why; `line` counts from one, and is none where the whole file was left out."""
+    """What was skipped, and why; `line` counts from one, None if the whole file was skipped."""
 
     path: Path
     line: int | None
@@ -46,13 +46,13 @@ class Skipped:
     position: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        """Say it in one line, as a compiler would."""
+        """Format as one line, like a compiler message."""
         place = f"{self.path}:{self.line}" if self.line else str(self.path)
         return f"{place}: {self.reason}"
 
 
 def find(paths: Sequence[Path]) -> Iterator[Path]:
-    """Each named file, and every file below each named directory in a fixed order; hidden ones are passed over."""
+    """Each named file, and every file below each named directory, sorted; hidden files are skipped."""
     for path in paths:
         if path.is_dir():
             for directory, below, files in os.walk(path):
@@ -65,7 +65,7 @@ def find(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def read(path: Path) -> Iterator[Document | Skipped]:
-    """Read one file lazily; never raises for what is in it."""
+    """Read one file lazily; never raises because of its content."""
     kind = _kind(path)
     try:
         if kind in _ROWS:
@@ -90,8 +90,8 @@ def _rows(path: Path, lines: Iterable[bytes], file: IO[bytes]) -> Iterator[Docum
     empty = True
     try:
         for number, line in enumerate(lines, 1):
-            # Of an unpacked line only the packed bytes count, as in the file's size; else counted by hand, because
-            # a file whose lines are iterated has read ahead.
+            # For gzip count compressed bytes, to match the file size. Otherwise add up the lines, because iterating
+            # a file reads ahead.
             position = position + len(line) if lines is file else file.tell()
             stripped = line.removeprefix(b"\xef\xbb\xbf").strip()
             if not stripped:
@@ -102,14 +102,14 @@ def _rows(path: Path, lines: Iterable[bytes], file: IO[bytes]) -> Iterator[Docum
             except DataError as error:
                 yield Skipped(path, number, str(error), position)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        yield Skipped(path, number + 1, f"damaged gzip, nothing is read from here on: {error}", file.tell())
+        yield Skipped(path, number + 1, f"damaged gzip, the rest of the file is skipped: {error}", file.tell())
         return
     if empty:
         yield Skipped(path, None, "empty", position)
 
 
 def _row(line: bytes, position: int) -> Document:
-    """One line of JSONL; DataError says what is wrong with it."""
+    """Parse one line of JSONL; DataError if it is invalid."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -132,7 +132,7 @@ def _row(line: bytes, position: int) -> Document:
 
 
 def _scalar(value: Any) -> Scalar | None:  # noqa: ANN401 - any JSON value
-    """What a filter can compare, none for lists and objects; numbers that it cannot hold exactly become text."""
+    """A value that filters can compare; None for lists and objects, text for numbers that do not fit exactly."""
     match value:
         case bool() | str():
             return value
@@ -152,7 +152,7 @@ def _decodes(raw: bytes) -> bool:
     return True
 
 
-# Titles and texts; a title may be empty. DataError where there is nothing to read.
+# Titles and texts; a title may be empty. DataError if there is no text.
 _Parse = Callable[[bytes], list[tuple[str, str]]]
 
 
@@ -184,12 +184,12 @@ def _markdown(raw: bytes) -> list[tuple[str, str]]:
     return sections
 
 
-# What a browser puts on lines of its own.
+# Block elements: a browser starts a new line for them.
 _BLOCKS = re.compile(
     "address|article|aside|blockquote|body|br|caption|d[dlt]|details|div|fieldset|figcaption|figure|footer|form|h[1-6r]|"
     "header|li|main|ol|p|pre|section|summary|table|tbody|td|tfoot|th|thead|tr|ul"
 )
-# Not the head: its end is optional in HTML, and without it the parser takes the body for a part of it.
+# Not the head: its end tag is optional, and without it the parser takes the body as part of the head.
 _UNREAD = ("noscript", "script", "style", "svg", "template", "title")
 
 
@@ -200,7 +200,7 @@ def _is_block(tag: Any) -> bool:  # noqa: ANN401 - a bs4.Tag; the package is opt
 def _html(raw: bytes) -> list[tuple[str, str]]:
     bs4 = _optional("bs4", "HTML")
     with warnings.catch_warnings():
-        # It warns of XHTML, and of text that looks like a file name: both are read well enough.
+        # It warns about XHTML and about text that looks like a file name; both parse well.
         warnings.simplefilter("ignore")
         soup = bs4.BeautifulSoup(raw, "html.parser")
     if soup.contains_replacement_characters:
@@ -221,12 +221,12 @@ def _pdf(raw: bytes) -> list[tuple[str, str]]:
     pypdf = _optional("pypdf", "PDF")
     try:
         reader = pypdf.PdfReader(BytesIO(raw))
-        # Many are encrypted with an empty password, only to forbid printing.
+        # Many are encrypted with an empty password, to forbid printing.
         readable = not reader.is_encrypted or reader.decrypt("")
         title = str((readable and reader.metadata and reader.metadata.title) or "").strip()
         text = "\n".join(page.extract_text() for page in reader.pages) if readable else ""
     except Exception as error:
-        # A broken PDF makes the parser raise nearly anything; one whose cipher it lacks is known by its trailer.
+        # A broken PDF can make the parser raise anything; the trailer shows whether it is an unsupported cipher.
         readable = not re.search(rb"/Encrypt\s+\d+\s+\d+\s+R", raw)
         if readable:
             raise DataError(f"not a readable PDF: {error}") from error
@@ -245,7 +245,7 @@ def _optional(package: str, kind: str) -> Any:  # noqa: ANN401 - a module
 
 
 def _unicode(text: str) -> str:
-    """Without half characters, which a PDF's own encoding can produce and no store accepts."""
+    """Remove lone surrogates, which PDFs can contain and no store accepts."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,6 @@
-"""Fills a collection from files: what it already holds is neither embedded nor stored again.
+"""Fills a collection from files; passages that it already holds are neither embedded nor stored again.
 
-A passage's id is made from its content, so a run that was interrupted is resumed by running it again, and a second
-run over the same files adds nothing.
+A passage's id is a hash of its content, so running it again resumes an interrupted run and adds nothing twice.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from app.ports import Clock, Embedder, VectorStore
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is; by bytes, because how many passages there are is only known at the end."""
+    """Progress of a run, in bytes: the number of passages is known only at the end."""
 
     bytes_done: int
     bytes_total: int
@@ -32,7 +31,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What a run did: passages stored, passages that were there before (or came twice), and what was left out."""
+    """Result of a run: passages stored, passages already there (or repeated), and what was skipped."""
 
     added: int
     known: int
@@ -42,7 +41,7 @@ class Ingested:
 
 @dataclass(slots=True)
 class _Reading:
-    """Passages in the order of the files, lazily, with note taken of how far it is and of what was left out."""
+    """Yields passages lazily in file order; records progress and what was skipped."""
 
     paths: Sequence[Path]
     bytes_done: int = 0
@@ -71,9 +70,9 @@ async def ingest(
     on_progress: Callable[[Progress], None] | None = None,
     clock: Clock = time.perf_counter,
 ) -> Ingested:
-    """Read, cut, embed and store, at most `batch` passages at a time; makes the collection if it is not there.
+    """Read, split, embed and store, `batch` passages at a time; creates the collection if it does not exist.
 
-    Only one batch is ever in memory. Upstream failures are raised; everything stored before them stays.
+    Only one batch is in memory. Upstream failures are raised; what was stored before stays.
     """
     started = clock()
     total = sum(_size(path) for path in find(paths))
@@ -98,7 +97,7 @@ async def ingest(
 
 
 def passages_of(document: Document) -> Iterator[Passage]:
-    """Cut a document into passages with ids of their content; a row that is short enough stays as it is."""
+    """Split a document into passages with content-based ids; a short row stays one passage."""
     untouched = document.is_row and word_count(document.text) <= LONGEST_SENTENCE
     for text in [document.text] if untouched else chunk(document.text):
         content = orjson.dumps([document.title, text, dict(document.payload)], option=orjson.OPT_SORT_KEYS)
@@ -107,7 +106,7 @@ def passages_of(document: Document) -> Iterator[Passage]:
 
 
 def embedded_text(passage: Passage) -> str:
-    """What stands for a passage in the search: its title too, because the text often only says "it" or "she"."""
+    """The text to embed: with the title, because the text often says only "it" or "she"."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
@@ -115,4 +114,4 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return 0  # a dangling link counts for nothing, and reading it will say so
+        return 0  # a dangling link has no size; reading it reports the error

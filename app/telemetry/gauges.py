@@ -104,7 +104,7 @@ class TrafficMetrics:
         # Of several workers, the one that has given a part up is the one to hear of.
         self._open = Gauge(
             "fetchwise_breaker_open",
-            "Share of a part's servers that are left alone because they failed: 1 or 0 where there is one.",
+            "Share of an upstream's servers whose circuit breaker is open; 1 or 0 for a single server.",
             ("upstream",),
             registry=registry,
             multiprocess_mode="livemax",

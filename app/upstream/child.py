@@ -1,8 +1,8 @@
-"""One server in a child process: started, waited for, restarted when it dies, and never left behind.
+"""Runs one server in a child process: starts it, waits until it is ready, restarts it when it dies, always stops it.
 
-The child runs under `child_guard`, which ends the server when the gateway ends, even by kill -9. The usual way,
-PR_SET_PDEATHSIG set by a preexec_fn of the gateway's own fork, falls short three times: it runs Python in a fork of
-a process with threads, it fires when the *thread* that forked ends, and it spares the server's own children.
+The child runs under `child_guard`, which stops the server when the gateway ends, even by kill -9. The usual solution,
+PR_SET_PDEATHSIG in a preexec_fn, fails in three ways: it runs Python in a fork of a process with threads, it fires when
+the *thread* that forked ends, and it does not reach the server's own children.
 """
 
 import asyncio
@@ -62,15 +62,15 @@ class ChildServer:
 
     @property
     def url(self) -> str:
-        """The base URL, valid from the first start on, also while the server restarts."""
+        """The base URL; it stays the same while the server restarts."""
         if self._port is None:
             raise UpstreamUnavailable("reader", f"{self.name} was never started")
         return f"http://{HOST}:{self._port}"
 
     async def start(self) -> str:
-        """Start the server, wait until it is ready and watch it from then on; the base URL.
+        """Start the server, wait until it is ready, then watch it; returns the base URL.
 
-        UpstreamUnavailable, with the last lines of its log, where it ends or times out before it is ready.
+        Raises UpstreamUnavailable with the last lines of its log if it ends or times out before it is ready.
         """
         if self._watcher is not None:
             return self.url
@@ -79,7 +79,7 @@ class ChildServer:
         return self.url
 
     async def stop(self) -> None:
-        """End the server and everything it started, politely at first; idempotent."""
+        """Stop the server and everything it started, first by SIGTERM; idempotent."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()
@@ -87,7 +87,7 @@ class ChildServer:
         await self._end()
 
     def log_tail(self) -> str:
-        """The last lines that the server wrote since it was last started."""
+        """The last lines that the server logged since its last start."""
         with contextlib.suppress(OSError), self.log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - TAIL_BYTES))
@@ -95,7 +95,7 @@ class ChildServer:
         return ""
 
     async def _first_launch(self) -> None:
-        """Launch, on another port if the chosen one was taken between choosing and binding."""
+        """Launch; try another port if the chosen one was taken before the server bound it."""
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             chosen_before = self._port is not None
             if self._port is None:
@@ -110,7 +110,7 @@ class ChildServer:
                 return
 
     async def _watch(self) -> None:
-        """Restart the server whenever it ends, waiting longer each time that it ends soon."""
+        """Restart the server whenever it ends, with exponential backoff while it ends soon."""
         clock = asyncio.get_running_loop().time
         pause = self.backoff_s
         while True:
@@ -127,13 +127,13 @@ class ChildServer:
             try:
                 await self._launch()
             except (UpstreamUnavailable, OSError) as error:
-                # No memory, no process or no disk left may pass, like a server that does not come up.
+                # Out of memory, processes or disk may be temporary, like a server that fails to start.
                 logger.warning("%s could not be restarted: %s", self.name, error)
             else:
                 logger.info("%s is ready again", self.name)
 
     async def _launch(self) -> None:
-        """Start the process and return once it is healthy; whatever goes wrong, leave no process."""
+        """Start the process and return once it is healthy; leave no process on failure."""
         try:
             self._process = await self._spawn()
             await self._until_healthy(self._process)
@@ -183,7 +183,7 @@ class ChildServer:
             return False
 
     async def _end(self) -> None:
-        """End the process group, if there is one, and wait until it is gone."""
+        """Stop the process group, if there is one, and wait until it is gone."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -195,13 +195,13 @@ class ChildServer:
         except TimeoutError:
             logger.warning("%s did not end within %g s of SIGTERM: killing it", self.name, self.grace_s)
         finally:
-            # Also after a polite end, and after the guard itself was killed: the server's own children may remain.
+            # Always: the server's own children may still run after SIGTERM, or after the guard was killed.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
     def _open_log(self) -> int:
-        """Open the log for appending, starting a new one where the old has grown large."""
+        """Open the log for appending; rotate it first if it is large."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if self.log_path.stat().st_size > LOG_LIMIT_BYTES:
@@ -212,7 +212,7 @@ class ChildServer:
 
 
 def _free_port() -> int:
-    """A port that nothing listens on now."""
+    """A port that is free now."""
     # Not a secret: any port will do.
     candidates = random.sample(PORTS, k=len(PORTS))
     return next(port for port in candidates if _is_free(port))
@@ -220,7 +220,7 @@ def _free_port() -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: connections of the last run that are still closing do not count.
+        # As servers do: ignore connections of the last run that are still closing.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

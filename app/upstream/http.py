@@ -1,7 +1,7 @@
-"""One HTTP client for every part behind the gateway: JSON out, bytes back, and only errors of ours.
+"""The HTTP client for every upstream: sends JSON, returns bytes, and raises only `app.errors`.
 
-What a reply means is its adapter's to say; that it came, whole, from this server and with 200 is said here. Calls go
-out by the thousand a second, so all that is the same for every one of them is made once.
+This module checks that a whole reply with status 200 arrived; each adapter interprets it. The client handles thousands
+of calls a second, so everything that calls have in common is built once.
 """
 
 import math
@@ -16,14 +16,14 @@ from app.correlation import outgoing
 from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 
 _CALLED = {"reader": "the reader", "embedder": "the embedder", "vectors": "the vector store"}
-# Common servers close idle connections after five seconds; ours must go first, or a request meets a closed one.
+# Common servers close idle connections after five seconds. Close ours earlier, so that no request uses a dead one.
 _KEEPALIVE_S = 3.0
-# What a call can end in that is no answer. The last are headers and replies that are not HTTP, texts not Unicode.
+# Everything a failed call can raise. ValueError: bad headers, replies that are not HTTP, text that is not Unicode.
 _FAILURES = (TimeoutError, aiohttp.ClientError, ValueError, orjson.JSONEncodeError)
 
 
 class Refused(Exception):
-    """A reply other than 200, its body fit to be quoted; never leaves the adapter that asked."""
+    """A reply other than 200, with secrets removed from its body. Adapters translate it."""
 
     def __init__(self, status: int, body: bytes, retry_after_s: int | None) -> None:
         super().__init__(status)
@@ -35,8 +35,8 @@ class Refused(Exception):
 class HttpClient:
     """A connection pool to one server, opened on first use; `upstream` is reader, embedder or vectors.
 
-    `timeout_s` bounds a whole call, connecting included. `secret` is struck out of whatever the server says: some
-    repeat the key that they were given.
+    `timeout_s` bounds a whole call, connecting included. `secret` is removed from error messages, because some servers
+    repeat the key that they received.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class HttpClient:
         self.upstream, self.called = upstream, _CALLED[upstream]
         self._setting = f"FETCHWISE_{upstream.upper()}"
         self._url = url
-        # Not compressed: these servers are near, and unpacking would hold up the event loop.
+        # No compression: these servers are nearby, and decompressing would block the event loop.
         self._headers = {"content-type": "application/json", "accept-encoding": "identity", **headers}
         self._secret = secret
-        # To the fraction of a second: aiohttp would round five seconds and more up.
+        # aiohttp rounds timeouts above five seconds up; turn that off.
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(5.0, timeout_s), ceil_threshold=math.inf)
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
@@ -76,9 +76,9 @@ class HttpClient:
         )
 
     async def request(self, method: str, path: str, body: object = None) -> bytes:
-        """Return the body of a 200; raise Refused for any other status, an error of ours where no reply came."""
+        """Return the body of a 200; raise Refused for any other status, UpstreamError if there was no reply."""
         try:
-            # No redirects: question and key are meant for this server alone.
+            # No redirects: a question and a key must not reach another server.
             response = await self._pool().request(
                 method,
                 self._url + path,
@@ -86,7 +86,7 @@ class HttpClient:
                 headers=outgoing.get(),
                 allow_redirects=False,
             )
-            # Gives the connection back, or closes it where this fails: no context manager has to.
+            # Reading releases the connection, or closes it on failure, so no context manager is needed.
             raw = await response.read()
         except _FAILURES as error:
             raise self._failure(error) from error
@@ -101,7 +101,7 @@ class HttpClient:
             async with self._pool().post(
                 self._url + path,
                 data=orjson.dumps(body),
-                # llama.cpp hangs up after a stream without announcing it: the next question must not be sent there.
+                # llama.cpp closes the connection after a stream without saying so; do not reuse it.
                 headers={"connection": "close", **outgoing.get()},
                 allow_redirects=False,
             ) as response:
@@ -112,33 +112,33 @@ class HttpClient:
             raise self._failure(error) from error
 
     async def close(self) -> None:
-        """Close the pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""
+        """Close the pool; later calls raise UpstreamUnavailable. Idempotent."""
         self._closed = True
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
 
     def parsed(self, raw: bytes) -> Any:  # noqa: ANN401 - whatever the server sent
-        """A reply's JSON value; UpstreamBadReply where it is none."""
+        """Parse a reply as JSON; UpstreamBadReply if it is not."""
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise UpstreamBadReply(self.upstream, f"{self.called}'s reply is not JSON") from error
 
     def quotable(self, raw: bytes) -> bytes:
-        """What the server said, without the key."""
+        """A reply without the API key, so that messages can quote it."""
         return raw.replace(self._secret.encode(), b"***") if self._secret else raw
 
     def _pool(self) -> aiohttp.ClientSession:
         if self._session is None:
             if self._closed:
                 raise UpstreamUnavailable(self.upstream, f"{self.called} was closed")
-            # Made on first use because aiohttp ties a session to the running loop.
+            # Created on first use, because aiohttp binds a session to the running loop.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S),
                 headers=self._headers,
                 timeout=self._timeout,
-                # A cookie would travel from one caller's question to the next one's.
+                # A cookie would leak from one caller's request to the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
@@ -146,11 +146,11 @@ class HttpClient:
 
     def _refused(self, response: aiohttp.ClientResponse, raw: bytes) -> Refused:
         wait = response.headers.get("retry-after", "")
-        # It may also be a date, which nobody needs.
+        # Retry-After may also be a date; no upstream sends one, so it is ignored.
         return Refused(response.status, self.quotable(raw), int(wait) if wait.isdecimal() and len(wait) < 6 else None)
 
     def _failure(self, error: Exception) -> FetchwiseError:
-        """Turn aiohttp's exceptions into ours, most specific first."""
+        """Translate aiohttp's exceptions, most specific first."""
         match error:
             case TimeoutError():  # aiohttp's own timeouts inherit from it
                 return UpstreamTimeout(self.upstream, f"{self.called} did not answer in time")
@@ -159,17 +159,17 @@ class HttpClient:
             case aiohttp.ClientConnectorError():
                 return UpstreamUnavailable(self.upstream, f"{self.called} cannot be reached: {error}")
             case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError():
-                return UpstreamUnavailable(self.upstream, f"{self.called} broke the connection off: {error}")
+                return UpstreamUnavailable(self.upstream, f"{self.called} closed the connection: {error}")
             case orjson.JSONEncodeError():
                 return UpstreamBadReply(self.upstream, f"a text cannot be sent to {self.called}: {error}")
             case _:
-                # By its type alone: the text of these may quote the request's headers, and so the key.
+                # Name only the type: the message may quote request headers, and so the key.
                 kind = type(error).__name__
                 return UpstreamBadReply(self.upstream, f"{self.called} does not speak HTTP as expected: {kind}")
 
 
 def meaning(upstream: str, refused: Refused, said: str) -> FetchwiseError:
-    """What a status means at any server; `said` is the explanation that came with it."""
+    """Translate a status that means the same at every server; `said` is the server's explanation."""
     status, called = refused.status, _CALLED[upstream]
     message = f"{called} answered {status}: {said}" if said else f"{called} answered {status}"
     if status in {408, 504}:

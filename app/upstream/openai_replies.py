@@ -1,7 +1,7 @@
-"""What an OpenAI-compatible server's replies mean: answers with their tokens, streams, and failures.
+"""Parses replies of OpenAI-compatible servers: answers with their tokens, streams, and errors.
 
-vLLM and llama.cpp differ in what they report at an answer's end, how they refuse a long prompt, and what an error
-looks like; the differences end here.
+vLLM and llama.cpp differ in what they report at the end of an answer, how they refuse a long prompt, and the shape of
+their errors. This module hides the differences.
 """
 
 import math
@@ -20,7 +20,7 @@ _TOO_LONG = "the question does not fit the reader's context: shorten it"
 
 
 def refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
-    """What a status other than 200 means at a server that serves this model."""
+    """Translate a status other than 200 from a server that serves this model."""
     message = _error_message(refused.body)
     if refused.status == 404:
         return UpstreamUnavailable(
@@ -30,7 +30,7 @@ def refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
 
 
 def reading_refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
-    """The same of the reader, which also refuses a prompt that is longer than its context."""
+    """The same for the reader, which also refuses prompts longer than its context."""
     if refused.status == 400 and _is_too_long(_error_message(refused.body)):
         return PromptTooLong(_TOO_LONG)
     return refusal(client, refused, model)
@@ -52,7 +52,7 @@ def _is_too_long(message: str) -> bool:
 
 
 def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) -> Generation:
-    """The answer of a whole reply; UpstreamBadReply where a part is missing, PromptTooLong where it was cut short."""
+    """Parse a whole reply; UpstreamBadReply if a part is missing, PromptTooLong if the context cut the answer short."""
     try:
         choice = reply["choices"][0]
         finish_reason, usage = choice.get("finish_reason"), reply.get("usage") or {}
@@ -65,13 +65,13 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
 
 
 def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
-    """Servers quietly shorten an answer to what the prompt leaves of the context; half an answer is none."""
+    """Servers silently cut an answer when the context is full; treat that as a prompt that is too long."""
     if finish_reason == "length" and int(usage.get("completion_tokens") or max_tokens) < max_tokens:
         raise PromptTooLong(_TOO_LONG)
 
 
 def _counted(timings: Mapping[str, Any] | None) -> dict[str, int]:
-    """Usage so far, as llama.cpp tells it: of a prompt, what it remembered and what it read."""
+    """Usage so far as llama.cpp reports it: cached plus newly read prompt tokens."""
     if not timings:
         return {}
     read = int(timings.get("cache_n") or 0) + int(timings.get("prompt_n") or 0)
@@ -86,7 +86,7 @@ def _raw_token(token: Mapping[str, Any]) -> _RawToken:
     raw = token.get("bytes")
     text = bytes(raw) if raw else str(token["token"]).encode()
     top = tuple([entry["logprob"] for entry in token.get("top_logprobs") or ()])
-    # Twenty a token: asking whether any is no float is cheaper than converting each.
+    # Twenty per token: checking for non-floats is cheaper than converting each.
     if not _FLOATS.issuperset(map(type, top)):
         top = tuple(map(_number, top))
     return text, TokenLogprobs(_number(token["logprob"]), top)
@@ -112,10 +112,10 @@ def _finished(
 
 
 def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogprobs]:
-    """Keep the tokens that begin before the answer ends: the stop and the end token never count.
+    """Keep the tokens of the answer itself, without the stop and the end token.
 
-    Servers differ in whether they report the end token and how they print it, so its position tells, not its name.
-    Leading white space of the first tokens is not in the answer, so counting starts behind it.
+    Servers differ in whether and how they report the end token, so decide by position, not by name. Leading white space
+    is not part of the answer, so counting starts after it.
     """
     if not answer:
         return []
@@ -132,7 +132,7 @@ def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogpro
 
 
 async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream; ending before `[DONE]` means the server died."""
+    """Yield the JSON objects of a server-sent event stream; UpstreamUnavailable if it ends before `[DONE]`."""
     async for line in lines:
         payload = line.strip().removeprefix(b"data:").strip()
         if payload == b"[DONE]":
@@ -145,13 +145,13 @@ async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncIte
                 message = _error_message(client.quotable(payload))
                 raise UpstreamUnavailable("reader", f"the reader failed while answering: {message}")
             yield event
-    raise UpstreamUnavailable("reader", "the reader broke the answer off")
+    raise UpstreamUnavailable("reader", "the reader ended the stream early")
 
 
 async def assemble(
     events: AsyncIterator[dict[str, Any]], passages_read: int, max_tokens: int, context: int
 ) -> AsyncGenerator[Token | Generation, None]:
-    """The pieces of a streamed reply as they come, then the same answer as a whole reply would give."""
+    """Yield the pieces of a streamed reply, then the same answer that a whole reply would give."""
     content, tokens, usage, finish_reason = "", list[_RawToken](), dict[str, Any](), None
     answered = False
     try:

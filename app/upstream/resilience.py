@@ -1,12 +1,12 @@
-"""Calls to remote parts: a circuit breaker for each part or replica, and a few retries where they are safe.
+"""Circuit breakers and retries for remote upstreams: one breaker for each upstream or replica.
 
 closed ── `failures` of the last calls failed ──► open ── a pause ──► half-open ── the trial succeeds ──► closed
                                                     ▲                     │
                                                     └── the trial fails ──┘
 
-A retry is safe where the call is cheap and changes nothing (embedding, searching), or where the part did not answer;
-never after a timeout, which would double the load of a part that is too slow. Libraries for this cost twenty
-microseconds and more for a call that succeeds; this costs about two.
+Retry calls that are cheap and read-only (embedding, searching), or that the upstream did not answer. Never retry after
+a timeout: that would double the load of a slow upstream. Libraries add twenty microseconds or more to a successful
+call; this module adds about two.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# An open breaker pauses longer by up to this share of `retry_s`, so that gateways do not all come back at once.
+# Random extra pause, as a share of `retry_s`, so that gateways do not all retry at the same time.
 _JITTER = 0.5
-# Of all calls to a part, this share may be retried.
+# Share of all calls to an upstream that may be retried.
 _SHARE = 0.1
-# The longest wait before the first retry; twice that before the next.
+# Longest wait before the first retry; it doubles for the next.
 _PAUSE_S = 0.05
 
 
 class Breaker:
-    """Opens when `failures` of the last twice as many calls have failed, for about `retry_s` seconds.
+    """Opens for about `retry_s` seconds when `failures` of the last `2 * failures` calls failed.
 
-    A call that began before the last opening or closing says nothing about the time after it, and does not count.
+    A call that started before the breaker last opened or closed does not count.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Breaker:
         self._on_change = on_change
         self._clock = clock
         self._dice = dice or random.Random()  # noqa: S311 - spreading pauses, not secrets
-        # One bit a call, the newest last, 1 where it failed: nothing to do for a success after successes.
+        # One bit per call, newest last, 1 for a failure. A success after successes changes nothing.
         self._recent = 0
         self._window = (1 << 2 * failures) - 1
         # When to try again; None while closed.
@@ -66,22 +66,22 @@ class Breaker:
 
     @property
     def open(self) -> bool:
-        """Whether ordinary calls are refused: from the opening to the success of a trial."""
+        """Whether calls are refused: from opening until a trial call succeeds."""
         return self._until is not None
 
     @property
     def due(self) -> bool:
-        """Whether the next call would be let through as a trial."""
+        """Whether the next call would be the trial call."""
         return self._until is not None and not self._trying and self._clock() >= self._until
 
     @property
     def wait_s(self) -> float:
-        """How long until a call may be let through; 0 where it may be now, or as soon as a trial has ended."""
+        """Seconds until the next trial call; 0 if it may start now, or when the running one ends."""
         return max(0.0, self._until - self._clock()) if self._until is not None else 0.0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Let a call begin, or raise UpstreamUnavailable at once; and take note of how it ends."""
+        """Start a call, or raise UpstreamUnavailable while the breaker is open; record how the call ends."""
         if self._until is not None:
             if not self.due:
                 raise self.refusal()
@@ -94,7 +94,7 @@ class Breaker:
                 self._failed(error)
             raise
         except BaseException:
-            # Given up, or its request was wrong: nothing was learned, and another call may be the trial.
+            # Cancelled, or the request was wrong: this says nothing about the upstream. Another call may be the trial.
             if period == self._period:
                 self._trying = False
             raise
@@ -105,7 +105,7 @@ class Breaker:
         if self._until is not None:
             self._until, self._recent = None, 0
             self._change()
-            logger.info("%s answers again", self._upstream)
+            logger.info("circuit breaker of %s closed: it answers again", self._upstream)
         elif self._recent:
             self._recent = self._recent << 1 & self._window
 
@@ -115,18 +115,18 @@ class Breaker:
             if self._recent.bit_count() < self._failures:
                 return
             logger.warning(
-                "%s is left alone for a while: %s, the last one: %s", self._upstream, self._what_happened(), error
+                "circuit breaker of %s opened: %s, last error: %s", self._upstream, self._what_happened(), error
             )
         self._until = self._clock() + self._retry_s * self._dice.uniform(1.0, 1.0 + _JITTER)
         self._change()
 
     def refusal(self) -> UpstreamUnavailable:
-        """What a call is told that is not let through."""
+        """The error of a call that the open breaker refuses."""
         wait = math.ceil(self.wait_s)
-        again = f"it is tried again in {wait} s" if wait else "it is being tried again now"
+        again = f"next trial in {wait} s" if wait else "a trial is running"
         return UpstreamUnavailable(
             self._upstream,
-            f"{self._upstream} is left alone: {self._what_happened()}; {again}",
+            f"circuit breaker of {self._upstream} is open: {self._what_happened()}; {again}",
             retry_after_s=max(1, wait),
         )
 
@@ -140,9 +140,9 @@ class Breaker:
 
 
 class Retries:
-    """At most so many for a call, and for all calls a share of them, so that a storm is not made worse.
+    """Limits retries: at most `most` per call, and a share of all calls, so that retries do not multiply an outage.
 
-    `at_once` are in store from the beginning: a server that dies takes all that it was asked with it.
+    `at_once` retries are available from the start: a server that dies fails all its running calls together.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class Retries:
         self._dice = random.Random()  # noqa: S311 - spreading pauses, not secrets
 
     def earn(self) -> None:
-        """Count a call: each pays for a part of a retry."""
+        """Count a call; each earns a fraction of a retry."""
         if self._left < self._at_once:
             self._left += _SHARE
 
     def allow(self, error: UpstreamError, tried: int) -> bool:
-        """Whether a call that has failed `tried` times is to be tried again; counts it if so."""
-        # Whole seconds are longer than an asker should wait.
+        """Whether to retry a call that failed `tried` times; if so, uses up one retry."""
+        # Retry-After is in whole seconds, which is too long to wait within one request.
         if tried > self._most or not isinstance(error, self._kinds) or error.retry_after_s or self._left < 1.0:
             return False
         self._left -= 1.0
@@ -169,12 +169,12 @@ class Retries:
         return True
 
     async def pause(self, tried: int) -> None:
-        """Wait a random time, so that calls that failed together do not come back together."""
+        """Sleep for a random time, so that calls that failed together do not retry together."""
         await asyncio.sleep(self._dice.uniform(0.0, _PAUSE_S * 2 ** (tried - 1)))
 
 
 class Resilience:
-    """Makes the breakers and retries of a gateway, and tells whoever watches what becomes of them."""
+    """Creates the breakers and retries of a gateway and reports their changes."""
 
     def __init__(self, *, failures: int, retry_s: float, retries: int, at_once: int) -> None:
         self._failures = failures
@@ -186,41 +186,41 @@ class Resilience:
         self._on_retry: Callable[[str], None] = lambda _upstream: None
 
     def watch(self, on_open: Callable[[str, float], None], on_retry: Callable[[str], None]) -> None:
-        """Be told the share of a part's breakers that are open, now and at every change; and of every retry."""
+        """Report the share of an upstream's open breakers, now and on every change, and each retry."""
         self._on_open, self._on_retry = on_open, on_retry
         for upstream in self._breakers:
-            self._tell(upstream)
+            self._report(upstream)
 
     def breaker(self, upstream: str) -> Breaker:
-        """A breaker for one part, or for one of its replicas."""
+        """A breaker for one upstream, or for one of its replicas."""
         breaker = Breaker(
-            upstream, failures=self._failures, retry_s=self._retry_s, on_change=lambda: self._tell(upstream)
+            upstream, failures=self._failures, retry_s=self._retry_s, on_change=lambda: self._report(upstream)
         )
         self._breakers.setdefault(upstream, []).append(breaker)
         return breaker
 
     def retries(self, upstream: str, *kinds: type[UpstreamError]) -> Retries:
-        """The retries of one part, after failures of these kinds."""
+        """The retries of one upstream, after failures of these kinds."""
         return Retries(self._retries, kinds, at_once=self._at_once, on_retry=lambda: self._on_retry(upstream))
 
     def link(self, upstream: str) -> "Link":
-        """The way to a part whose calls are cheap and change nothing."""
+        """Breaker and retries for an upstream whose calls are cheap and read-only."""
         return Link(self.breaker(upstream), self.retries(upstream, UpstreamUnavailable, UpstreamBadReply))
 
-    def _tell(self, upstream: str) -> None:
+    def _report(self, upstream: str) -> None:
         breakers = self._breakers[upstream]
         self._on_open(upstream, sum(breaker.open for breaker in breakers) / len(breakers))
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way to one part."""
+    """Breaker and retries of one upstream."""
 
     breaker: Breaker
     retries: Retries
 
     async def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, if the breaker lets it through, and once more where that is safe."""
+        """Run `work` if the breaker allows it, and retry it where that is safe."""
         self.retries.earn()
         tried = 0
         while True:
@@ -234,7 +234,7 @@ class Link:
             await self.retries.pause(tried)
 
     async def ping(self, ping: Callable[[], Awaitable[object]]) -> None:
-        """Ping past the breaker, for the truth; a reply is as good as a trial, where one is due."""
+        """Ping without asking the breaker; a reply counts as the trial call if one is due."""
         await ping()
         if self.breaker.due:
             with self.breaker.watching():

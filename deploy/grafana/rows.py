@@ -225,9 +225,9 @@ def is_everything_up() -> list[Panel]:
         ),
         graph(
             "Breakers and retries",
-            "Share of a part's servers that are left alone because they fail, and calls tried again a second.",
+            "Share of an upstream's servers whose circuit breaker is open, and retries per second.",
             RATIO,
-            Query('max by (upstream) (fetchwise_breaker_open{job="$job"})', "{{upstream}} left alone"),
+            Query('max by (upstream) (fetchwise_breaker_open{job="$job"})', "{{upstream}} breaker open"),
             Query(
                 'sum by (upstream) (rate(fetchwise_retries_total{job="$job"}[$__rate_interval]))',
                 "{{upstream}} tried again",

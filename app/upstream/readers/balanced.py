@@ -1,8 +1,8 @@
-"""One reader or several that serve the same model, as one: sticky, balanced by health and load, each with a breaker.
+"""Replicas of one reader behind a single `Reader`: sticky routing by question, balanced by health and load.
 
-A question's probe and read go to the same replica while that is well, so that they share its prefix cache. A replica
-that was gone must say that it is still the same model before an answer of its is given: the calibrator holds for that
-one alone.
+The probe and the read of a question go to the same replica while it is healthy, so that they share its prefix cache. A
+replica that was down must confirm that it serves the same model before its answers are used, because the calibrator
+holds only for that model.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from app.upstream.resilience import Breaker, Resilience
 
 logger = logging.getLogger(__name__)
 
-# A replica with more than half again its share of the questions passes them on; a few at once are no burden.
+# A replica with more than 1.5 times its share of questions passes new ones on; a few concurrent ones are fine.
 _LOAD = 1.5
 _FEW = 4
-# Shorter than a ping of all of them may take, so that one that hangs does not speak for the others.
+# Shorter than the timeout of a ping, so that one replica that hangs does not fail the ping of all.
 _PING_S = 1.5
 _IDENTIFY_S = 5.0
-# In messages about readers, the identity's `reader` is which model it serves.
+# What messages call the fields of an identity.
 _CALLED = {"reader": "model"}
 
 
@@ -37,9 +37,9 @@ class _Replica:
     reader: Reader
     breaker: Breaker
     in_flight: int = 0
-    # Not known to be what it should be: never asked yet, or it was gone in between.
+    # Its identity is unconfirmed: never asked, or it was down since.
     suspect: bool = True
-    # Why nothing is asked of it although it answers; empty where it may be asked.
+    # Why it gets no questions although it answers; empty if it may get some.
     mismatch: str = ""
     _salted: "hashlib.blake2b" = field(init=False)
 
@@ -47,18 +47,18 @@ class _Replica:
         self._salted = hashlib.blake2b(self.name.encode(), digest_size=8)
 
     def rank(self, question: str) -> bytes:
-        """Rendezvous hashing: of the replicas that may answer a question the highest does, in every process."""
+        """Rendezvous hashing: the available replica with the highest score answers, in every process alike."""
         salted = self._salted.copy()
         salted.update(question.encode(errors="surrogatepass"))
         return salted.digest()
 
     def check(self) -> None:
-        """Raise UpstreamUnavailable where it is not to be asked."""
+        """Raise UpstreamUnavailable if this replica must not answer."""
         if self.mismatch:
-            raise UpstreamUnavailable("reader", f"{self.name} is not the reader that it was: {self.mismatch}")
+            raise UpstreamUnavailable("reader", f"{self.name} serves another model now: {self.mismatch}")
 
     def judge(self, mismatch: str) -> None:
-        """Take note of how it differs from what it should be; empty where it does not."""
+        """Store how it differs from the expected identity; empty if it does not."""
         if mismatch and mismatch != self.mismatch:
             logger.warning("%s is left out: %s", self.name, mismatch)
         elif self.mismatch and not mismatch:
@@ -68,19 +68,19 @@ class _Replica:
 
     async def identify(self) -> Identity:
         """Ask what it serves."""
-        async with _within(_IDENTIFY_S, f"{self.name} did not say in time what it serves"):
+        async with _within(_IDENTIFY_S, f"{self.name} did not report its model in time"):
             return await self.reader.identify()
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """Let its breaker know how a call ended."""
+        """Record with its breaker how a call ended."""
         self.check()
         with self.breaker.watching():
             self.in_flight += 1
             try:
                 yield
             except UpstreamUnavailable:
-                # It may have been replaced by the time it answers again.
+                # Another model may run there when it answers again.
                 self.suspect = True
                 raise
             finally:
@@ -88,28 +88,28 @@ class _Replica:
 
 
 class BalancedReader:
-    """A Reader over others; their names say which of them is meant."""
+    """A Reader over several; messages use their names."""
 
     def __init__(self, readers: Mapping[str, Reader], resilience: Resilience) -> None:
         self._replicas = [_Replica(name, reader, resilience.breaker("reader")) for name, reader in readers.items()]
         self._several = len(self._replicas) > 1
-        # Only where it gave no answer: one that answers nonsense has worked for it.
+        # Retry only if there was no answer: a bad reply has already cost a generation.
         self._retries = resilience.retries("reader", UpstreamUnavailable)
-        # What those who may answer have agreed on; None until one was asked.
+        # The identity that all active replicas share; None until one reported it.
         self._identity: Identity | None = None
 
     async def start(self) -> None:
-        """Refuse replicas that are not the same; one that cannot be reached yet is taken up when it can be."""
+        """Refuse replicas that differ; one that is unreachable now joins when it answers."""
         try:
             await self.identify()
         except UpstreamError as error:
             logger.warning("no reader can be reached yet: %s", error)
 
     async def identify(self) -> Identity:
-        """Ask all of them; one that is not what was agreed on is left out until it is.
+        """Identify all replicas; one that differs from the shared identity gets no questions until it matches.
 
-        Where none is that any more, those that are there agree anew. Where none was ever known, replicas that differ
-        are a ConfigurationError.
+        If none matches any more, the reachable ones set a new shared identity. If none was ever known, replicas that
+        differ raise ConfigurationError.
         """
         outcomes = await asyncio.gather(*(one.identify() for one in self._replicas), return_exceptions=True)
         identities: dict[_Replica, Identity] = {}
@@ -136,7 +136,7 @@ class BalancedReader:
         return self._identity
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
-        """Answer at the question's own replica, or once more at another where that one gave no answer."""
+        """Answer at the question's replica; if it gives no answer, retry once at another."""
         self._retries.earn()
         replica, tried = self._choose(prompt.question), 0
         while True:
@@ -151,7 +151,7 @@ class BalancedReader:
                 replica = await self._next(prompt.question, replica, error, tried)
 
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
-        """Answer in pieces; once one was given, nothing is tried again."""
+        """Stream the answer; no retry after the first piece."""
         self._retries.earn()
         replica, tried = self._choose(prompt.question), 0
         while True:
@@ -164,11 +164,11 @@ class BalancedReader:
                                 await self._confirm(replica)
                             begun = True
                             if isinstance(piece, Generation):
-                                # Given below: whoever has the whole may close this generator, which is no failure.
+                                # Yielded below: the caller may close this generator then, which is no failure.
                                 break
                             yield piece
                         else:
-                            raise UpstreamBadReply("reader", "the stream ended before the answer did")
+                            raise UpstreamBadReply("reader", "the stream ended before the answer was complete")
             except UpstreamError as error:
                 if begun:
                     raise
@@ -179,7 +179,7 @@ class BalancedReader:
                 return
 
     async def ping(self) -> str | None:
-        """Return if one of them can answer now, with a remark where not all of them can."""
+        """Return if at least one can answer now, with a remark if not all can."""
         if not self._several:
             await self._ping(self._replicas[0], within_s=None)
             return None
@@ -199,12 +199,12 @@ class BalancedReader:
         return remark if failures else None
 
     async def close(self) -> None:
-        """Release all connections; idempotent."""
+        """Close all connections; idempotent."""
         for replica in self._replicas:
             await replica.reader.close()
 
     def _choose(self, question: str, avoid: _Replica | None = None) -> _Replica:
-        """The first in the question's own order that is well and not overburdened; a failing one where all fail."""
+        """The first replica in the question's order that is healthy and not overloaded; a failing one if all fail."""
         if not self._several:
             return self._replicas[0]
         fit = [one for one in self._replicas if not one.mismatch]
@@ -220,11 +220,11 @@ class BalancedReader:
         if fit:
             return min(fit, key=lambda one: one.breaker.wait_s).breaker.refusal()
         return UpstreamUnavailable(
-            "reader", "no reader is what it was: " + "; ".join(one.mismatch for one in self._replicas)
+            "reader", "every reader serves another model now: " + "; ".join(one.mismatch for one in self._replicas)
         )
 
     async def _next(self, question: str, failed: _Replica, error: UpstreamError, tried: int) -> _Replica:
-        """Where to try a question again that failed; raises the failure where it is not to be."""
+        """The replica for a retry; raises the failure if there is to be none."""
         alone = not self._several
         if (alone and (failed.breaker.open or failed.mismatch)) or not self._retries.allow(error, tried):
             raise error
@@ -241,13 +241,13 @@ class BalancedReader:
         async with _within(within_s, "it did not answer in time"):
             await replica.reader.ping()
             if replica.breaker.due:
-                # That it lists its model does not prove that it answers; one token does, and no question waits for it.
+                # Listing its model does not prove that it can generate; one token does, and no question waits for it.
                 with replica.visit():
                     await replica.reader.generate(Prompt("ping"), max_tokens=1)
                     await self._confirm(replica)
 
     async def _confirm(self, replica: _Replica) -> None:
-        """Make sure that it is what it should be, before anything that it said is passed on."""
+        """Confirm its identity before any of its answers is used."""
         if self._identity is None:
             return
         try:
@@ -262,7 +262,7 @@ class BalancedReader:
             return self._identity
         (first, identity), *others = identities.items()
         if self._identity is not None:
-            logger.warning("the reader is another one now: %s", _difference(identity, self._identity))
+            logger.warning("the reader serves another model now: %s", _difference(identity, self._identity))
             return identity
         for replica, another in others:
             difference = _difference(another, identity)
@@ -276,7 +276,7 @@ class BalancedReader:
 
 @asynccontextmanager
 async def _within(seconds: float | None, message: str) -> AsyncIterator[None]:
-    """Turn what takes longer into UpstreamTimeout."""
+    """Raise UpstreamTimeout after this time."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -285,7 +285,7 @@ async def _within(seconds: float | None, message: str) -> AsyncIterator[None]:
 
 
 def _difference(one: Identity, other: Identity) -> str:
-    """How one differs from what it should be; empty where it does not."""
+    """How an identity differs from the expected one; empty if it does not."""
     return "; ".join(
         f"{_CALLED.get(part.name, part.name)} is {getattr(one, part.name)!r}, not {getattr(other, part.name)!r}"
         for part in fields(Identity)

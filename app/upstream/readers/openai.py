@@ -51,7 +51,7 @@ class OpenAIReader:
         self._prompts = prompts
         self._quantisation = quantisation
         self._template = {"chat_template_kwargs": dict(chat_template_kwargs)} if chat_template_kwargs else {}
-        # What is asked of the server whatever the question.
+        # The part of the request body that is the same for every question.
         self._always: dict[str, Any] = {
             "model": model,
             "temperature": 0,
@@ -60,13 +60,13 @@ class OpenAIReader:
             "stop": list(STOP),
             **self._template,
         }
-        # Tokens for prompt and answer together; None until the server was asked, 0 where it does not tell.
+        # Context length in tokens; None until the server was asked, 0 if it does not report it.
         self._context: int | None = None
-        # How it is asked to count along: a stream that is given up never comes to its usage.
+        # How to ask for running usage: a cancelled stream never reaches its final usage.
         self._counting: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     async def identify(self) -> Identity:
-        """Ask the server what it runs; a model that it does not serve is a configuration error."""
+        """Ask the server what it runs; ConfigurationError if it does not serve the model."""
         mine = await self._served()
         reported = (mine.get("meta") or {}).get("ftype")
         return Identity(
@@ -109,17 +109,17 @@ class OpenAIReader:
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
         """Yield the answer's pieces, then the whole; the same text and tokens as `generate`."""
         if self._context is None:
-            # A model that is not served is the generation's to report, where the server minds at all.
+            # If the model is not served, the generation reports it.
             with suppress(ConfigurationError):
                 await self._served()
         begun = False
         for passages in _fewer_and_fewer(prompt.passages):
             body = self._body(prompt, passages, max_tokens)
-            # Usage from the first event on: a prompt that leaves no room is known before anything is yielded.
+            # Usage is known from the first event on, so a prompt that is too long is found before anything is yielded.
             body |= {"stream": True, **self._counting}
             try:
                 async with self._events(body) as events:
-                    # The last that is left may stay where the answer turns out to fit after all.
+                    # With one passage left, keep it if the answer fits after all.
                     context = (self._context or 0) if len(passages) > 1 else 0
                     async for item in assemble(events, len(passages), max_tokens, context):
                         begun = True
@@ -130,14 +130,14 @@ class OpenAIReader:
                     raise
 
     async def ping(self) -> None:
-        """Look for our model in the list of those served: cheap, and there only once it is loaded."""
+        """Look for the model in the server's list: cheap, and it is listed only once it is loaded."""
         try:
             await self._served()
         except ConfigurationError as error:
             raise UpstreamUnavailable("reader", str(error)) from error
 
     async def close(self) -> None:
-        """Close the connection pool; whoever asks afterwards gets UpstreamUnavailable. Idempotent."""
+        """Close the connection pool; later calls raise UpstreamUnavailable. Idempotent."""
         await self._http.close()
 
     def _body(self, prompt: Prompt, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class OpenAIReader:
             raise reading_refusal(self._http, refused, self._model) from refused
 
     async def _chat_template_digest(self) -> str:
-        """Fingerprint the chat template by what it does: no two servers publish it in the same way."""
+        """Fingerprint the chat template by a rendered example, because each server publishes templates differently."""
         attempts = (
             ("/apply-template", {"messages": _SAMPLE_CHAT, **self._template}, "prompt"),
             ("/tokenize", {"model": self._model, "messages": _SAMPLE_CHAT, **self._template}, "tokens"),
@@ -184,7 +184,7 @@ class OpenAIReader:
 
 
 def _for_now(error: UpstreamError) -> bool:
-    """Whether a server failed to answer, and may not the next time: that must not look like another template."""
+    """Whether the server failed temporarily: that must not look like another template."""
     refused = error.__cause__
     if isinstance(refused, Refused):
         return refused.status == 429 or (refused.status >= 500 and refused.status != 501)
@@ -192,7 +192,7 @@ def _for_now(error: UpstreamError) -> bool:
 
 
 def _fewer_and_fewer(passages: tuple[Passage, ...]) -> Iterator[tuple[Passage, ...]]:
-    """All the passages, then without the worst-ranked, down to the best one: the server says what fits."""
+    """All passages, then fewer, down to the best one, until the server accepts the prompt."""
     yield passages
     for n in range(len(passages) - 1, 0, -1):
         yield passages[:n]

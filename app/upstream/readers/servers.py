@@ -20,7 +20,7 @@ from app.upstream.child import HOST, ChildServer
 MODEL = "SmolLM2-135M-Instruct"
 _PACKAGED = f"{MODEL}.Q4_1.gguf"
 _SERVED = f"{MODEL}.Q8_0.gguf"
-# vLLM reports usage to its makers unless told not to; questions are nobody else's business, not even their number.
+# vLLM reports usage statistics to its developers by default; turn that off.
 _NO_TELEMETRY = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -44,8 +44,7 @@ def llama_server(
     return ChildServer(
         "llama.cpp",
         command,
-        # Threads that spin while they wait for each other take the cores from whoever they wait for: on a busy
-        # machine that cost a factor of a hundred.
+        # Spinning threads take the cores from the threads they wait for: a factor of 100 on a busy machine.
         env={"OMP_WAIT_POLICY": "passive"},
         health_path="/health",
         log_path=log_path,
@@ -73,7 +72,7 @@ def embedded_model(cache: Path) -> Path:
 
 
 def _requantise(source: Path, target: Path) -> None:
-    """Write a GGUF file anew with its quantised tensors as Q8_0 and all else as it was."""
+    """Copy a GGUF file with its quantised tensors converted to Q8_0."""
     # Imported here: only the first start of an embedded gateway needs them.
     from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType  # noqa: PLC0415
     from gguf.quants import dequantize, quantize  # noqa: PLC0415
@@ -81,7 +80,7 @@ def _requantise(source: Path, target: Path) -> None:
     reader = GGUFReader(source)
     writer = GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
     for field in reader.fields.values():
-        # The writer puts these in by itself.
+        # The writer adds these itself.
         if field.name == "general.architecture" or field.name.startswith("GGUF."):
             continue
         is_file_type = field.name == "general.file_type"
@@ -124,10 +123,10 @@ def vllm_server(
             *("--model", model),
             *("--host", HOST),
             *("--port", str(port)),
-            # A probe and the reading after it share their instruction, and so do all questions.
+            # A probe and the read after it share their instruction, and so do all questions.
             "--enable-prefix-caching",
             *("--max-logprobs", str(TOP)),
-            # One line a request would fill the log with what the gateway's own metrics and log already say.
+            # The gateway's own metrics and log already cover each request.
             "--disable-uvicorn-access-log",
             *extra_args,
         ]
@@ -143,18 +142,18 @@ def vllm_server(
 
 
 def _require_vllm(python: str) -> None:
-    """Fail now, with the remedy, rather than after a start that cannot succeed. Only looks: an import takes long."""
+    """Fail now with instructions rather than after a long start. Looks for the package only: importing it is slow."""
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     try:
         found = subprocess.run([python, "-c", look], check=False, capture_output=True).returncode == 0  # noqa: S603
     except OSError as error:
-        raise ConfigurationError(f"cannot run {python}, which was to start vLLM: {error}") from error
+        raise ConfigurationError(f"cannot run {python}, which should start vLLM: {error}") from error
     if not found:
         raise ConfigurationError(f"vLLM is not installed for {python}: pip install 'fetchwise[vllm]'")
 
 
 def _serve(model: str, alias: str, *numbers: int) -> None:
-    """Be the child: serve until told to stop."""
+    """The child process: serve until SIGTERM."""
     port, threads, slots, context = numbers
     import xllamacpp  # noqa: PLC0415 - only the child loads the engine
 
@@ -168,7 +167,7 @@ def _serve(model: str, alias: str, *numbers: int) -> None:
     params.cpuparams.n_threads = threads
     params.cpuparams_batch.n_threads = threads
     params.endpoint_metrics = True
-    # No copies of old prompts beside the slots: the gain is small here and the memory is not.
+    # No prompt cache beside the slots: it saves little here and costs memory.
     params.cache_ram_mib = 0
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

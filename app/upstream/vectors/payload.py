@@ -1,7 +1,7 @@
-"""How a passage is written in a Qdrant point, the same in the embedded engine and on a server.
+"""Converts passages to Qdrant points and back, alike for the embedded engine and a server.
 
-A point's payload is `{id, title, text, fields, terms}`: `fields` is the passage's own payload as it came, and
-`terms` holds one string per field, such as `["lang","en"]`, which is what filters match.
+A point's payload is `{id, title, text, fields, terms}`: `fields` is the passage's payload unchanged, and `terms` holds
+one string per field, such as `["lang","en"]`, for filters to match.
 """
 
 import json
@@ -15,7 +15,7 @@ from app.core.question import Filter
 from app.errors import DataError, UnknownCollection
 
 TERMS = "terms"
-# What makes a passage; the terms are the engine's to match.
+# The fields of a passage; `terms` is only for filters.
 PASSAGE_FIELDS = ("id", "title", "text", "fields")
 
 _COLLECTION = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -24,33 +24,33 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def check_collection(name: str) -> str:
-    """Return the name if a collection can have it; UnknownCollection if none ever could."""
+    """Return the name if it is valid; UnknownCollection if no collection could have it."""
     if not _COLLECTION.fullmatch(name):
         raise UnknownCollection(f"no collection {name!r}: a name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
     return name
 
 
 def unknown_collection(name: str) -> UnknownCollection:
-    """Say that no collection of this name was made."""
-    return UnknownCollection(f"no collection {name!r}: ingest into it first, or name one that is there")
+    """The error for a collection that does not exist."""
+    return UnknownCollection(f"no collection {name!r}: ingest into it first, or name one that exists")
 
 
 def other_dimension(name: str, have: int, want: int) -> DataError:
-    """Say that a collection was made for vectors of another length."""
+    """The error for a collection with vectors of another length."""
     return DataError(
         f"collection {name!r} holds vectors of length {have}, not {want}: "
-        "ingest into another collection, or use the embedder that it was made with"
+        "ingest into another collection, or use the embedder that it was created with"
     )
 
 
 def point_id(passage_id: str) -> str:
-    """Derive the point's id, always the same: Qdrant takes UUIDs and integers, passages have any string."""
+    """Derive a stable point id: Qdrant accepts UUIDs and integers, passage ids are any string."""
     _check_unicode(passage_id, passage_id)
     return str(uuid.uuid5(_NAMESPACE, passage_id))
 
 
 def write_payload(passage: Passage) -> dict[str, Any]:
-    """Turn a passage into a point's payload; DataError if it would not come back as it is."""
+    """Turn a passage into a point's payload; DataError if it would not survive the round trip."""
     _check_unicode(passage.id, passage.id, passage.title, passage.text)
     for key, value in passage.payload.items():
         _check_unicode(passage.id, key)
@@ -72,9 +72,9 @@ def read_payload(payload: Mapping[str, Any] | None, score: float) -> Passage:
     try:
         id_, title, text, fields = payload["id"], payload["title"], payload["text"], payload["fields"]  # type: ignore[index]
     except (KeyError, TypeError):
-        pass  # said below, together with values of another type
+        pass  # reported below, together with values of another type
     else:
-        # A match statement would read better and takes five times as long, for every passage found.
+        # A match statement would take five times as long, for every passage found.
         if isinstance(id_, str) and isinstance(title, str) and isinstance(text, str) and isinstance(fields, dict):
             return Passage(id_, title, text, score, fields)
     raise ValueError(f"a point without id, title, text and fields: {str(payload)[:200]}")

@@ -1,7 +1,7 @@
-"""A Qdrant server or cluster over REST or gRPC; every failure of it comes out as an error of ours.
+"""A Qdrant server or cluster over REST or gRPC; raises only `app.errors`.
 
-All calls go through the vendor's client, except for a search over REST, the one call that every answer with passages
-waits for: the client spends milliseconds of CPU on it, most of them in models of requests and replies.
+All calls use qdrant-client, except searches over REST: every answer with passages waits for one, and the client spends
+milliseconds of CPU on its request and reply models.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ from app.upstream.vectors.payload import (
 
 log = logging.getLogger(__name__)
 
-# A write waits until the server has applied the change, which may take longer than a search may.
+# A write waits until the server has applied it, which may take longer than a search.
 _WRITE_TIMEOUT_S = 60.0
 _BATCH = 256
 _REST_PORT, _GRPC_PORT = 6333, 6334
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-# The HTTP status that says the same; 400 for all others.
+# The equivalent HTTP status; 400 for all others.
 _STATUS = {
     StatusCode.NOT_FOUND: 404,
     StatusCode.DEADLINE_EXCEEDED: 408,
@@ -62,8 +62,8 @@ class Qdrant:
     """A VectorStore on a server; nothing connects before the first call.
 
     `timeout_s` bounds a whole read, connecting included. An `https` URL means TLS. A port in the URL is the gRPC port
-    where `grpc` is set; without one the vendor's default is used. Searches go through `link`; ingestion does not, so
-    that it hears of every failure.
+    if `grpc` is set; without a port the client's default is used. Searches go through `link`; ingestion does not, so
+    that it sees every failure.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Qdrant:
             port=_REST_PORT,
             grpc_port=parts.port or _GRPC_PORT,
             prefer_grpc=grpc,
-            # As a header and not as `api_key`, which would raise the vendor's own warning on http: ours is in _server.
+            # As a header, because `api_key` makes the client warn about http; _server logs our own warning.
             headers=headers,
             timeout=math.ceil(max(timeout_s, _WRITE_TIMEOUT_S)),
             check_compatibility=False,
@@ -104,11 +104,11 @@ class Qdrant:
             return (await client.count(collection, exact=True)).count
 
     async def ping(self) -> None:
-        """Return if the server answers and takes our key."""
+        """Return if the server answers and accepts the API key."""
         await self._link.ping(self._ping)
 
     async def create(self, collection: str, *, dimension: int) -> None:
-        """Make the collection if it is not there; DataError if it is there with another dimension."""
+        """Create the collection if it does not exist; DataError if it exists with another dimension."""
         async with self._call(collection, within_s=_WRITE_TIMEOUT_S) as client:
             if await client.collection_exists(collection):
                 have = await self._dimension(collection)
@@ -117,7 +117,7 @@ class Qdrant:
             else:
                 vectors = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
                 await client.create_collection(collection, vectors_config=vectors)
-            # Also where the collection was there: whoever made it may have been stopped before this.
+            # Also for an existing collection: its creator may have been stopped before this point.
             await client.create_payload_index(collection, TERMS, models.PayloadSchemaType.KEYWORD, wait=True)
 
     async def known(self, collection: str, ids: Sequence[str]) -> set[str]:
@@ -128,7 +128,7 @@ class Qdrant:
             return {points[str(record.id)] for record in records}
 
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Store passages, applied and in the server's log when this returns; a known id is replaced."""
+        """Store passages durably: the server has applied them when this returns. A known id is replaced."""
         points = [
             models.PointStruct(id=point_id(passage.id), vector=list(vector), payload=write_payload(passage))
             for passage, vector in zip(passages, vectors, strict=True)
@@ -196,7 +196,7 @@ class Qdrant:
     async def _dimension(self, collection: str) -> int:
         params = (await self._client.get_collection(collection)).config.params.vectors
         if not isinstance(params, models.VectorParams):
-            raise UpstreamBadReply("vectors", f"collection {collection!r} was not made by Fetchwise: {params}")
+            raise UpstreamBadReply("vectors", f"collection {collection!r} was not created by Fetchwise: {params}")
         return params.size
 
     @asynccontextmanager
@@ -208,7 +208,7 @@ class Qdrant:
         if self._closed:
             raise UpstreamUnavailable("vectors", "the connection to the vector store is closed")
         try:
-            # The vendor's own timeout counts whole seconds between two bytes; this one counts them all.
+            # The client's own timeout restarts with every byte; this one bounds the whole call.
             async with asyncio.timeout(within_s or self._timeout_s):
                 yield self._client
         except FetchwiseError:
@@ -218,7 +218,7 @@ class Qdrant:
 
 
 def _server(url: str, api_key: str | None) -> SplitResult:
-    """The parts of a server's URL, checked; a key that would travel in the clear is worth a warning."""
+    """Parse and check a server's URL; warn if a key would be sent unencrypted."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -227,18 +227,18 @@ def _server(url: str, api_key: str | None) -> SplitResult:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(f"not the URL of a Qdrant server, such as http://127.0.0.1:6333: {url!r}")
     if api_key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        log.warning("the vector store's key travels in the clear to %s: use an https URL", parts.hostname)
+        log.warning("the vector store's API key is sent unencrypted to %s: use an https URL", parts.hostname)
     return parts
 
 
 def _rest_url(parts: SplitResult) -> str:
-    """Where the vendor's client would send a request: to its own port unless one is named, behind any path."""
+    """Where qdrant-client would send a request: its default port unless the URL names one, below any path."""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or _REST_PORT}{parts.path.rstrip('/')}"
 
 
-def _translated(error: Exception, collection: str | None) -> FetchwiseError:  # noqa: PLR0911 - one a meaning
-    """What a failure of the vendor's client, of its transport or of a reply means to us."""
+def _translated(error: Exception, collection: str | None) -> FetchwiseError:  # noqa: PLR0911 - one return per error
+    """Translate a failure of the client, its transport or a reply."""
     match error:
         case ResponseHandlingException(source=Exception() as source):
             return _translated(source, collection)
@@ -250,25 +250,25 @@ def _translated(error: Exception, collection: str | None) -> FetchwiseError:  # 
         case AioRpcError():
             said = f"{error.code().name} {error.details() or ''}"
             return _refusal(Refused(_STATUS.get(error.code(), 400), b"", None), said, collection)
-        # The vendor's client raises it for one reason: the server limits our rate.
+        # The client raises it for one reason: the server limits our rate.
         case QdrantException():
             return UpstreamUnavailable("vectors", f"the vector store takes no more requests for now: {error}")
         case httpx.TransportError():
             return UpstreamUnavailable("vectors", f"the vector store cannot be reached: {error}")
-        # What remains is the parsing of a reply, which raises whatever the reply made it stumble on.
+        # The rest comes from parsing a malformed reply, which can raise anything.
         case _:
             return _nonsense(error)
 
 
 def _refusal(refused: Refused, said: str, collection: str | None) -> FetchwiseError:
-    # A 404 without the name of the collection is some other server's.
+    # A 404 that does not name the collection comes from some other server.
     if refused.status == 404 and collection and collection in said:
         return unknown_collection(collection)
     return meaning("vectors", refused, said)
 
 
 def _explanation(body: bytes) -> str:
-    """What the server says is wrong; empty where this is no error of Qdrant's."""
+    """The server's error message; empty if this is not an error of Qdrant."""
     try:
         return str(orjson.loads(body)["status"]["error"])
     except (ValueError, KeyError, TypeError):
@@ -276,7 +276,7 @@ def _explanation(body: bytes) -> str:
 
 
 def _nonsense(error: Exception) -> UpstreamBadReply:
-    return UpstreamBadReply("vectors", f"the vector store answered nonsense: {type(error).__name__}: {error}")
+    return UpstreamBadReply("vectors", f"the vector store's reply is malformed: {type(error).__name__}: {error}")
 
 
 def _score(value: object) -> float:

@@ -1,4 +1,4 @@
-"""Qdrant's own engine inside the process, on disk: passages survive kill -9, and one process at a time holds them."""
+"""Qdrant's engine inside the process, on disk: passages survive kill -9. One process at a time may open it."""
 
 import asyncio
 import fcntl
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Searches wait for one batch at most while passages are being added: the engine runs one call at a time.
+# While passages are added, a search waits for one batch at most: the engine runs one call at a time.
 _BATCH = 256
 
 
@@ -51,7 +51,7 @@ class QdrantEdge:
 
     def __init__(self, root: Path) -> None:
         try:
-            import qdrant_edge  # noqa: PLC0415 - an optional dependency, wanted only where it is used
+            import qdrant_edge  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
             raise ConfigurationError(
                 "the embedded vector store is not installed: pip install 'fetchwise[embedded]', "
@@ -59,7 +59,7 @@ class QdrantEdge:
             ) from error
         self._engine = qdrant_edge
         self._lock = _Lock.take(root)
-        # In a directory of their own, so that no collection's name can meet the lock's.
+        # In a subdirectory, so that no collection name can clash with the lock file.
         self._root = root / "collections"
         self._open: dict[str, _Collection] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="qdrant-edge")
@@ -92,11 +92,11 @@ class QdrantEdge:
         return await self._run(lambda: self._collection(collection).shard.count(self._engine.CountRequest(exact=True)))
 
     async def ping(self) -> None:
-        """Return if the store is open and its thread answers."""
+        """Return if the store is open and its thread responds."""
         await self._run(lambda: None)
 
     async def create(self, collection: str, *, dimension: int) -> None:
-        """Make the collection if it is not there; DataError if it is there with another dimension."""
+        """Create the collection if it does not exist; DataError if it exists with another dimension."""
 
         def run() -> None:
             path = self._path(collection)
@@ -105,14 +105,14 @@ class QdrantEdge:
                 if have != dimension:
                     raise other_dimension(collection, have, dimension)
                 return
-            # Made aside and renamed: a process killed in between leaves no half collection under the name.
+            # Created under a temporary name, then renamed: a kill in between leaves no partial collection.
             aside = path.with_name(f".{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             engine = self._engine
             vectors = engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine)
             shard = engine.EdgeShard.create(str(aside), engine.EdgeConfig(vectors=vectors))
-            # Without an index a filter reads every payload: 150 ms at 20,000 passages, the event loop stopped.
+            # Without an index a filter reads every payload: 150 ms at 20,000 passages, while the event loop is blocked.
             shard.update(engine.UpdateOperation.create_field_index(TERMS, engine.PayloadSchemaType.Keyword))
             shard.close()
             aside.rename(path)
@@ -149,14 +149,14 @@ class QdrantEdge:
         def flush() -> None:
             self._collection(collection).shard.flush()
 
-        # All are made before the first is stored, so that a wrong one keeps all out.
+        # Build all points before storing the first, so that an invalid one rejects the whole batch.
         made = await self._run(points)
         for start in range(0, len(made), _BATCH):
             await self._run(partial(upsert, made[start : start + _BATCH]))
         await self._run(flush)
 
     async def close(self) -> None:
-        """Close every collection and let go of the directory; idempotent."""
+        """Close every collection and release the directory; idempotent."""
         if self._closed:
             return
         closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close_shards)
@@ -185,7 +185,7 @@ class QdrantEdge:
             path = self._path(name)
             if not path.exists():
                 raise unknown_collection(name)
-            # The engine does not say the dimension of what it loads; its own file does.
+            # The engine does not report the dimension of a loaded collection; read it from its config file.
             config = json.loads((path / "edge_config.json").read_text())
             dimension = int(config["vectors"][""]["size"])
             self._open[name] = _Collection(self._engine.EdgeShard.load(str(path)), dimension)
@@ -197,20 +197,20 @@ def _translated(call: Callable[[], T]) -> T:
         return call()
     except FetchwiseError:
         raise
-    # The engine raises plain Exception, and a panic in it is not even one of those.
+    # The engine raises plain Exception; a panic in it is a BaseException.
     except BaseException as error:
         raise UpstreamUnavailable("vectors", f"the embedded vector store failed: {error}") from error
 
 
 class _Lock:
-    """The right to open a store, held by one process at a time and let go of by the system when that one dies."""
+    """A lock on the store's directory; the operating system releases it when the process dies."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
     @classmethod
     def take(cls, root: Path) -> Self:
-        """Take it, or raise StoreInUse naming who has it."""
+        """Acquire it, or raise StoreInUse with the name of the holder."""
         path = root / "LOCK"
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ class _Lock:
             os.close(file)
             if not isinstance(error, BlockingIOError):
                 raise ConfigurationError(f"the vector store's directory {root} cannot be locked: {error}") from error
-            # It is empty for the moment between taking the lock and signing it.
+            # The file is empty between locking it and writing the holder's name.
             holder = path.read_text().strip() or "another process"
             raise StoreInUse(
                 f"the vector store {root} is in use by {holder}: stop that process first, "
@@ -234,14 +234,14 @@ class _Lock:
         return cls(file)
 
     def release(self) -> None:
-        """Let go of it, leaving the file: deleting it could take it from under whoever locks it next."""
+        """Release it, but keep the file: deleting it could break the next holder's lock."""
         os.ftruncate(self._file, 0)
         fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
 
 
 def _command() -> str:
-    # The program and its verb, no more: later arguments can carry what should not lie in a file.
+    # Program and subcommand only: later arguments may contain secrets.
     program = Path(sys.argv[0] if sys.argv else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
     return " ".join([name, *(word for word in sys.argv[1:2] if word.isalpha())])
