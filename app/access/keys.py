@@ -1,26 +1,23 @@
-"""The keys that callers present: what each allows, the file that keeps them, and those in force.
+"""The keys that callers present: what each allows, the document that keeps them, and which are valid now.
 
-Of a secret only its SHA-256 is kept. A file that is not right in every detail is refused as a whole: a key whose filter
-was misspelt must not read more.
+Of a secret only its SHA-256 is kept. A document with any error in it is refused as a whole: a key whose filter was
+misspelt must not read more.
 """
 
 import asyncio
-import fcntl
 import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from app.errors import ConfigurationError, DataError
-from app.processes import replace_file
+from app.errors import ConfigurationError, DataError, DocumentError
+from app.ports import Documents, update
 
 logger = logging.getLogger(__name__)
 
@@ -88,19 +85,21 @@ def matching(keys: Mapping[str, Key], presented: str) -> Key | None:
 
 
 class KeyFile:
-    """Reads and changes the file; revoked keys stay in it, so that their ids in the log keep their meaning."""
+    """Reads and changes the document; revoked keys stay in it, so that their ids in the log keep their meaning."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, documents: Documents, name: str = "keys.json") -> None:
+        self._documents = documents
+        self._name = name
+
+    @property
+    def where(self) -> str:
+        """Where the keys are, for messages."""
+        return self._documents.where(self._name)
 
     def content(self) -> bytes | None:
-        """The bytes of the file; None where there is none, DataError where it cannot be read."""
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read ({error.strerror})") from error
+        """The document's bytes; None where there is none."""
+        found = self._documents.read(self._name)
+        return found.content if found else None
 
     def read(self) -> list[Key] | None:
         """Every key, oldest first; None where there is no file."""
@@ -112,9 +111,9 @@ class KeyFile:
         try:
             stored = _Stored.model_validate_json(content).keys
         except ValidationError as error:
-            raise DataError(f"{self.path} is not a file of keys: {_first(error)}") from None
+            raise DataError(f"{self.where} is not a file of keys: {_first(error)}") from None
         if len({one.id for one in stored}) < len(stored):
-            raise DataError(f"{self.path} is not a file of keys: an id comes twice")
+            raise DataError(f"{self.where} is not a file of keys: an id comes twice")
         return stored
 
     def create(self, name: str, **allows: Any) -> tuple[Key, str]:  # noqa: ANN401 the fields of a Key
@@ -124,19 +123,19 @@ class KeyFile:
             made = Key(id=identifier, name=name, sha256=digest(secret), created=_now(), revoked=None, **allows)
         except ValidationError as error:
             raise DataError(_first(error)) from None
-        with self._changing() as keys:
-            self._write([*keys, made])
+        self._update(lambda keys: [*keys, made])
         return made, f"{PREFIX}_{identifier}_{secret}"
 
     def revoke(self, identifier: str) -> Key:
-        """Put a key out of force for good; revoking it again changes nothing."""
-        with self._changing() as keys:
+        """Revoke a key for good; revoking it again changes nothing."""
+        now = _now()
+
+        def revoked(keys: list[Key]) -> list[Key]:
             known = self.named(identifier, keys)
-            if known.revoked is not None:
-                return known
-            revoked = known.model_copy(update={"revoked": _now()})
-            self._write([revoked if one.id == known.id else one for one in keys])
-        return revoked
+            after = known.model_copy(update={"revoked": known.revoked or now})
+            return [after if one.id == known.id else one for one in keys]
+
+        return self.named(identifier, self._update(revoked))
 
     def named(self, identifier: str, keys: list[Key]) -> Key:
         """The key with this id, which may also be given as the whole key."""
@@ -144,23 +143,20 @@ class KeyFile:
         found = next((one for one in keys if one.id == public), None)
         if found is None:
             # Without what was given: it may hold a secret.
-            raise DataError(f"no such key in {self.path}: `fetchwise keys list` shows the ids")
+            raise DataError(f"no such key in {self.where}: `fetchwise keys list` shows the ids")
         return found
 
-    @contextmanager
-    def _changing(self) -> Iterator[list[Key]]:
-        """Lock the file: of two changes at once, one would be lost, and it could be a revocation."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.with_name(f".{self.path.name}.lock").open("ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield self.read() or []
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be written ({error.strerror})") from error
+    def _update(self, change: Callable[[list[Key]], list[Key]]) -> list[Key]:
+        """Change the keys as they are stored at that moment: no change of another writer is lost."""
+        keys: list[Key] = []
 
-    def _write(self, keys: list[Key]) -> None:
-        content = _Stored(version=1, keys=keys).model_dump_json(indent=1)
-        replace_file(self.path, content.encode() + b"\n", private=True)
+        def changed(content: bytes | None) -> bytes:
+            nonlocal keys
+            keys = change([] if content is None else self.parsed(content))
+            return _Stored(version=1, keys=keys).model_dump_json(indent=1).encode() + b"\n"
+
+        update(self._documents, self._name, changed)
+        return keys
 
 
 def _first(error: ValidationError) -> str:
@@ -179,8 +175,8 @@ class KeyStore:
     They are on where there is a file, or where they are `required`: then nobody is let in without one.
     """
 
-    def __init__(self, path: Path, *, required: bool = False) -> None:
-        self._file = KeyFile(path)
+    def __init__(self, file: KeyFile, *, required: bool = False) -> None:
+        self._file = file
         self._content: bytes | None = None
         self._keys: Mapping[str, Key] = {}
         self._on = required
@@ -198,13 +194,13 @@ class KeyStore:
         """Read the keys for the first time; ConfigurationError where the file is there and cannot be used."""
         try:
             await self.refresh()
-        except DataError as error:
+        except (DataError, DocumentError) as error:
             raise ConfigurationError(str(error)) from error
         if not self._on:
             logger.info("no keys: whoever reaches this address may ask and see everything")
 
     async def refresh(self) -> None:
-        """Take up a changed file; DataError where it cannot be used, and then the keys read before stay valid."""
+        """Take up a changed document; DataError where it cannot be used: the keys read before stay valid."""
         await asyncio.to_thread(self._reload)
 
     def _reload(self) -> None:
@@ -213,8 +209,8 @@ class KeyStore:
             if content == self._content:
                 return
             keys = self._parsed(content)
-        except DataError as error:
-            # There is, or was, a file: somebody wants keys.
+        except (DataError, DocumentError) as error:
+            # There is, or was, a document: somebody wants keys.
             self._on = True
             if self._content is None:
                 raise
@@ -228,5 +224,5 @@ class KeyStore:
 
     def _parsed(self, content: bytes | None) -> dict[str, Key]:
         if content is None:
-            raise DataError(f"{self._file.path} is gone")
+            raise DataError(f"{self._file.where} is gone")
         return {one.id: one for one in self._file.parsed(content)}

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from app.access.keys import KeyFile, Scope
+from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
 from app.cli.console import app, err, out
 from app.core.artifact import mismatches
@@ -31,6 +31,7 @@ from app.settings import Settings
 from app.storage.reading import count
 from app.wiring.parts import (
     identity_of,
+    key_file,
     keys_required,
     open_decision_store,
     open_embedder,
@@ -105,19 +106,19 @@ async def _keys(patient: _Patient) -> str:
 
 
 def _keys_found(settings: Settings) -> str:
-    file, required = KeyFile(settings.keys_at), keys_required(settings)
+    file, required = key_file(settings.keys_at), keys_required(settings)
     keys = file.read()
     if keys is None and not required:
         return "off: whoever reaches this address may ask and see everything"
     in_force = [one for one in keys or () if one.revoked is None]
     if not in_force:
-        raise DataError(f"on, but none in {file.path} is in force, so nobody is let in: `fetchwise keys create`")
-    others = stat.S_IMODE(file.path.stat().st_mode) & 0o077
+        raise DataError(f"on, but none in {file.where} is in force, so nobody is let in: `fetchwise keys create`")
+    others = stat.S_IMODE(settings.keys_at.stat().st_mode) & 0o077
     if others & 0o022:
-        raise DataError(f"others may write to {file.path}, and so let themselves in: `chmod 600` it")
+        raise DataError(f"others may write to {file.where}, and so let themselves in: `chmod 600` it")
     scopes = ", ".join(f"{scope.value} {sum(scope in one.scopes for one in in_force)}" for scope in Scope)
     seen = "others may read it, too: `chmod 600` it" if others & 0o044 else "for its owner's eyes only"
-    return f"on: {len(in_force)} in force (scopes: {scopes}) in {file.path}, {seen}"
+    return f"on: {len(in_force)} in force (scopes: {scopes}) in {file.where}, {seen}"
 
 
 async def _decision_log(patient: _Patient) -> str:

@@ -13,6 +13,7 @@ from app.access.keys import PREFIX, Key, KeyFile, Scope
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.core.question import Scalar
 from app.settings import Settings
+from app.wiring.parts import key_file
 
 keys = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +31,7 @@ _UNSAID = {"sha256"}
 
 
 def _file(path: Path | None) -> KeyFile:
-    return KeyFile(path or Settings().keys_at)
+    return key_file(path or Settings().keys_at)
 
 
 @keys.command()
@@ -73,7 +74,7 @@ def create(
         at_once=at_once,
     )
     err.print(
-        f"{made.name}: key {made.id} is in {file.path}. This is the only time that it is shown:",
+        f"{made.name}: key {made.id} is in {file.where}. This is the only time that it is shown:",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -104,7 +105,7 @@ def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT0
         typer.echo(_LISTED.dump_json(found, indent=1, exclude={"__all__": _UNSAID}))
         return
     if not found:
-        out.print(f"no keys in {file.path}: `fetchwise keys create NAME` makes one", highlight=False, soft_wrap=True)
+        out.print(f"no keys in {file.where}: `fetchwise keys create NAME` makes one", highlight=False, soft_wrap=True)
         return
     columns = ("id", "name", "scopes", "collections", "filter", "a minute", "at once", "created", "revoked")
     print_rows(columns, *(tuple(_cells(one).values()) for one in found))

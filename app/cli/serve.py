@@ -26,15 +26,14 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
-from app.access.keys import KeyFile
 from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
-from app.errors import ConfigurationError, DataError, UnknownCollection
+from app.errors import ConfigurationError, DataError, DocumentError, UnknownCollection
 from app.settings import Settings
 from app.telemetry.gauges import SHARED_VARIABLE
 from app.wiring.gateway import Shared, create_app
-from app.wiring.parts import Parts, keys_required, open_decision_store
+from app.wiring.parts import Parts, key_file, keys_required, open_decision_store
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +90,10 @@ async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener:
 
 def check_keys(settings: Settings) -> None:
     """Refuse to be open to others without keys, unless the operator says in words that this is meant."""
-    file = KeyFile(settings.keys_at)
     try:
-        if file.read() is not None:
+        if key_file(settings.keys_at).read() is not None:
             return
-    except DataError as error:
+    except (DataError, DocumentError) as error:
         raise ConfigurationError(f"{error}: mend it, or make a new one with `fetchwise keys create`") from error
     if not keys_required(settings):
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from app.access.keys import KeyStore
+from app.access.keys import KeyFile, KeyStore
 from app.core.artifact import Identity
 from app.core.prompts import DEFAULT, Prompts
 from app.core.rules import Mandatory, compile_rules
@@ -19,6 +19,7 @@ from app.learning.log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
 from app.settings import Settings
 from app.storage.decisions import SqlDecisionStore
+from app.storage.folder import FolderDocuments
 from app.upstream.child import ChildServer
 from app.upstream.embedders.openai import OpenAIEmbedder
 from app.upstream.embedders.sentence_transformer import SentenceTransformerEmbedder
@@ -215,10 +216,15 @@ def _loopback(address: IPv4Address | IPv6Address) -> bool:
     return (mapped or address).is_loopback
 
 
+def key_file(path: Path) -> KeyFile:
+    """The keys in the file at this path, which only its owner may read."""
+    return KeyFile(FolderDocuments(path.parent, private=True), path.name)
+
+
 async def open_keys(settings: Settings) -> KeyStore:
     """The keys that the settings name, read once."""
     required = await asyncio.to_thread(keys_required, settings)
-    keys = KeyStore(settings.keys_at, required=required)
+    keys = KeyStore(key_file(settings.keys_at), required=required)
     await keys.open()
     return keys
 

@@ -6,10 +6,10 @@ gateway of another checkout is set up by that checkout's code, in its own format
 
 import asyncio
 
-from app.access.keys import KeyFile, Scope
+from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
 from app.settings import Settings
-from app.wiring.parts import identity_of, open_parts
+from app.wiring.parts import identity_of, key_file, open_parts
 from tests.fakes.artifacts import an_artifact
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     """Publish, and print the key."""
     settings = Settings()
     asyncio.run(publish(settings))
-    _, key = KeyFile(settings.keys_at).create(
+    _, key = key_file(settings.keys_at).create(
         "bench", scopes=[Scope.ANSWER], collections=[], filter={}, per_minute=None, at_once=None
     )
     print(key)

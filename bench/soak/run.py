@@ -18,8 +18,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.access.keys import KeyFile, Scope
+from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
+from app.wiring.parts import key_file
 from bench.soak.load import PATIENCE_S, Clients
 from bench.soak.plot import draw
 from bench.soak.upstream import VERSIONS, Fault, Upstream, upstream
@@ -106,7 +107,7 @@ async def _change_keys(path: Path) -> None:
         await asyncio.sleep(KEY_EVERY_S)
         made, _ = await asyncio.to_thread(make_key, path, "passing")
         await asyncio.sleep(KEY_EVERY_S)
-        await asyncio.to_thread(KeyFile(path).revoke, made.id)
+        await asyncio.to_thread(key_file(path).revoke, made.id)
 
 
 async def _fail(parts: Upstream) -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from app.access.keys import Key, KeyFile, Scope
+from app.access.keys import Key, Scope
+from app.wiring.parts import key_file
 
 
 def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[Key, str]:
@@ -15,7 +16,7 @@ def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[Key, str
         "per_minute": None,
         "at_once": None,
     }
-    return KeyFile(path).create(name, **(usual | chosen))
+    return key_file(path).create(name, **(usual | chosen))
 
 
 def bearer(presented: str) -> dict[str, str]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.access.keys import KeyFile, KeyStore
+from app.access.keys import KeyStore
 from app.errors import ConfigurationError, DataError
-from app.wiring.parts import reachable_from_elsewhere
+from app.wiring.parts import key_file, reachable_from_elsewhere
 from tests.fakes.keys import make_key
 
 
@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def opened(path: Path, *, required: bool = False) -> KeyStore:
-    keys = KeyStore(path, required=required)
+    keys = KeyStore(key_file(path), required=required)
     await keys.open()
     return keys
 
@@ -48,11 +48,11 @@ async def test_a_revoked_key_stops_at_the_next_look(path: Path) -> None:
     (one, first), (other, second) = make_key(path), make_key(path)
     keys = await opened(path)
     assert keys.find(first)
-    KeyFile(path).revoke(one.id)
+    key_file(path).revoke(one.id)
     await keys.refresh()
     assert keys.find(first) is None
     assert keys.find(second)
-    KeyFile(path).revoke(other.id)
+    key_file(path).revoke(other.id)
     await keys.refresh()
     assert keys.find(second) is None
     assert keys.on

@@ -13,6 +13,7 @@ from app.cli.doctor import _keys_found
 from app.cli.serve import check_keys
 from app.errors import ConfigurationError, DataError
 from app.settings import Settings
+from app.wiring.parts import key_file
 from tests.fakes.keys import make_key
 
 WORDS: Literal["anyone may ask and see everything"] = "anyone may ask and see everything"
@@ -25,7 +26,7 @@ Run = Callable[..., tuple[str, str]]
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeyFile:
     """The file that the commands use."""
     monkeypatch.setenv("FETCHWISE_DATA_DIR", str(tmp_path))
-    return KeyFile(tmp_path / "keys.json")
+    return key_file(tmp_path / "keys.json")
 
 
 def test_the_key_is_printed_once_and_alone(run: Run, file: KeyFile) -> None:
@@ -97,9 +98,9 @@ def test_revoking(run: Run, file: KeyFile) -> None:
     assert (file.read() or ())[0].revoked is not None
     assert made.id in run("keys", "list")[0]
     assert "no such key" in run("keys", "revoke", "000000000000", code=1)[1]
-    elsewhere = file.path.with_name("other.json")
+    elsewhere = Path(file.where).with_name("other.json")
     run("keys", "create", "x", "--file", str(elsewhere))
-    assert len(KeyFile(elsewhere).read() or ()) == len(file.read() or ()) == 1
+    assert len(key_file(elsewhere).read() or ()) == len(file.read() or ()) == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "no-such-host.invalid"])
@@ -164,7 +165,7 @@ def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nobody is let in"):
         seen(keys=path)
     made = [make_key(path)[0], make_key(path, scopes=[Scope.OPERATE])[0], make_key(path)[0]]
-    KeyFile(path).revoke(made.pop().id)
+    key_file(path).revoke(made.pop().id)
     assert seen().startswith("on: 2 in force (scopes: answer 1, feedback 1, operate 1)")
     assert seen().endswith("for its owner's eyes only")
     path.chmod(0o644)
@@ -173,6 +174,6 @@ def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="let themselves in"):
         seen()
     for one in made:
-        KeyFile(path).revoke(one.id)
+        key_file(path).revoke(one.id)
     with pytest.raises(DataError, match="nobody is let in"):
         seen()
