@@ -60,7 +60,8 @@ class Answerer:
                     case Search(limit):
                         available = available.found(await run.search(limit))
                     case Read(k):
-                        available = available.answered(await run.read(k, available, live=is_final(policy, k)))
+                        answer = await run.read(k, available, live=is_final(policy, k))
+                        available = available.answered(answer, policy.confidence(answer))
             except (UpstreamError, NoPassages) as error:
                 if run.heard:
                     raise  # what was streamed is never taken back

@@ -147,8 +147,7 @@ class ArtifactGatekeeper:
         if artifact is None:
             problem = self._refusal or f"no calibrator in {self._store.folder}: {self._ungated}"
             return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=self._ks[-1])
-        fit = artifact.policies.get("graded")
-        certified = fit is not None and fit.certificate is not None
+        certified = artifact.certified
         mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)
         problem = mismatch
         if not mismatch and revoked is not None:

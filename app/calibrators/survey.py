@@ -58,13 +58,12 @@ def survey(
         is_current, is_serving = version == current, version == serving
         if isinstance(found, ArtifactError):
             return Version(version, is_current, is_serving, str(found))
-        graded = found.policies.get("graded")
         return Version(
             version,
             is_current,
             is_serving,
             problem_of(found),
-            certified=graded is not None and graded.certificate is not None,
+            certified=found.certified,
             created=found.created,
             identity=found.identity,
             policies=found.policies,

@@ -188,5 +188,4 @@ async def _calibrator(patient: _Patient) -> str:
     differing = mismatches(artifact.identity, running) if artifact.identity else ["it has no identity"]
     if differing:
         raise ArtifactError(f"{version} does not match what runs ({'; '.join(differing)}): collect and refit")
-    fit = artifact.policies.get("graded")
-    return f"{version}, {'certified' if fit and fit.certificate else 'not certified: its fallback serves'}"
+    return f"{version}, {'certified' if artifact.certified else 'not certified: its fallback serves'}"

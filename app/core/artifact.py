@@ -183,6 +183,12 @@ class Artifact:
         """The calibrator of closed-book answers, by which policies choose."""
         return self.calibrators[0]
 
+    @property
+    def certified(self) -> bool:
+        """Whether the graded policy, which serves by default, has a certificate."""
+        graded = self.policies.get("graded")
+        return graded is not None and graded.certificate is not None
+
 
 def canonical_bytes(artifact: Artifact) -> bytes:
     """One byte string per artifact: sorted keys, no white space, no NaN; what the checksum is taken over."""

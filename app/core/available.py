@@ -49,6 +49,8 @@ class Available:
     # Best first; None until the search has run.
     passages: tuple[Passage, ...] | None = None
     answers: Mapping[int, Answer] = field(default_factory=dict)
+    # P(right) of each answer; None where nothing is calibrated for its k, or a signal is missing.
+    confidences: Mapping[int, float | None] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -59,6 +61,7 @@ class Available:
         """The same with what the search found."""
         return replace(self, passages=tuple(passages))
 
-    def answered(self, answer: Answer) -> "Available":
-        """The same with one more answer."""
-        return replace(self, answers={**self.answers, answer.k: answer})
+    def answered(self, answer: Answer, confidence: float | None) -> "Available":
+        """The same with one more answer, and the probability that it is right."""
+        answers = {**self.answers, answer.k: answer}
+        return Available(self.passages, answers, {**self.confidences, answer.k: confidence})

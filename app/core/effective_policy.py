@@ -7,7 +7,7 @@ set a minimum k or a maximum k.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.core.artifact import Artifact, PolicyFit, Thresholds
+from app.core.artifact import UNREACHABLE, Artifact, PolicyFit, Thresholds
 from app.core.available import Answer, Available
 from app.core.calibrator import Calibrator
 from app.core.policy import Ask, Policy, Reason, Retrieval
@@ -35,13 +35,10 @@ class Graded:
     few: int
     many: int
 
-    def choose(self, p0: float, *, required: bool) -> tuple[int, Reason]:
-        """The number of passages. Where passages are required, k=0 becomes `few`; binary knows only `many`."""
+    def choose(self, p0: float) -> tuple[int, Reason]:
+        """The number of passages, and why."""
         region = self.thresholds.region(p0)
-        if not required:
-            return (0, self.few, self.many)[region], _REASONS[region]
-        binary = self.thresholds.tau0 == self.thresholds.tau1
-        return self.many if region == 2 or binary else self.few, Reason.RETRIEVAL_REQUIRED
+        return (0, self.few, self.many)[region], _REASONS[region]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +59,31 @@ NOT_SAMPLED = Sampled()
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """An upstream call that failed on the way. The answer comes from what is left: a bound on k, like any other."""
+
+    error: UpstreamError | NoPassages
+    # The largest k whose answer can still be given; None where there is none.
+    maximum: int | None
+
+    @property
+    def in_search(self) -> bool:
+        """Whether passages were wanted and not found."""
+        return _in_search(self.error)
+
+
+def _in_search(error: UpstreamError | NoPassages) -> bool:
+    return isinstance(error, NoPassages) or error.upstream in _SEARCHING
+
+
+@dataclass(frozen=True, slots=True)
 class EffectivePolicy:
     """Everything that decides about one question."""
 
     # Ascending, from 0 to the most passages that are ever read.
     ks: tuple[int, ...]
     kind: Fixed | Graded
-    # Bounds on k, for the answer that is given.
+    # Bounds on k, for the answer that is given. A failure lowers them further.
     minimum: int
     maximum: int
     # Whether that answer must come from passages.
@@ -85,7 +100,8 @@ class EffectivePolicy:
     thresholds: Thresholds | None = None
     # What chance decides; it picks k only where `sampled.explore` says so.
     sampled: Sampled = NOT_SAMPLED
-    failure: UpstreamError | NoPassages | None = None
+    # The only part that is not there from the start.
+    failure: Failure | None = None
 
     @property
     def permitted(self) -> tuple[int, ...]:
@@ -97,15 +113,12 @@ class EffectivePolicy:
         """Whether chance chose k."""
         return self.sampled.explore is not None
 
-    @property
-    def search_failed(self) -> bool:
-        """Whether passages were wanted and could not be had."""
-        failure = self.failure
-        return isinstance(failure, NoPassages) or (failure is not None and failure.upstream in _SEARCHING)
-
-    def bounded(self, k: int) -> int:
-        """The permitted k that is nearest."""
-        return min(max(k, self.minimum), self.maximum)
+    def bounded(self, k: int) -> int | None:
+        """The nearest k that can be given; None where a failure leaves none."""
+        k = min(max(k, self.minimum), self.maximum)
+        if self.failure is None:
+            return k
+        return None if self.failure.maximum is None else min(k, self.failure.maximum)
 
     def confidence(self, answer: Answer) -> float | None:
         """P(this answer is right); None where nothing is calibrated for its k, or a signal is missing."""
@@ -145,7 +158,7 @@ def resolve(
     elif fit is None:
         kind = Fixed(artifact.fallback_action, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
     else:
-        kind = _without_needless_probe(Graded(fit.thresholds, artifact.ks[1], artifact.ks[-1]), required=required)
+        kind = _graded(fit.thresholds, artifact, required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
     # Chance varies only what a probability decides, and never what an operator's rule decides: the log would hold these
     # questions without any chance of k=0, and could not tell them from others.
@@ -177,10 +190,19 @@ def _fit(options: Ask, artifact: Artifact | None, *, allow_uncertified: bool) ->
     return fit if fit is not None and (fit.certificate is not None or allow_uncertified) else None
 
 
-def _without_needless_probe(graded: Graded, *, required: bool) -> Fixed | Graded:
-    """A fixed k where every probability leads to the same one above 0. K never grows with p, so both ends tell."""
-    (most, why), (least, _) = (graded.choose(p, required=required) for p in (0.0, 1.0))
-    return Fixed(most, why) if most == least > 0 else graded
+def _graded(thresholds: Thresholds, artifact: Artifact, *, required: bool) -> Fixed | Graded:
+    """The thresholds as a choice of k; a fixed k where every probability leads to the same one above 0.
+
+    Where passages are required, no probability reaches tau0. Binary, which has no `few`, then always reads `many`.
+    """
+    few, many = artifact.ks[1], artifact.ks[-1]
+    if required:
+        binary = thresholds.tau0 == thresholds.tau1
+        thresholds = Thresholds(UNREACHABLE, UNREACHABLE if binary else thresholds.tau1)
+    constant = thresholds.constant
+    if constant is None:
+        return Graded(thresholds, few, many)
+    return Fixed((0, few, many)[constant], Reason.RETRIEVAL_REQUIRED if required else _REASONS[constant])
 
 
 def _tau(artifact: Artifact, *, allow_uncertified: bool) -> float | None:
@@ -198,28 +220,19 @@ def _certifiable(options: Ask, artifact: Artifact | None, fit: PolicyFit | None,
 
 
 def after_failure(policy: EffectivePolicy, available: Available, error: UpstreamError | NoPassages) -> EffectivePolicy:
-    """Go on with the answers at hand: lower the maximum to the largest. Raises where none of them may be given.
+    """Go on with what is left: k is at most the largest answer at hand. Raises where no answer may be given.
 
     One failure can be made up for. After a second nothing is left to try.
     """
     if policy.failure is not None:
         raise error
-    failed = replace(policy, failure=error, certifiable=False)
-    if failed.search_failed:
-        if policy.required:
-            if isinstance(error, NoPassages) and policy.abstain:
-                # Below the minimum: the search worked, and there is nothing that may be given.
-                return replace(failed, maximum=0)
-            raise error
-        if 0 not in policy.heads:
-            # Nothing could say how sure a closed-book answer is.
-            raise error
-        return _lowered(failed, max(available.answers, default=0))
-    given = [k for k in available.answers if k in policy.permitted]
-    if not given:
+    left = {*available.answers}
+    if _in_search(error) and 0 in policy.heads:
+        # The closed-book answer can still be bought, and something can say how sure it is.
+        left.add(0)
+    maximum = max(left & {*policy.permitted}, default=None)
+    # Passages are required, the search worked, and it found none: that is a reason to abstain.
+    nothing_to_read = policy.required and policy.abstain and isinstance(error, NoPassages)
+    if maximum is None and not nothing_to_read:
         raise error
-    return _lowered(failed, max(given))
-
-
-def _lowered(policy: EffectivePolicy, maximum: int) -> EffectivePolicy:
-    return replace(policy, minimum=min(policy.minimum, maximum), maximum=maximum)
+    return replace(policy, failure=Failure(error, maximum))

@@ -56,31 +56,28 @@ class Step:
 def next_step(policy: EffectivePolicy, available: Available) -> Step:
     """The next action. Total: doubt reads more, not less."""
     state = available.state
-    if policy.maximum < policy.minimum:
-        return Step(state, Stop(None), why=Reason.NO_PASSAGES)
     wanted, why, p = _choose(policy, available)
     if wanted is None:
         return Step(state, Read(0))
     k = policy.bounded(wanted)
-    why = Reason.EXPLORED if policy.explored else why
-    if k in available.answers:
+    if k is None or k in available.answers:
         action: Search | Read | Stop = Stop(k)
     else:
         action = Search(k) if k > 0 and available.passages is None else Read(k)
-    return Step(state, action, wanted, why, p)
+    return Step(state, action, wanted, Reason.EXPLORED if policy.explored else why, p)
 
 
 def _choose(policy: EffectivePolicy, available: Available) -> tuple[int | None, Reason | None, float | None]:
     """The policy's own choice of k, before its bounds; None where it needs a probe first."""
-    probe = available.answers.get(0)
-    p0 = policy.confidence(probe) if probe is not None else None
+    p0 = available.confidences.get(0)
     if isinstance(policy.kind, Fixed):
         return policy.kind.k, policy.kind.why, p0
-    if probe is None:
+    if 0 not in available.answers:
         return None, None, None
     if p0 is None:
         return policy.ks[-1], Reason.NO_SIGNAL, None
-    return *policy.kind.choose(p0, required=policy.required), p0
+    k, why = policy.kind.choose(p0)
+    return k, Reason.RETRIEVAL_REQUIRED if policy.required else why, p0
 
 
 def is_final(policy: EffectivePolicy, k: int) -> bool:
@@ -110,26 +107,24 @@ def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply
     """Give the answer that the last step stopped at, or withhold it; raises where neither would be honest."""
     assert isinstance(step.action, Stop)
     assert step.why is not None
-    k = step.action.k
+    k, failure = step.action.k, policy.failure
     if k is None:
-        return Reply(0, None, None, step.why, withheld=True, certified=False)
-    answer = available.answers[k]
-    confidence = policy.confidence(answer)
+        return Reply(0, None, None, Reason.NO_PASSAGES, withheld=True, certified=False)
+    answer, confidence = available.answers[k], available.confidences[k]
     low = policy.tau is not None and confidence is not None and confidence < policy.tau
     reason, withheld = step.why, policy.abstain and low
-    if policy.search_failed:
+    if failure is not None and failure.in_search:
         # A closed-book answer in place of one from passages must be known to be good enough.
-        reason = Reason.NO_PASSAGES if isinstance(policy.failure, NoPassages) else Reason.RETRIEVAL_FAILED
+        reason = Reason.NO_PASSAGES if isinstance(failure.error, NoPassages) else Reason.RETRIEVAL_FAILED
         if policy.tau is None or confidence is None or low:
             if not policy.abstain or confidence is None:
-                assert policy.failure is not None
-                raise policy.failure
+                raise failure.error
             withheld = True
     elif withheld:
         reason = Reason.LOW_CONFIDENCE
-    elif policy.failure is not None:
+    elif failure is not None:
         reason = Reason.DEGRADED
-    certified = policy.certifiable and step.why is not Reason.NO_SIGNAL
+    certified = policy.certifiable and failure is None and step.why is not Reason.NO_SIGNAL
     return Reply(
         k, None if withheld else answer.text, confidence, reason, withheld, certified, truncated=answer.truncated
     )

@@ -65,7 +65,7 @@ class DecisionRecord:
     """
 
     question: Question
-    # As it was in the end: a failure lowers its maximum.
+    # As it was resolved, and with what failed on the way.
     policy: EffectivePolicy
     steps: tuple[Step, ...]
     available: Available
@@ -133,8 +133,8 @@ class DecisionRecord:
     @property
     def failure(self) -> tuple[str, str] | None:
         """The part that failed on the way and how, though the question could still be answered."""
-        failure = self.policy.failure
-        return (failure.upstream, failure.kind) if isinstance(failure, UpstreamError) else None
+        error = self.policy.failure and self.policy.failure.error
+        return (error.upstream, error.kind) if isinstance(error, UpstreamError) else None
 
     @property
     def gated(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.core.artifact import Thresholds
 from app.core.available import Answer, Available, Passage, Usage
-from app.core.effective_policy import EffectivePolicy, Graded, Sampled
+from app.core.effective_policy import EffectivePolicy, Failure, Graded, Sampled
 from app.core.ladder import Read, Reply, Search, Step, Stop
 from app.core.policy import DEFAULT_KS, Ask, Reason
 from app.core.question import Question
@@ -75,12 +75,12 @@ def _only(flat: dict[str, Any], names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name in names}
 
 
-def _failure(failure: tuple[str, str] | None) -> UpstreamError | None:
+def _failure(failure: tuple[str, str] | None) -> Failure | None:
     if failure is None:
         return None
     every: list[type[UpstreamError]] = [UpstreamError, *UpstreamError.__subclasses__()]
     kinds = {error.kind: error for error in every}
-    return kinds[failure[1]](failure[0], "it failed")
+    return Failure(kinds[failure[1]](failure[0], "it failed"), maximum=0)
 
 
 def a_skip(**changes: Any) -> DecisionRecord:

@@ -8,7 +8,7 @@ from app.answer.answer import Resolve
 from app.core.artifact import Artifact
 from app.core.available import Answer, Available, Passage, Usage
 from app.core.effective_policy import EffectivePolicy, after_failure, resolve
-from app.core.ladder import Read, Reply, Search, Step, Stop, conclude, next_step
+from app.core.ladder import Read, Reply, Search, Step, Stop, conclude, is_final, next_step
 from app.core.policy import DEFAULT_KS, Ask
 from app.errors import NoPassages, UpstreamError, UpstreamTimeout
 
@@ -37,6 +37,8 @@ class Walk:
     available: Available
     steps: tuple[Step, ...]
     outcome: Reply | UpstreamError | NoPassages
+    # The answers that were streamed while they were read.
+    live: tuple[int, ...] = ()
 
     @property
     def actions(self) -> list[Search | Read | Stop]:
@@ -50,7 +52,7 @@ class Walk:
 
 def walk(policy: EffectivePolicy, world: World) -> Walk:
     """The loop of `app.answer.answer`, without its I/O."""
-    available, steps = Available(), []
+    available, steps, live = Available(), list[Step](), list[int]()
     try:
         while True:
             step = next_step(policy, available)
@@ -59,17 +61,19 @@ def walk(policy: EffectivePolicy, world: World) -> Walk:
             try:
                 match step.action:
                     case Stop():
-                        return Walk(policy, available, tuple(steps), conclude(policy, available, step))
+                        return Walk(policy, available, tuple(steps), conclude(policy, available, step), tuple(live))
                     case Search(limit):
                         if world.search is not None:
                             raise world.search
                         available = available.found([Passage(str(rank), "", "") for rank in range(limit)])
                     case Read(k):
-                        available = available.answered(world.read(k))
+                        answer = world.read(k)
+                        live += [k] if is_final(policy, k) else []
+                        available = available.answered(answer, policy.confidence(answer))
             except (UpstreamError, NoPassages) as error:
                 policy = after_failure(policy, available, error)
     except (UpstreamError, NoPassages) as error:
-        return Walk(policy, available, tuple(steps), error)
+        return Walk(policy, available, tuple(steps), error, tuple(live))
 
 
 def fixed(artifact: Artifact | None, *, ks: tuple[int, ...] = DEFAULT_KS, **flags: Any) -> Resolve:

@@ -190,7 +190,7 @@ def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
 
 
 def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | None:
-    if _certified(old) and not _certified(new):
+    if old.certified and not new.certified:
         return f"{old.version} is certified and this one is not"
     before, after = _served_accuracy(old, test), _served_accuracy(new, test)
     if after < before - epsilon:
@@ -200,12 +200,7 @@ def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | No
 
 def _served_accuracy(artifact: Artifact, test: Test) -> float:
     """Accuracy on test of what the gateway would serve: the certified graded policy, or else the fallback action."""
-    thresholds = artifact.policies["graded"].thresholds if _certified(artifact) else None
+    thresholds = artifact.policies["graded"].thresholds if artifact.certified else None
     p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
     ledger = Ledger(test, p, units(test.outcomes), {})
     return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_action)))
-
-
-def _certified(artifact: Artifact) -> bool:
-    fit = artifact.policies.get("graded")
-    return fit is not None and fit.certificate is not None

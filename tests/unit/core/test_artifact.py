@@ -175,7 +175,7 @@ def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
     """`FIXED` reads k passages whatever the probability, one included."""
     fixed = FIXED[(0, 1, 5).index(k)]
     graded = Graded(fixed, 1, 5)
-    assert {graded.choose(p, required=False)[0] for p in (p0, 1.0)} == {k}
+    assert {graded.choose(p)[0] for p in (p0, 1.0)} == {k}
 
 
 @pytest.mark.parametrize("tau", [-0.1, 2.1, math.nan])

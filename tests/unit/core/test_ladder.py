@@ -13,13 +13,15 @@ from app.core.artifact import Artifact, Thresholds
 from app.core.available import Available
 from app.core.effective_policy import (
     EffectivePolicy,
+    Failure,
     Fixed,
     Sampled,
     after_failure,
     resolve,
 )
-from app.core.ladder import Read, Reply, Search, Stop, is_final, next_step
+from app.core.ladder import Read, Reply, Search, Stop, next_step
 from app.core.policy import Ask, Policy, Reason, Retrieval
+from app.core.replay import replay
 from app.errors import ContradictoryRequest, NoPassages, UpstreamError, UpstreamUnavailable
 from tests.fakes.artifacts import (
     TAU0,
@@ -143,17 +145,43 @@ def test_a_confidence_is_that_of_the_answer_given(policy: EffectivePolicy, world
 
 @given(policies, worlds)
 def test_what_is_streamed_is_never_taken_back(policy: EffectivePolicy, world: World) -> None:
-    """An answer that is final when it is read is the one that is given, if it arrives."""
+    """An answer that is streamed while it is read is the one that is given, whatever failed before."""
     done = walk(policy, world)
-    live = [step.action.k for step in done.steps if isinstance(step.action, Read) and is_final(policy, step.action.k)]
-    if live and not world.broken and world.search is None:
-        assert (done.reply.k, done.reply.withheld) == (live[-1], False)
+    if done.live:
+        assert (done.reply.k, done.reply.text) == (done.live[-1], f"answer at {done.live[-1]}")
+        assert len(done.live) == 1
 
 
 @given(policies, worlds)
-def test_a_walk_replays(policy: EffectivePolicy, world: World) -> None:
-    """The policy and what was available decide alone."""
-    assert walk(policy, world) == walk(policy, world)
+def test_every_walk_replays(policy: EffectivePolicy, world: World) -> None:
+    """The policy and what was available in the end give the same steps and the same reply, failures included."""
+    done = walk(policy, world)
+    steps, reply = replay(done.policy, done.available)
+    if isinstance(done.outcome, Reply):
+        assert (steps, reply) == (done.steps, done.outcome)
+
+
+@pytest.mark.parametrize(
+    ("failure", "actions"),
+    [
+        (None, [Read(0), Search(5)]),
+        (Failure(READER_DOWN, 0), [Read(0), Search(5), Stop(0)]),
+        (Failure(SEARCH_DOWN, 0), [Read(0), Search(5), Stop(0)]),
+    ],
+)
+def test_a_result_that_was_not_recorded(failure: Failure | None, actions: list[Search | Read | Stop]) -> None:
+    """Without a failure there is no reply: this cannot be the whole record of a decision."""
+    probe = World({0: closed_book(0.4)}).read(0)
+    policy = replace(resolve(Ask(), CERTIFIED, ks=KS), failure=failure)
+    steps, reply = replay(policy, Available(answers={0: probe}))
+    assert [step.action for step in steps] == actions
+    assert (reply is None) == (failure is None)
+
+
+def test_a_replay_that_would_have_raised_has_no_reply() -> None:
+    """A decision that failed altogether leaves no record, so none comes to that."""
+    policy = replace(resolve(Ask(Policy.ALWAYS), None, ks=KS), failure=Failure(SEARCH_DOWN, 0))
+    assert replay(policy, Available())[1] is None
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans())

@@ -42,7 +42,7 @@ def test_the_grid_is_what_routing_each_question_gives(seed: int, probe_costs: bo
         chosen = book.route(thresholds)
         graded = Graded(thresholds, 1, 5)
         missing = (0, 1, 5)[thresholds.constant or 2]
-        served = [missing if np.isnan(value) else graded.choose(float(value), required=False)[0] for value in p]
+        served = [missing if np.isnan(value) else graded.choose(float(value))[0] for value in p]
         assert chosen.tolist() == served
         assert pairs.accuracy[i] == pytest.approx(book.mean(book.right(chosen)))
         assert pairs.cost[i] == pytest.approx(book.mean(book.spent(thresholds)))
