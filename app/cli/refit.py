@@ -174,18 +174,18 @@ def refit(
         signals=tuple(signal) if signal else None,
         tariff=settings.tariff,
     )
-    aside = None
+    rows = None
     if outcomes is not None:
         with err.status("reading the table…"):
             table, source = load(outcomes, texts=False), outcomes.name
     else:
         logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir)
-        table, aside, source = logged.outcomes, logged.aside, "decision log"
+        table, rows, source = logged.outcomes, logged.rows, "decision log"
     with err.status("fitting…") as status:
         if labels is not None:
             table = apply_corrections(table, labels)
         artifact, summary = run(
-            table, replace(options, source=source), aside=aside, on_step=lambda step: status.update(f"{step}…")
+            table, replace(options, source=source), logged=rows, on_step=lambda step: status.update(f"{step}…")
         )
         published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
     for note in summary.notes:

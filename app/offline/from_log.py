@@ -24,9 +24,9 @@ from app.core.artifact import Identity
 from app.core.labels import judge
 from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
-from app.offline.refit.refit import LEAST_GROUPS, Aside
+from app.offline.refit.refit import MIN_GROUPS, LoggedRows
 from app.offline.refit.single import CLIP, SingleAction, Worth, weigh
-from app.offline.refit.split import TRAIN_SHARE, position
+from app.offline.refit.splits import TRAIN_SHARE, position
 from app.offline.table import Outcomes, TableBuilder, normalise_group, not_a_number, read_identity
 from app.storage.reading import Lesson, Lessons, Sample
 
@@ -57,7 +57,7 @@ class FromLog:
     """The outcome table of the full rows, and the single-action rows beside it, with an account of both."""
 
     outcomes: Outcomes
-    aside: Aside
+    rows: LoggedRows
 
 
 def read_log(
@@ -151,10 +151,10 @@ class _Sorting:
     def finish(self, labelled: Sample, unlabelled: Sample) -> FromLog:
         """The table, the rows beside it, and an account of everything."""
         groups = len(self._references.keys() - self._disputed)
-        if groups < LEAST_GROUPS:
+        if groups < MIN_GROUPS:
             raise DataError(
                 f"{self._source}: {groups} questions have a shadow run and reference answers, too few to fit, certify "
-                f"and test on: {LEAST_GROUPS} are needed, better 1,000. {unlabelled.count} shadow runs wait for "
+                f"and test on: {MIN_GROUPS} are needed, better 1,000. {unlabelled.count} shadow runs wait for "
                 f"references; {_REMEDY}" + _counted(self._left, "; left out: ")
             )
         outcomes = self._table.finish()
@@ -182,7 +182,7 @@ class _Sorting:
             *([_counted(self._left, "log: left out: ")] if self._left else []),
             *_selection_note(labelled, unlabelled),
         )
-        return FromLog(outcomes, Aside(weighted, {"log": account}, notes))
+        return FromLog(outcomes, LoggedRows(weighted, {"log": account}, notes))
 
     def _whole(self, lesson: Lesson) -> dict[str, Any] | Left | None:
         """The judged cells of a shadow run, or why it is of no use; None without a run or without references."""

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from app.core.calibrator import Calibrator  # noqa: E402
 from app.offline.refit.choose import choose_calibrator  # noqa: E402
 from app.offline.refit.refit import Options, refit  # noqa: E402
-from app.offline.refit.split import Units  # noqa: E402
+from app.offline.refit.splits import Units  # noqa: E402
 from app.storage.decisions import SqlDecisionStore  # noqa: E402
 from app.storage.reading import Lesson, Lessons  # noqa: E402
 from tests.offline.logs import SERVED, Hidden, read, step, write_log  # noqa: E402
@@ -57,7 +57,7 @@ def hidden(folder: Path, questions: int, seeds: int, explore: float, shadow: flo
         fitted = {
             "the gate's choices": naive(gate),
             "shadow runs": refit(logged.outcomes, OPTIONS)[0].calibrators,
-            "and exploration": refit(logged.outcomes, OPTIONS, aside=logged.aside)[0].calibrators,
+            "and exploration": refit(logged.outcomes, OPTIONS, logged=logged.rows)[0].calibrators,
         }
         for name, calibrators in fitted.items():
             found[name].append((CLIFF.error(calibrators, 0), CLIFF.error(calibrators, 1)))
@@ -76,7 +76,7 @@ def better(folder: Path, questions: int, seeds: int, shadow: float) -> None:
         path = folder / f"better{seed}.sqlite3"
         write_log(path, BETTER, questions, seed, shadow_share=shadow)
         logged = read(path)
-        artifact, _ = refit(logged.outcomes, OPTIONS, aside=logged.aside)
+        artifact, _ = refit(logged.outcomes, OPTIONS, logged=logged.rows)
         graded = artifact.policies["graded"]
         worth, share = BETTER.served(artifact.calibrators, graded.thresholds)
         certified += graded.certificate is not None

@@ -12,7 +12,7 @@ from app.core.artifact import Identity
 from app.errors import ConfigurationError
 from app.learning import shadow
 from app.offline.from_log import identities, read_log
-from app.offline.refit.refit import LEAST_GROUPS
+from app.offline.refit.refit import MIN_GROUPS
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import Lessons
 from tests.fakes.gateway import FakeGateway
@@ -96,7 +96,7 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
     monkeypatch.setattr(shadow, "IDLE_S", 0.0)
     async with open_gateway(artifact={}, explore_share=0.5, shadow_share=1.0, learning_budget=1e6) as gateway:
         receipts = [await gateway.receipt(f"Who is number {n}?", abstain=False) for n in range(120)]
-        await eventually_kept(gateway, "shadows", LEAST_GROUPS)
+        await eventually_kept(gateway, "shadows", MIN_GROUPS)
         for receipt in receipts:
             assert (await say(gateway, receipt["id"], references=["Francville"])).status_code == 200
         settings = gateway.settings
@@ -104,8 +104,8 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
     lessons = Lessons(store.engine, collection=settings.collection, since=0.0)
     logged = read_log(lessons, identity_of=identities(settings.calibrators))
     store.close()
-    account = logged.aside.report["log"]
-    assert len(logged.outcomes) == account["full_rows"] >= LEAST_GROUPS
+    account = logged.rows.report["log"]
+    assert len(logged.outcomes) == account["full_rows"] >= MIN_GROUPS
     assert logged.outcomes.identity == next(iter(identities_in(settings.calibrators)))
     assert all(np.isfinite(logged.outcomes.signals[k]["seq_logprob"]).all() for k in (0, 1, 5))
     # Runs that found no idle moment in time leave rows of one action.

@@ -15,9 +15,9 @@ from app.core.record import DecisionRecord, Shadow
 from app.errors import DataError
 from app.offline.from_log import Left, identities
 from app.offline.refit.choose import choose_calibrator
-from app.offline.refit.fit import fit_beside
+from app.offline.refit.fit import fit_joined
 from app.offline.refit.refit import refit
-from app.offline.refit.split import TRAIN_SHARE, Units, position, split
+from app.offline.refit.splits import TRAIN_SHARE, Units, position, split
 from app.offline.table import normalise_group
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import Lesson, Lessons
@@ -69,7 +69,7 @@ def test_a_naive_refit_misses_what_the_gate_hides_and_chance_shows_it(tmp_path: 
     hidden = {0: GRID[GRID < 0.75], 1: GRID[GRID < 0.5]}
     worst = {k: CLIFF.error(fitted, k, hidden[k]) for k in (0, 1)}
     logged = read(explored)
-    weighted, _ = refit(logged.outcomes, OPTIONS, aside=logged.aside)
+    weighted, _ = refit(logged.outcomes, OPTIONS, logged=logged.rows)
     alone, _ = refit(logged.outcomes, OPTIONS)
     recovered = {k: CLIFF.error(weighted.calibrators, k) for k in (0, 1)}
     few = {k: CLIFF.error(alone.calibrators, k) for k in (0, 1)}
@@ -88,7 +88,7 @@ def test_weights_undo_the_gates_choice_where_the_model_is_wrong(explored: Path) 
     for clip in (1.0, 1e9):
         logged = read(explored, clip=clip)
         train = split(logged.outcomes)[0].outcomes
-        line = fit_beside("logistic", ("seq_logprob",), train.signals[1], train.correct[1], logged.aside.weighted[1])
+        line = fit_joined("logistic", ("seq_logprob",), train.signals[1], train.correct[1], logged.rows.weighted[1])
         mean[clip] = float(np.mean([line.predict({"seq_logprob": s - 1.0}) for s in GRID]))
     assert abs(mean[1e9] - truth) < 0.04, (mean, truth)
     assert abs(mean[1.0] - truth) > abs(mean[1e9] - truth) + 0.04, (mean, truth)
@@ -99,7 +99,7 @@ def test_shadow_rows_find_the_policy_and_certify_it(tmp_path: Path) -> None:
     path = tmp_path / "decisions.sqlite3"
     write_log(path, BETTER, 3000, seed=5, shadow_share=0.5)
     logged = read(path)
-    artifact, summary = refit(logged.outcomes, OPTIONS, aside=logged.aside)
+    artifact, summary = refit(logged.outcomes, OPTIONS, logged=logged.rows)
     graded = artifact.policies["graded"]
     before, passages_before = BETTER.served(SERVED.calibrators, SERVED.policies["graded"].thresholds)
     after, passages_after = BETTER.served(artifact.calibrators, graded.thresholds)
@@ -120,7 +120,7 @@ def test_shadow_rows_find_the_policy_and_certify_it(tmp_path: Path) -> None:
 def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
     """Splits and labels are those of full rows alone, and no weighted row is of a question held out or known whole."""
     logged = read(explored)
-    artifact, _ = refit(logged.outcomes, OPTIONS, aside=logged.aside)
+    artifact, _ = refit(logged.outcomes, OPTIONS, logged=logged.rows)
     alone, _ = refit(logged.outcomes, OPTIONS)
     for part in ("splits", "train_accuracy"):
         assert artifact.report[part] == alone.report[part]
@@ -150,14 +150,14 @@ def test_the_worth_of_the_rows_is_reported(explored: Path) -> None:
     assert all(one.propensities is not None for one in train)
     weights = np.array([min(1.0 / one.propensities["k1"], 5.0) for one in train if one.propensities])
     logged = read(explored, clip=5.0)
-    account = logged.aside.report["log"]
+    account = logged.rows.report["log"]
     assert account["clip"] == 5.0
     worth = account["worth"]["k1"]
     assert worth["rows"] == len(train)
     assert worth["effective"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
     assert worth["clipped"] == pytest.approx(np.mean(weights == 5.0))
     assert worth["effective"] < worth["rows"]
-    (note,) = [note for note in logged.aside.notes if "single-action rows joined" in note]
+    (note,) = [note for note in logged.rows.notes if "single-action rows joined" in note]
     assert "clipped at 5" in note
     assert f"k=1 {worth['rows']} worth {worth['effective']:.0f}" in note
 
@@ -238,7 +238,7 @@ def test_all_that_is_left_out_is_counted_by_its_reason(store: SqlDecisionStore, 
     )
     private.close()
     logged = read(tmp_path / "decisions.sqlite3")
-    account = logged.aside.report["log"]
+    account = logged.rows.report["log"]
     assert account["left_out"] == {
         Left.NO_CHANCE.name.lower(): 1,
         Left.WITHHELD.name.lower(): 1,
@@ -251,7 +251,7 @@ def test_all_that_is_left_out_is_counted_by_its_reason(store: SqlDecisionStore, 
         Left.NO_TEXT.name.lower(): 1,
     }
     assert (account["full_rows"], account["single_action_rows"]) == (61, 1)
-    (note,) = [note for note in logged.aside.notes if "left out" in note]
+    (note,) = [note for note in logged.rows.notes if "left out" in note]
     assert "2 narrowed by the caller" in note
 
 
@@ -259,7 +259,7 @@ def test_single_rows_of_another_system_are_left_out(store: SqlDecisionStore, tmp
     """A calibrator that was fitted on other prompts decided about other answers."""
     add_single(store, "used", next(questions(train=True)))
     elsewhere = replace(SERVED, identity=an_identity(prompts="changed"))
-    account = read(tmp_path / "decisions.sqlite3", artifact=elsewhere).aside.report["log"]
+    account = read(tmp_path / "decisions.sqlite3", artifact=elsewhere).rows.report["log"]
     assert account["left_out"] == {"other_system": 1}
     assert account["worth"] == {}
 
@@ -274,7 +274,7 @@ def test_references_that_contradict_each_other_are_left_out(store: SqlDecisionSt
         a_full_row("d", "Which one", references=("right", "the correct one")),
     )
     logged = read(tmp_path / "decisions.sqlite3")
-    assert logged.aside.report["log"]["left_out"] == {"disputed": 2}
+    assert logged.rows.report["log"]["left_out"] == {"disputed": 2}
     assert {"c", "d"} <= set(logged.outcomes.ids)
     assert not {"a", "b"} & set(logged.outcomes.ids)
 
@@ -332,9 +332,9 @@ def test_too_few_full_rows_say_how_many_and_how_to_get_more(tmp_path: Path) -> N
 def test_labels_that_choose_their_questions_are_pointed_out(store: SqlDecisionStore, tmp_path: Path) -> None:
     """Runs that wait are counted; where they look different from the labelled ones, the note says what that means."""
     fair = read(tmp_path / "decisions.sqlite3")
-    assert not any("wait" in note for note in fair.aside.notes)
+    assert not any("wait" in note for note in fair.rows.notes)
     add(store, *((a_full_row(f"hard-{i}", f"Hard {i}?", s=0.1)[0], []) for i in range(60)))
-    (note,) = [note for note in read(tmp_path / "decisions.sqlite3").aside.notes if "wait" in note]
+    (note,) = [note for note in read(tmp_path / "decisions.sqlite3").rows.notes if "wait" in note]
     assert "60 shadow runs wait" in note
     assert "label some at random" in note
 
@@ -344,7 +344,7 @@ def test_a_run_of_another_release_is_refused_or_left_out(store: SqlDecisionStore
     strange = """UPDATE shadows SET identity = '{"reader": "old"}' WHERE decision_id = '%s'"""
     with store.engine.begin() as connection:
         connection.exec_driver_sql(strange % "full-0")
-    assert read(tmp_path / "decisions.sqlite3").aside.report["log"]["left_out"] == {"other_system": 1}
+    assert read(tmp_path / "decisions.sqlite3").rows.report["log"]["left_out"] == {"other_system": 1}
     with store.engine.begin() as connection:
         connection.exec_driver_sql(strange % "full-59")
     with pytest.raises(DataError, match="another version of Fetchwise"):

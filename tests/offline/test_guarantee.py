@@ -13,8 +13,9 @@ from scipy.stats import binom
 
 from app.core.artifact import Thresholds
 from app.offline.refit.certify import walk
+from app.offline.refit.choose import Guarantee
 from app.offline.refit.refit import certify, choose, ledger_of
-from app.offline.refit.split import Train, Validation
+from app.offline.refit.splits import Train, Validation
 from tests.offline.world import OPTIONS, Truth, World
 
 DELTA = 0.1
@@ -108,7 +109,7 @@ def test_taking_validation_at_its_word_would_break_the_promise() -> None:
         for draw in range(10):
             drawn = Validation(world.draw(groups, seed=5000 + number * 10 + draw)[0])
             ledger = ledger_of(drawn, trained.calibrators, options)
-            walked = walk(ledger, trained.graded, references=(0, 1, 5), epsilon=0.02, delta=DELTA)
+            walked = walk(ledger, trained.graded, Guarantee((0, 1, 5), 0.02, DELTA))
             broken += worth[walked.empirical] < -0.02
             draws += 1
     assert broken > 2 * DELTA * draws

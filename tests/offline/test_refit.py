@@ -16,9 +16,8 @@ from app.errors import DataError
 from app.offline.evaluate.evaluate import evaluate
 from app.offline.refit.fit import predict_many
 from app.offline.refit.holdout import evaluate_policy, publish
-from app.offline.refit.ledger import Ledger, passage_costs
 from app.offline.refit.refit import Options, Summary, refit
-from app.offline.refit.split import Test, split, units
+from app.offline.refit.splits import Ledger, Test, passage_costs, split, units
 from app.offline.report.report import report
 from app.offline.table import Outcomes, load
 from tests.fakes.walks import World as Answers

@@ -8,12 +8,11 @@ from scipy.special import expit
 
 from app.core.artifact import Identity, Thresholds
 from app.core.cost import Objective, Tariff
-from app.offline.refit.abstention import answers
+from app.offline.refit.certify import answers
 from app.offline.refit.fit import predict_many
 from app.offline.refit.holdout import confidence_at
-from app.offline.refit.ledger import Ledger, Route, pick
 from app.offline.refit.refit import Options, Trained
-from app.offline.refit.split import Test, units
+from app.offline.refit.splits import Ledger, Route, Test, pick, units
 from app.offline.table import Outcomes
 
 IDENTITY = Identity("reader", "q8", "t", "p", 24, ("\n",), "top20", "embedder", "world", (0, 1, 5))

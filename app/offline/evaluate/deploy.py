@@ -13,10 +13,9 @@ from app.errors import DataError
 from app.offline.evaluate.frontier import match
 from app.offline.evaluate.study import Study
 from app.offline.refit.fit import Method, predict_many
-from app.offline.refit.ledger import Ledger, Route, fixed_thresholds, passage_costs, per_passage
 from app.offline.refit.metrics import Draws
 from app.offline.refit.refit import Options, refit
-from app.offline.refit.split import Test, Train, split, units
+from app.offline.refit.splits import Ledger, Route, Test, Train, passage_costs, per_passage, split, units
 from app.offline.table import Floats, Outcomes
 
 
@@ -75,7 +74,7 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     test_ledger = Ledger(summary.test, on_test, units(test), {})
     test_draws = Draws(test_ledger.units, resamples)
     graded = artifact.policies["graded"]
-    served = graded.thresholds if graded.certificate else fixed_thresholds(artifact.fallback_action, study.ks)
+    served = graded.thresholds if graded.certificate else FIXED[study.ks.index(artifact.fallback_action)]
     figures: dict[str, Any] = {
         "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
         "splits": artifact.report["splits"],

@@ -20,7 +20,7 @@ from app.offline.evaluate.deploy import Deployed, confidences, deploy
 from app.offline.evaluate.frontier import AXES, Curve, binary, envelope, graded, ladder
 from app.offline.evaluate.study import FUSED, Assessed, Study, assess_all, main_signal, relabelled, study_of
 from app.offline.evaluate.tables import beyond, by_tag, cost, drafts, harm, methods, sizes
-from app.offline.refit.metrics import RESAMPLES, compare_confidences, plain, reliability
+from app.offline.refit.metrics import RESAMPLES, compare_confidences, reliability, to_json
 from app.offline.table import Outcomes
 
 _CURVE = np.linspace(0.0, 1.0, 101)
@@ -84,7 +84,7 @@ def evaluate(
         "drafts": drafts(study, deployed.point),
         "curves": _curves(study, assessed[main], main, deployed) | {"risk": risks},
     }
-    return cast("dict[str, Any]", plain(result))
+    return cast("dict[str, Any]", to_json(result))
 
 
 def _deltas(study: Study, assessed: dict[str, Assessed], main: str, deployed: Deployed) -> dict[str, Any]:

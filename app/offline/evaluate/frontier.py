@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.core.artifact import FIXED, Thresholds
-from app.offline.refit.ledger import Ledger
+from app.offline.refit.choose import grid
 from app.offline.refit.metrics import Draws, cells_of
-from app.offline.refit.paths import grid
-from app.offline.refit.split import Train
+from app.offline.refit.splits import Ledger, Train
 from app.offline.table import Floats
 
 AXES = ("full", "call", "passage")

@@ -20,7 +20,7 @@ from app.errors import DataError
 from app.offline.evaluate.frontier import areas, drawn_areas, yardsticks
 from app.offline.refit.fit import FOLDS, Method, fit, folds, out_of_fold, predict_many
 from app.offline.refit.metrics import Draws, quality
-from app.offline.refit.split import Units, position, units
+from app.offline.refit.splits import Units, position, units
 from app.offline.table import Floats, Labels, Outcomes
 
 FUSED = "fused"

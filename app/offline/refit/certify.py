@@ -1,183 +1,290 @@
-"""What validation is used for, once: walking the paths that train laid, and certifying how far they hold.
+"""What validation certifies, once: how far along the paths from train the guarantees hold.
 
-Fixed-sequence testing (Learn then Test): the steps of a path are tested in order at the full level delta, and the
-walk ends at the first that is not rejected. A false step is certified only if the first false one on the path is,
-so the chance of that is at most delta whatever the length of the path. What is guaranteed of the selected step is
-therefore -epsilon, simultaneously over the path; the `bound` beside it is the pointwise 1 - delta lower bound at that
-step, and is no guarantee of its own. With several references the p-value of a step is the greatest over them
-(intersection-union), which needs no correction either.
+Fixed-sequence testing (Learn then Test): the steps of a path are tested in order, each at the full level delta, until
+the first that is not rejected. A false step is certified only if the first false step of the path is, so the
+probability of that is at most delta, whatever the length of the path. So -epsilon is guaranteed for the selected step,
+simultaneously over the path. The `bound` beside it is the pointwise 1 - delta lower bound at that step, which is not a
+guarantee. With several references the p-value of a step is the largest over them (intersection-union test), which needs
+no correction either.
 
-Each test bets on the paired difference of a group (`app.certify.bets`). The bets grow as the observed variance
-shrinks: this is what turns pairing, by which most differences are zero, into power. Hoeffding's and Bentkus's
-inequalities know only the range and throw that away; empirical Bernstein pays for estimating the variance; an exact
-test of the discordant pairs is as sharp where many pairs differ, weaker where few do, and knows no groups.
-`bench/refit/bounds.py` has the figures.
+Each test bets on the paired difference of a group (`app.certify.bets`). Bets grow as the observed variance shrinks, and
+most paired differences are zero: that is where the power comes from. Hoeffding's and Bentkus's inequalities use only
+the range, empirical Bernstein pays for estimating the variance, and MAPIE's risk control can neither pair a policy with
+its reference nor treat a group as one unit. `bench/refit/bounds.py` has the figures.
 
-MAPIE's risk control offers the same two ideas, and we do not use it: its losses lie in [0, 1] and belong to single
-samples, so it can neither pair a policy with its reference, where nearly all the power is, nor take a group of
-phrasings as one unit, and its p-values (Hoeffding-Bentkus, CLT) are blind to the variance or valid only in the limit.
+Abstention limits the share of wrong answers among those given. If every group is one row, the number of wrong answers
+is binomial, and the test is exact. Otherwise the test bets on groups.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, betaincinv
 
 from app.certify import bets as betting
-from app.core.artifact import FIXED, Certificate, PolicyFit, Thresholds
+from app.core.artifact import FIXED, Abstention, Certificate, PolicyFit, Thresholds
 from app.core.cost import Objective
-from app.offline.refit.abstention import MOST_LABELS
-from app.offline.refit.ledger import Ledger, fixed_k
-from app.offline.refit.paths import PathStep
-from app.offline.refit.split import VALIDATION_SHARE, Validation
+from app.offline.refit.choose import RESOLUTION, STEPS, Guarantee, PathStep, thin_cuts
+from app.offline.refit.splits import VALIDATION_SHARE, Ledger, Units, Validation, fixed_k
 from app.offline.table import Floats
+
+# A path of abstention starts at this coverage at least.
+_MIN_COVERAGE = 0.05
+# Estimates of labels needed above this are not reported.
+_MOST_LABELS = 10_000_000
+# Bisections of a bound: to a millionth, and always on the safe side.
+_HALVINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first step that failed, the reference it failed against, and the paired difference between groups."""
+
+    step: int
+    against: int
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far a path was walked: the last certified step, and the last that was right on average."""
+    """How far a path holds: the last certified step, the last that held on average, and the first that failed."""
 
     certified: int | None
     empirical: int
-    # The pointwise 1 - delta lower bound at the certified step; what the walk guarantees is -epsilon.
-    bound: float | None
-    # Of the first step that failed, against the reference that it failed.
-    failed_at: int | None = None
-    failed_against: int | None = None
-    failed_mean: float = 0.0
-    failed_deviation: float = 0.0
+    failure: Failure | None
 
 
-def walk(
-    ledger: Ledger[Validation], path: Sequence[PathStep], *, references: Sequence[int], epsilon: float, delta: float
-) -> Walk:
+def walk(ledger: Ledger[Validation], path: Sequence[PathStep], guarantee: Guarantee) -> Walk:
     """Test the steps in order, each against every reference, until one fails."""
-    certified = failed_at = failed_against = None
-    failed_mean = failed_deviation = 0.0
-    empirical = 0
+    certified, failure, empirical = None, None, 0
     for number, step in enumerate(path):
         right = ledger.right(ledger.route(step.thresholds))
         holds = True
-        for k in references:
+        for k in guarantee.references:
             if ledger.is_reference(step.thresholds, k):
                 continue
             d = ledger.units.means(right - ledger.fixed(k))
-            holds = holds and float(d.mean()) >= -epsilon
-            if failed_at is None and _p_value(d, -epsilon, delta) > delta:
-                failed_at, failed_against = number, k
-                failed_mean, failed_deviation = float(d.mean()), float(d.std())
-        if failed_at is None:
+            mean = float(d.mean())
+            holds = holds and mean >= -guarantee.epsilon
+            if failure is None and _p_value(d, guarantee) > guarantee.delta:
+                failure = Failure(number, k, mean, float(d.std()))
+        if failure is None:
             certified = number
         if not holds:
             break
         empirical = number
-    bound = None
-    if certified is not None:
-        bound = lower_bound(ledger, path[certified].thresholds, references=references, delta=delta)
-        empirical = max(empirical, certified)
-    return Walk(certified, empirical, bound, failed_at, failed_against, failed_mean, failed_deviation)
+    return Walk(certified, max(empirical, certified or 0), failure)
 
 
-def lower_bound(
-    ledger: Ledger[Validation], thresholds: Thresholds, *, references: Sequence[int], delta: float
-) -> float:
-    """The lower bound on the paired difference with the hardest reference, from the test inverted.
+def _p_value(differences: Floats, guarantee: Guarantee) -> float:
+    return betting.p_value(differences.tolist(), -guarantee.epsilon, low=-1.0, high=1.0, delta=guarantee.delta)
 
-    Pointwise: it covers the truth with probability 1 - delta for thresholds named beforehand. At the step that a walk
-    selected it only describes; what holds simultaneously, whichever step is selected, is -epsilon.
+
+def lower_bound(ledger: Ledger[Validation], thresholds: Thresholds, guarantee: Guarantee) -> float:
+    """The lower bound on the paired difference from the hardest reference: the same test, inverted.
+
+    It is pointwise: it holds with probability 1 - delta for thresholds that were fixed in advance. For the step that a
+    walk selected it only describes; -epsilon is what holds whichever step is selected.
     """
     right = ledger.right(ledger.route(thresholds))
-    return min(
-        0.0 if ledger.is_reference(thresholds, k) else _lower_bound(ledger.units.means(right - ledger.fixed(k)), delta)
-        for k in references
-    )
 
+    def bound(k: int) -> float:
+        if ledger.is_reference(thresholds, k):
+            return 0.0
+        differences = ledger.units.means(right - ledger.fixed(k)).tolist()
+        return betting.lower_bound(differences, low=-1.0, high=1.0, delta=guarantee.delta)
 
-def _p_value(differences: Floats, mean: float, delta: float) -> float:
-    return betting.p_value(differences.tolist(), mean, low=-1.0, high=1.0, delta=delta)
-
-
-def _lower_bound(differences: Floats, delta: float) -> float:
-    return betting.lower_bound(differences.tolist(), low=-1.0, high=1.0, delta=delta)
+    return min(bound(k) for k in guarantee.references)
 
 
 def certify_policy(
-    ledger: Ledger[Validation],
-    path: Sequence[PathStep],
-    *,
-    references: Sequence[int],
-    epsilon: float,
-    delta: float,
-    objective: Objective,
+    ledger: Ledger[Validation], path: Sequence[PathStep], guarantee: Guarantee, objective: Objective
 ) -> PolicyFit:
-    """Walk, and put the cheapest certified thresholds into a fit, or the empirical ones and why there is no more."""
-    walked = walk(ledger, path, references=references, epsilon=epsilon, delta=delta)
+    """The cheapest certified thresholds, or the empirical ones with the reason why none are certified."""
+    walked = walk(ledger, path, guarantee)
+    failure, epsilon = walked.failure, guarantee.epsilon
+    needed = labels_needed(failure, guarantee) if failure else None
     if walked.certified is not None:
-        assert walked.bound is not None
-        certificate = Certificate(epsilon, delta, reference_name(references), ledger.units.count, walked.bound)
         thresholds = path[walked.certified].thresholds
-        # A certified fixed action saves nothing: then, too, say how many labels might change that.
-        more = None
-        if thresholds in FIXED and walked.failed_at is not None:
-            more = labels_needed(walked.failed_mean, walked.failed_deviation, epsilon, delta)
-        return PolicyFit(thresholds, objective, certificate, labels_needed=more)
-    needed = labels_needed(walked.failed_mean, walked.failed_deviation, epsilon, delta)
-    against = f"always-k{walked.failed_against}"
-    if needed is None:
-        why = (
-            f"even the safest policy is {-walked.failed_mean:.3f} less accurate than {against} on validation, "
-            f"more than epsilon = {epsilon:g} allows: no number of labels mends that"
-            if walked.failed_mean <= -epsilon
-            else f"the difference from {against} is too near to -{epsilon:g} for any practical number of labels"
-        )
-    else:
+        bound = lower_bound(ledger, thresholds, guarantee)
+        certificate = Certificate(epsilon, guarantee.delta, guarantee.reference, ledger.units.count, bound)
+        # A certified fixed k saves nothing, so the estimate of labels belongs to it, too.
+        return PolicyFit(thresholds, objective, certificate, labels_needed=needed if thresholds in FIXED else None)
+    assert failure is not None
+    against = f"always-k{failure.against}"
+    if needed is not None:
         why = (
             f"{ledger.units.count} validation groups are too few: the safest policy's accuracy minus that of {against} "
-            f"is {walked.failed_mean:+.3f} with a standard deviation of {walked.failed_deviation:.3f}, and showing "
-            f"that it is above -{epsilon:g} takes about {needed} labelled groups in all; or allow a larger epsilon"
+            f"is {failure.mean:+.3f} with a standard deviation of {failure.deviation:.3f}, and showing that it is "
+            f"above -{epsilon:g} takes about {needed} labelled groups in all; or allow a larger epsilon"
         )
+    elif failure.mean <= -epsilon:
+        why = (
+            f"even the safest policy is {-failure.mean:.3f} less accurate than {against} on validation, more than "
+            f"epsilon = {epsilon:g} allows: no number of labels mends that"
+        )
+    else:
+        why = f"the difference from {against} is too close to -{epsilon:g} for any practical number of labels"
     return PolicyFit(path[walked.empirical].thresholds, objective, None, why, needed)
 
 
-def labels_needed(mean: float, deviation: float, epsilon: float, delta: float) -> int | None:
-    """How many groups the whole table would need for the first step to certify, if what was observed is the truth.
+def labels_needed(failure: Failure, guarantee: Guarantee) -> int | None:
+    """How many groups the whole table needs for the failed step to be certified, if what was observed is the truth.
 
-    The gambler's log-capital grows by bet gap - bet^2 deviation^2 / 2 a group. She needs log(1 / delta) of it, and
-    twice that to be likely to get it where luck has a part.
+    The log-capital of the bets grows by bet gap - bet^2 deviation^2 / 2 per group. It must reach log(1 / delta), and
+    twice that to be likely to get there where differences vary.
     """
-    gap = mean + epsilon
+    gap, deviation = failure.mean + guarantee.epsilon, failure.deviation
     if gap <= 0.0:
         return None
-    # A loss of one costs her the bet and a little more, and she may stake three quarters of what she has.
+    # A difference of -1 loses a little more than the bet, and a bet is at most three quarters of the capital.
     bet = min(0.75, gap / max(deviation**2, 1e-12))
     growth = bet * gap - 0.5 * bet**2 * deviation**2
-    groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / delta) / growth / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= MOST_LABELS else None
-
-
-def reference_name(references: Sequence[int]) -> str:
-    """How reports and certificates call a set of references."""
-    return f"always-k{references[0]}" if len(references) == 1 else "every fixed action"
+    groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / guarantee.delta) / growth / VALIDATION_SHARE
+    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None
 
 
 def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
-    """What each policy drops, or could not certify."""
+    """Which k each policy never reads, and which policies are not certified."""
     notes = []
     _, few, many = ks
     graded = fits["graded"].thresholds
-    # A fixed action drops the others for want of a certificate, not of worth: that is said below.
+    # A fixed k is a matter of certificates, and has its note below.
     if graded not in FIXED:
         if graded.tau0 == graded.tau1:
-            notes.append(f"graded: k={few} is not worth choosing at these thresholds, so the policy drops it")
+            notes.append(f"graded: never reads k={few}, which does not pay at these thresholds")
         if graded.tau1 == 0.0:
-            notes.append(
-                f"graded: k={many} is not worth choosing at these thresholds, so only a missing signal reads {many}"
-            )
+            notes.append(f"graded: reads k={many} only without a signal; it does not pay at these thresholds")
         if graded.tau0 > 1.0:
-            notes.append("graded: k=0 is not worth choosing at these thresholds, so the policy drops it")
+            notes.append("graded: never answers with k=0, which does not pay at these thresholds")
     for policy, fit in fits.items():
         fixed = fixed_k(fit.thresholds, ks)
         if fit.certificate is not None and fixed is not None:
-            more = f"; about {fit.labels_needed} labelled groups might do more" if fit.labels_needed else ""
+            more = f"; about {fit.labels_needed} labelled groups may be enough" if fit.labels_needed else ""
             notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
     return notes + [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if not fit.certificate]
+
+
+def answers(confidence: Floats, tau: float) -> NDArray[np.bool_]:
+    """Which questions are answered. A missing confidence never abstains: it is unknown, not low."""
+    with np.errstate(invalid="ignore"):
+        return ~(confidence < tau)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GivenAnswers:
+    """The answers that one policy gives on a split: whether each is right, and its confidence."""
+
+    right: Floats
+    confidence: Floats
+
+    def gain(self, tau: float, target: float) -> Floats:
+        """Above zero on average exactly if the error among answered is below the target; this avoids a ratio."""
+        gain: Floats = answers(self.confidence, tau) * (target - (1.0 - self.right))
+        return gain
+
+    def p_value(self, tau: float, units: Units, target: float, delta: float) -> float:
+        """The p-value of the hypothesis that the error among answered is at least the target."""
+        if units.single:
+            return binomial_p(*self._counts(tau), target)
+        gain = units.means(self.gain(tau, target)).tolist()
+        return betting.p_value(gain, 0.0, low=target - 1.0, high=target, delta=delta)
+
+    def upper(self, tau: float, units: Units, delta: float) -> float:
+        """The pointwise upper bound on the error among answered: the same test, inverted."""
+        if units.single:
+            return binomial_upper(*self._counts(tau), delta)
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            rejected = self.p_value(tau, units, middle, delta) <= delta
+            low, high = (low, middle) if rejected else (middle, high)
+        return high
+
+    def observed(self, tau: float, units: Units) -> tuple[float, float]:
+        """The share that is answered, and the error among it; 1 if nothing is answered."""
+        answered = answers(self.confidence, tau)
+        share = float(answered @ units.weights)
+        return share, float(((1.0 - self.right) * answered) @ units.weights) / share if share else 1.0
+
+    def _counts(self, tau: float) -> tuple[int, int]:
+        answered = answers(self.confidence, tau)
+        return int((answered & (self.right < 0.5)).sum()), int(answered.sum())
+
+
+def binomial_p(successes: int, trials: int, chance: float) -> float:
+    """Exact p-value of the hypothesis that the probability of a success is at least `chance`."""
+    return float(bdtr(successes, trials, chance)) if trials else 1.0
+
+
+def binomial_upper(successes: int, trials: int, delta: float) -> float:
+    """Clopper and Pearson's upper confidence bound on a probability; 1 without a trial."""
+    return 1.0 if successes >= trials else float(betaincinv(successes + 1, trials - successes, 1.0 - delta))
+
+
+def abstention_path(policies: Sequence[GivenAnswers], units: Units, *, target: float) -> list[float]:
+    """Thresholds on confidence from a strict one down to zero, built on train.
+
+    The strictest of all would answer too little to show anything, so the path starts where the error is below the
+    target by the most standard errors, for the policy where that is hardest.
+    """
+    rows, some = units.first_groups()
+    known = np.concatenate([policy.confidence[rows] for policy in policies])
+    known = np.sort(known[np.isfinite(known)])[::-1]
+    inner = np.flatnonzero(known[:-1] - known[1:] > RESOLUTION) + 1
+    inner = thin_cuts(inner[inner >= len(known) * _MIN_COVERAGE], STEPS)
+    taus = [*(0.5 * (known[inner - 1] + known[inner])).tolist(), 0.0]
+    margins = [min(some.standard_errors(policy.gain(tau, target)[rows]) for policy in policies) for tau in taus]
+    return taus[int(np.argmax(margins)) :]
+
+
+def certify_abstention(
+    served: GivenAnswers,
+    possible: Sequence[GivenAnswers],
+    units: Units,
+    path: Sequence[float],
+    *,
+    target: float,
+    delta: float,
+) -> Abstention:
+    """Lower the threshold step by step, as long as the error among answered is shown to be below the target.
+
+    Validation also chose which policy is served, so a step must hold for every policy that could be served
+    (`possible`). The p-value of a step is the largest over them, an intersection-union test, so no correction is
+    needed. The target is guaranteed for the selected threshold; the bound in its certificate is the pointwise upper
+    bound for the policy served.
+    """
+    last: float | None = None
+    for tau in path:
+        if any(policy.p_value(tau, units, target, delta) > delta for policy in possible):
+            break
+        last = tau
+    if last is not None and served in possible:
+        bound = served.upper(last, units, delta)
+        return Abstention(last, target, Certificate(target, delta, "error among answered", units.count, bound))
+    share, error = served.observed(path[0], units)
+    needed = _labels_for_abstention(error, target, share, delta)
+    if served not in possible:
+        why, needed = "the gate is certified further than train predicted, and abstention was not tested there", None
+    else:
+        why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
+            f", not below the target of {target:g}: no number of labels mends that"
+            if needed is None
+            else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
+        )
+    # Not certified: the lowest threshold whose observed error is within the target, else the strictest tried.
+    tau = next((tau for tau in reversed(path) if served.observed(tau, units)[1] <= target), path[0])
+    return Abstention(tau, target, None, why, needed)
+
+
+def _labels_for_abstention(error: float, target: float, share: float, delta: float) -> int | None:
+    if error >= target or share <= 0.0:
+        return None
+    answered = 10
+    while answered < _MOST_LABELS and binomial_p(int(np.ceil(error * answered)), answered, target) > delta:
+        answered = int(answered * 1.1) + 1
+    groups = answered / share / VALIDATION_SHARE
+    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None

@@ -1,29 +1,38 @@
-"""Which calibrator is chosen on train: the signals that it reads, and the method.
+"""What train chooses: the calibrator of each k, and a path of policies from the safest to the cheapest.
 
-A candidate is judged by its out-of-fold Brier score: proper like the log-likelihood, but bounded, so that one
-question on which an isotonic curve said 0 or 1 cannot decide. Candidates within one standard error of the best
-(of the paired difference, a group being one unit) count as equal, and the simplest of them is taken.
+Calibrators are compared by their out-of-fold Brier score. Like the log-likelihood it is proper, but it is bounded, so
+that a single question on which an isotonic curve predicts 0 or 1 cannot decide. Candidates within one standard error of
+the best (of the paired difference between groups) count as equal, and the simplest of them is taken.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from app.core.artifact import FIXED, UNREACHABLE, Thresholds
 from app.core.calibrator import Calibrator
 from app.core.signals import ALL_NAMES, FIRST_TOKEN_NAMES, NAMES
 from app.errors import DataError
-from app.offline.refit.fit import FUSIONS, Method, Weighted, fit_beside, folds, out_of_fold
-from app.offline.refit.split import COMPARED_ROWS, Units
+from app.offline.refit.fit import FUSIONS, Method, Weighted, fit_joined, folds, out_of_fold
+from app.offline.refit.splits import COMPARED_ROWS, Ledger, Train, Units
 from app.offline.table import Floats, Labels, Outcomes
 
 # Methods that may be served, the simplest first.
 CANDIDATES: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")
+# Cuts on either side of a graded pair: all of them on a small table, quantiles of p on a large one.
+CUTS = 200
+STEPS = 40
+# A path does not start at a fixed k that clears its references by fewer standard errors on train.
+_SAFE = 2.0
+# Probabilities that are closer than this count as equal: no threshold depends on the last bit of an exponential.
+RESOLUTION = 1e-9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ChosenCalibrator:
-    """The calibrator that won, and its out-of-fold probabilities on train."""
+    """The best candidate, and its out-of-fold probabilities on train."""
 
     calibrator: Calibrator
     method: Method
@@ -33,22 +42,60 @@ class ChosenCalibrator:
     out_of_fold: Floats
 
 
-def candidate_signals(outcomes: Outcomes, wished: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The signals that may be fitted on; of a table that will be served, those that the gateway can compute."""
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What a certificate promises: accuracy at least that of each reference minus epsilon, at confidence 1 - delta."""
+
+    references: tuple[int, ...]
+    epsilon: float
+    delta: float
+
+    @property
+    def reference(self) -> str:
+        """The name of the references in reports and certificates."""
+        return f"always-k{self.references[0]}" if len(self.references) == 1 else "every fixed action"
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """One pair of thresholds on a path, with its accuracy and cost on train."""
+
+    thresholds: Thresholds
+    accuracy: float
+    cost: float
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Grid:
+    """Every pair of cuts: the thresholds, each pair as two indices into them, its accuracy and its cost."""
+
+    taus: Floats
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    accuracy: Floats
+    cost: Floats
+
+    def thresholds(self, pair: int) -> Thresholds:
+        """The thresholds of one pair."""
+        return Thresholds(float(self.taus[self.first[pair]]), float(self.taus[self.second[pair]]))
+
+
+def candidate_signals(outcomes: Outcomes, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The signals that may be fitted on; for a table with an identity only those that the gateway can compute."""
     collected = {name for named in outcomes.signals.values() for name in named}
     servable = collected if outcomes.identity is None else collected & set(ALL_NAMES)
-    if wished is None:
+    if wanted is None:
         return tuple(sorted(servable))
-    for name in wished:
+    for name in wanted:
         if name not in collected:
             raise DataError(f"no signal {name!r} in the table: choose among {', '.join(sorted(collected)) or 'none'}")
         if name not in servable:
             raise DataError(f"the gateway cannot compute {name!r}: choose among {', '.join(sorted(servable))}")
-    return wished
+    return wanted
 
 
 def candidates(names: Sequence[str]) -> list[tuple[Method, tuple[str, ...]]]:
-    """Every method on every signal, and each fusion of the three signals on the whole answer and on its first token."""
+    """Each method on each signal, and each fusion of the three signals of the whole answer and of its first token."""
     found: list[tuple[Method, tuple[str, ...]]] = [
         (method, (name,)) for method in CANDIDATES if method not in FUSIONS for name in names
     ]
@@ -69,32 +116,138 @@ def choose_calibrator(
 ) -> ChosenCalibrator:
     """Fit every candidate out-of-fold, take the simplest of the best, and fit that one on all rows.
 
-    `extra` are rows of other groups that join every fit; candidates are compared on the table's own rows alone.
+    `extra` has rows of other groups. They are used in every fit, but candidates are compared only on the table's rows.
     """
     usable = [name for name in names if name in signals and np.isfinite(signals[name]).any()]
     pool = candidates(usable)
     if not pool:
         raise DataError("no signal to fit on: collect the table with log-probabilities switched on")
-    few = units.first_groups()
-    fewer = units.take(few)
-    fold, target = folds(labels[few], fewer.codes), labels[few]
-    columns = {name: signals[name][few] for name in usable}
+    rows, some = units.first_groups()
+    target = labels[rows]
+    fold, columns = folds(target, some.codes), {name: signals[name][rows] for name in usable}
     thinned = extra.thin(COMPARED_ROWS) if extra else None
     predicted = (out_of_fold(m, s, columns, target, fold, extra=thinned) for m, s in pool)
-    losses = np.stack([_brier(p, target, fewer) for p in predicted])
+    losses = np.stack([_brier(p, target, some) for p in predicted])
     means = losses.mean(axis=1)
     best = int(means.argmin())
     gap = losses - losses[best]
-    tied = means - means[best] <= gap.std(axis=1) / np.sqrt(fewer.count)
+    tied = means - means[best] <= gap.std(axis=1) / np.sqrt(some.count)
     rank = [(CANDIDATES.index(m), "@" in s[0], means[i], i) for i, (m, s) in enumerate(pool) if tied[i]]
     winner = min(rank)[-1]
     method, chosen = pool[winner]
-    whole = out_of_fold(method, chosen, signals, labels, folds(labels, units.codes), extra=extra)
-    calibrator = fit_beside(method, chosen, signals, labels, extra)
-    return ChosenCalibrator(calibrator, method, chosen, float(means[winner]), len(pool), whole)
+    predictions = out_of_fold(method, chosen, signals, labels, folds(labels, units.codes), extra=extra)
+    calibrator = fit_joined(method, chosen, signals, labels, extra)
+    return ChosenCalibrator(calibrator, method, chosen, float(means[winner]), len(pool), predictions)
 
 
 def _brier(p: Floats, labels: Labels, units: Units) -> Floats:
-    """The squared error of each group. Where a signal is missing the base rate stands in, which costs its candidate."""
+    """The squared error of each group. A missing probability counts as the base rate, which costs the candidate."""
     filled = np.where(np.isfinite(p), p, labels.mean())
     return units.means((filled - labels) ** 2)
+
+
+def best_fixed(ledger: Ledger[Train], among: Sequence[int]) -> int:
+    """The fixed k with the highest accuracy on train; the smallest of equals."""
+    return max(among, key=lambda k: (round(ledger.mean(ledger.fixed(k)), 12), -k))
+
+
+def build_path(ledger: Ledger[Train], guarantee: Guarantee, *, graded: bool) -> tuple[PathStep, ...]:
+    """Order policies from the safest to the cheapest, for a test that stops at its first failure.
+
+    The path starts at the best fixed k, which needs no probability, and follows the efficient frontier of train: at
+    each cost the most accurate policy. If the fixed k itself is likely to fail against the other references, and the
+    most accurate policy is less likely to, the path starts at that policy, whatever its cost.
+    """
+    none, _, many = ledger.ks
+    best = best_fixed(ledger, ledger.ks if graded else (none, many))
+    fixed = FIXED[ledger.ks.index(best)]
+    accuracy = ledger.mean(ledger.right(ledger.route(fixed)))
+    start = PathStep(fixed, accuracy, ledger.mean(ledger.spent(fixed)))
+    margin = _margin(ledger, fixed, guarantee)
+    if margin < _SAFE:
+        steps = frontier(ledger, graded=graded, most=np.inf)
+        if steps and _margin(ledger, steps[0].thresholds, guarantee) > margin:
+            return tuple(steps)
+    steps = frontier(ledger, graded=graded, most=start.cost)
+    return (start, *(step for step in steps if step.thresholds != fixed))
+
+
+def plausible_steps(ledger: Ledger[Train], path: Sequence[PathStep], guarantee: Guarantee) -> int:
+    """How many steps of the path validation is likely to certify: those before the first that fails on train.
+
+    Abstention must hold for every step at which certification may end, so that it needs no correction for the choice.
+    Steps that train practically rules out would only weaken it.
+    """
+    holds = [_margin(ledger, step.thresholds, guarantee) >= 0.0 for step in path]
+    return holds.index(False) if False in holds else len(path)
+
+
+def _margin(ledger: Ledger[Train], thresholds: Thresholds, guarantee: Guarantee) -> float:
+    """How many standard errors the policy is above reference - epsilon on train, for the hardest reference."""
+    right = ledger.right(ledger.route(thresholds))
+    others = (k for k in guarantee.references if not ledger.is_reference(thresholds, k))
+    margins = (ledger.units.standard_errors(right - ledger.fixed(k) + guarantee.epsilon) for k in others)
+    return min(margins, default=np.inf)
+
+
+def frontier(ledger: Ledger[Train], *, graded: bool, most: float, steps: int = STEPS) -> list[PathStep]:
+    """The efficient policies that cost at most `most`, most expensive first: at each of `steps` costs the best."""
+    pairs = grid(ledger, graded=graded)
+    within = np.flatnonzero(pairs.cost <= most + 1e-12)
+    if not within.size:
+        return []
+    cost = pairs.cost[within]
+    efficient = within[_efficient(pairs.accuracy[within], cost)]
+    targets = np.linspace(cost.max(), pairs.cost[efficient[0]], steps)
+    reached = np.searchsorted(pairs.cost[efficient], targets + 1e-12, side="right") - 1
+    return [
+        PathStep(pairs.thresholds(i), float(pairs.accuracy[i]), float(pairs.cost[i]))
+        for i in dict.fromkeys(efficient[reached].tolist())
+    ]
+
+
+def _efficient(accuracy: Floats, cost: Floats) -> NDArray[np.intp]:
+    """Those that are more accurate than every cheaper one, cheapest first."""
+    # Costs that differ only in their last bits are equal.
+    order = np.lexsort((-accuracy, np.round(cost, 9)))
+    leading = np.maximum.accumulate(accuracy[order])
+    return order[np.concatenate(([True], leading[1:] > leading[:-1] + 1e-12))]
+
+
+def grid(ledger: Ledger[Train], *, graded: bool) -> Grid:
+    """Accuracy and cost of every pair of cuts, from cumulative sums over the questions sorted by p."""
+    none, few, many = ledger.ks
+    weights = ledger.units.weights
+    known = np.flatnonzero(np.isfinite(ledger.p))
+    order = known[np.argsort(-ledger.p[known], kind="stable")]
+    p = ledger.p[order]
+    # A threshold can only separate different values: ties, which isotonic curves are full of, are never split.
+    inner = thin_cuts(np.flatnonzero(p[:-1] - p[1:] > RESOLUTION) + 1, CUTS)
+    cuts = np.concatenate(([0], inner, [len(p)]))
+    taus = np.concatenate(([UNREACHABLE], 0.5 * (p[inner - 1] + p[inner]), [0.0]))
+    if graded:
+        first, second = np.triu_indices(len(cuts))
+    else:
+        first = second = np.arange(len(cuts))
+    always_few = (taus[first] == UNREACHABLE) & (taus[second] == 0.0)
+    always_many = taus[second] == UNREACHABLE
+
+    def total(values: Mapping[int, Floats]) -> Floats:
+        sums = {k: np.concatenate(([0.0], np.cumsum((values[k] * weights)[order])))[cuts] for k in ledger.ks}
+        # Questions without a signal read the most at every cut, unless all others read few.
+        unknown = {k: float((values[k] * weights).sum()) - sums[k][-1] for k in (few, many)}
+        result: Floats = sums[none][first] + sums[few][second] - sums[few][first] + sums[many][-1] - sums[many][second]
+        result += np.where(always_few, unknown[few], unknown[many])
+        return result
+
+    cost = total(ledger.costs)
+    # Where every probability leads to the same passages, there is no probe to pay for.
+    cost = np.where(always_few | always_many, cost - float(ledger.costs[none] @ weights), cost)
+    return Grid(taus, first, second, total({k: ledger.fixed(k) for k in ledger.ks}), cost)
+
+
+def thin_cuts(cuts: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """At most `most` of the cuts, evenly spaced."""
+    if len(cuts) <= most:
+        return cuts
+    return np.unique(cuts[np.linspace(0, len(cuts) - 1, most).round().astype(np.intp)])

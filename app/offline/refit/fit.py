@@ -83,7 +83,7 @@ def fit(
     return _SCALAR[method](names[0], matrix[:, 0], target, weights)
 
 
-def fit_beside(
+def fit_joined(
     method: Method,
     names: Sequence[str],
     signals: Mapping[str, Floats],
@@ -162,7 +162,7 @@ def out_of_fold(
     predicted = np.full(len(labels), np.nan)
     for number in range(FOLDS):
         seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        fitted = fit_beside(method, names, {name: signals[name][seen] for name in names}, labels[seen], extra)
+        fitted = fit_joined(method, names, {name: signals[name][seen] for name in names}, labels[seen], extra)
         predicted[held] = predict_many(fitted, {name: signals[name][held] for name in names}, len(held))
     return predicted
 

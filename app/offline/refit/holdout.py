@@ -1,4 +1,4 @@
-"""What the test split says, once everything has been chosen, and whether that is enough to serve a new artifact.
+"""Evaluate what was chosen on the test split, and publish an artifact that is not worse than the one served.
 
 A group is one unit in every mean and interval.
 """
@@ -15,12 +15,11 @@ from app.core.artifact import Artifact, PolicyFit, mismatches
 from app.core.calibrator import Calibrator
 from app.core.cost import Objective, Tariff
 from app.errors import ArtifactError, DataError
-from app.offline.refit.abstention import answers
+from app.offline.refit.certify import answers
+from app.offline.refit.choose import frontier
 from app.offline.refit.fit import predict_many
-from app.offline.refit.ledger import Ledger, Route, gate_costs, passage_costs, read_costs
 from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, ece, losses, risk_of
-from app.offline.refit.paths import frontier
-from app.offline.refit.split import Test, Train, units
+from app.offline.refit.splits import Ledger, Route, Test, Train, gate_costs, passage_costs, read_costs, units
 from app.offline.table import Floats, Outcomes
 
 _BUDGETS = 101
@@ -59,15 +58,15 @@ def evaluate_policy(
 def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str, Any]:
     """Area between the graded and the binary frontier on the passage axis.
 
-    At each of 101 budgets either policy uses the thresholds that are most accurate on train within it, so both are
-    enveloped on train; the areas are those of the accuracies that these thresholds have on test.
+    At each of 101 budgets both policies use the thresholds within it that are most accurate on train. The areas are
+    those of the accuracies that these thresholds have on test.
     """
     on_train = replace(train, costs=passage_costs(train.split.outcomes))
     area = {}
     for name, graded in (("graded", True), ("binary", False)):
         steps = frontier(on_train, graded=graded, most=1.0, steps=_BUDGETS)[::-1]
         budgets = np.linspace(0.0, 1.0, _BUDGETS)
-        # Questions without a signal read the most, so the smallest budgets may be out of reach: there, the cheapest.
+        # Questions without a signal read the most, so no thresholds may fit the smallest budgets: take the cheapest.
         used = np.maximum(np.searchsorted([step.cost for step in steps], budgets + 1e-12, side="right") - 1, 0)
         strip = np.full(_BUDGETS, 1.0 / (_BUDGETS - 1))
         strip[[0, -1]] /= 2.0
@@ -81,7 +80,7 @@ def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str,
 
 
 def confidence_at(calibrators: Mapping[int, Calibrator], outcomes: Outcomes) -> dict[int, Floats]:
-    """The confidence of every answer at each k; NaN where there is no calibrator for it."""
+    """The confidence of every answer at each k; NaN for a k without a calibrator."""
     n = len(outcomes)
     return {
         k: predict_many(calibrators[k], outcomes.signals[k], n) if k in calibrators else np.full(n, np.nan)
@@ -90,7 +89,7 @@ def confidence_at(calibrators: Mapping[int, Calibrator], outcomes: Outcomes) -> 
 
 
 def _calibration(ledger: Ledger[Test]) -> dict[str, Any]:
-    """ECE and Brier score of p0 where there is one; null where there is none at all."""
+    """ECE and Brier score of p0 on rows that have it; null if no row has."""
     known, labels = np.isfinite(ledger.p), ledger.split.outcomes.correct[0]
     found: dict[str, Any] = {"ece": None, "brier": None, "missing": int((~known).sum())}
     if known.any():
@@ -101,7 +100,7 @@ def _calibration(ledger: Ledger[Test]) -> dict[str, Any]:
 
 
 def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> dict[str, Any]:
-    """Coverage and error at the threshold, and the accuracy of the surest answers that make up a coverage."""
+    """Coverage and error at the threshold, and the accuracy of the most confident answers at fixed coverages."""
     answered = answers(confidence, tau).astype(np.float64)
     coverage, wrong = draws.mean(answered), draws.mean(answered * (1.0 - right))
     exact, (_, at) = risk_of(right, confidence, draws.weights), drawn_risk(right, confidence, draws)
@@ -118,7 +117,7 @@ def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> d
 
 
 def _costs(ledger: Ledger[Test], policies: Mapping[str, PolicyFit], tariff: Tariff) -> dict[str, Any]:
-    """Mean cost of each policy by every objective that the table can tell, and its ratio to always reading the most."""
+    """Mean cost of each policy by every objective that the table has data for, and its ratio to the largest fixed k."""
     outcomes = ledger.split.outcomes
     result: dict[str, Any] = {}
     for objective in Objective:
@@ -140,7 +139,7 @@ def _costs(ledger: Ledger[Test], policies: Mapping[str, PolicyFit], tariff: Tari
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where an artifact went, and whether it is served now, or why not."""
+    """The file of a published artifact, and whether it is served now, with the reason."""
 
     path: Path
     current: bool
@@ -157,10 +156,10 @@ def publish(
 ) -> Published:
     """Write the artifact, and make it CURRENT unless it is worse than the one that is served.
 
-    Worse is: uncertified where that one is certified; or less accurate by more than epsilon on the new test split,
-    each as the gateway would serve it. A group's split never changes, so the old one has not learned from it either.
-    An artifact for another identity replaces nothing and is refused, and one without identity never becomes
-    CURRENT, for the gateway could not serve it. `force` overrules all but the last.
+    Worse means not certified while the other is, or less accurate by more than epsilon on the new test split, each as
+    the gateway would serve it. A group never changes its split, so the old artifact was not fitted on these rows.
+    An artifact with another identity is refused. One without an identity never becomes CURRENT, because no gateway
+    can serve it. `force` overrides everything but that.
     """
     store = ArtifactStore(directory)
     served, unreadable = _served(store)
@@ -173,12 +172,14 @@ def publish(
             )
     why_not = None if force or served is None else _worse(artifact, served, test, epsilon)
     if artifact.identity is None:
-        why_not = "the table has no identity line, so nothing that runs can match it"
+        why_not = "the table has no identity line, so no gateway can serve it"
     path = store.publish(artifact)
     if why_not is not None:
         return Published(path, current=False, why=why_not)
     store.promote(artifact.version, by="refit")
-    return Published(path, current=True, why=unreadable or ("forced" if force else "not worse than what was served"))
+    return Published(
+        path, current=True, why=unreadable or ("forced" if force else "not worse than the artifact served before")
+    )
 
 
 def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
@@ -186,7 +187,7 @@ def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
         version = store.current()
         return (store.load(version), "") if version is not None else (None, "nothing was served before")
     except ArtifactError as error:
-        return None, f"what was served could not be read ({error})"
+        return None, f"the artifact served before could not be read ({error})"
 
 
 def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | None:
@@ -199,7 +200,7 @@ def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | No
 
 
 def _served_accuracy(artifact: Artifact, test: Test) -> float:
-    """Accuracy on test of what the gateway would serve: the certified graded policy, or else the fallback action."""
+    """Accuracy on test of what the gateway would serve: the certified graded policy, or else the fallback."""
     thresholds = artifact.policies["graded"].thresholds if artifact.certified else None
     p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
     ledger = Ledger(test, p, units(test.outcomes), {})

@@ -1,4 +1,4 @@
-"""How good a probability is, and how sure one may be of that figure. A group weighs one in every mean and interval."""
+"""Quality of probabilities and confidences, with bootstrap intervals. Each group has weight one."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.certify.intervals import Interval, lacking, wilson
-from app.offline.refit.split import Units
+from app.offline.refit.splits import Units
 from app.offline.table import Floats, Labels
 
 RESAMPLES = 1_000
@@ -244,14 +244,14 @@ def _sure(confidence: Floats) -> Floats:
     return np.where(np.isfinite(confidence), confidence, np.inf)
 
 
-def plain(value: object) -> object:
-    """The same as JSON can hold it: a NaN or an infinity is null, a numpy number a number."""
+def to_json(value: object) -> object:
+    """Convert to what JSON can hold: NaN and infinities become null, numpy numbers become numbers."""
     if isinstance(value, Interval):
-        return {"value": plain(value.value), "low": plain(value.low), "high": plain(value.high)}
+        return {"value": to_json(value.value), "low": to_json(value.low), "high": to_json(value.high)}
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [plain(entry) for entry in value]
+        return [to_json(entry) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

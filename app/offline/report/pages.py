@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.artifact import Artifact, Thresholds
-from app.offline.refit.ledger import fixed_k
+from app.offline.refit.splits import fixed_k
 
 CSS = Path(__file__).with_name("report.css").read_text()
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
 from app.certify import bets as betting
-from app.offline.refit.abstention import Given, answers, binomial_p, binomial_upper
-from app.offline.refit.split import Units
+from app.offline.refit.certify import GivenAnswers, answers, binomial_p, binomial_upper
+from app.offline.refit.splits import Units
 
 
 def p_value(values: np.ndarray, mean: float, delta: float) -> float:
@@ -84,7 +84,7 @@ def test_selective_tests_agree_on_rows_and_on_groups() -> None:
     """Grouped rows are tested by betting on group means, and the bound brackets the error that was drawn."""
     rng = np.random.default_rng(0)
     right = (rng.random(900) > 0.1).astype(float)
-    policy = Given(right, np.where(rng.random(900) < 0.7, 0.9, 0.1))
+    policy = GivenAnswers(right, np.where(rng.random(900) < 0.7, 0.9, 0.1))
     grouped = Units(np.arange(900) // 3, np.full(300, 3.0))
     for units in (singles(900), grouped):
         assert policy.p_value(0.5, units, 0.2, 0.1) <= 0.1

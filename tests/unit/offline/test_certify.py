@@ -5,17 +5,24 @@ import pytest
 
 from app.core.artifact import FIXED, Thresholds
 from app.core.cost import Objective
-from app.offline.refit.abstention import Given, certify_abstention
-from app.offline.refit.certify import certify_policy, labels_needed, reference_name, walk
-from app.offline.refit.ledger import Ledger, passage_costs
-from app.offline.refit.paths import PathStep
-from app.offline.refit.split import Validation, units
+from app.offline.refit.certify import (
+    Failure,
+    GivenAnswers,
+    certify_abstention,
+    certify_policy,
+    labels_needed,
+    lower_bound,
+    walk,
+)
+from app.offline.refit.choose import Guarantee, PathStep
+from app.offline.refit.splits import Ledger, Validation, passage_costs, units
 from tests.offline.world import World
 
 N = 1000
 CALLS = Objective.CALLS
 # Of a thousand questions those with p >= 0.5 are right closed-book, and all are right with five passages.
 P = np.arange(N) / N
+EVERY = Guarantee((0, 1, 5), 0.02, 0.1)
 
 
 def ledger(k0: np.ndarray, k1: np.ndarray, k5: np.ndarray) -> Ledger[Validation]:
@@ -33,26 +40,25 @@ ALL, NONE = np.ones(N, dtype=bool), np.zeros(N, dtype=bool)
 def test_the_walk_ends_before_the_first_step_that_loses() -> None:
     """Skipping what is known costs nothing; skipping a tenth that is not does, and what follows is never reached."""
     book = ledger(P >= 0.5, NONE, ALL)
-    walked = walk(book, steps(2.0, 0.9, 0.5, 0.4, 0.5), references=(0, 1, 5), epsilon=0.02, delta=0.1)
+    walked = walk(book, steps(2.0, 0.9, 0.5, 0.4, 0.5), EVERY)
     assert walked.certified == 2
-    assert walked.failed_at == 3
-    assert walked.failed_against == 5
-    assert walked.failed_mean == pytest.approx(-0.1)
+    assert walked.failure is not None
+    assert (walked.failure.step, walked.failure.against) == (3, 5)
+    assert walked.failure.mean == pytest.approx(-0.1)
     assert walked.empirical == 2
-    assert walked.bound is not None
-    assert -0.02 <= walked.bound <= 0.0
+    assert -0.02 <= lower_bound(book, Thresholds(0.5, 0.5), EVERY) <= 0.0
 
 
 def test_every_reference_must_be_met() -> None:
     """A policy that matches always-k5 is refused where always-k1 is far better, and certified without it."""
     book = ledger(NONE, ALL, P >= 0.5)
-    fit = certify_policy(book, steps(2.0), references=(0, 1, 5), epsilon=0.02, delta=0.1, objective=CALLS)
+    fit = certify_policy(book, steps(2.0), EVERY, CALLS)
     assert fit.certificate is None
     assert fit.why_not is not None
     assert "always-k1" in fit.why_not
     assert "no number of labels" in fit.why_not
     assert fit.labels_needed is None
-    fit = certify_policy(book, steps(2.0), references=(5,), epsilon=0.02, delta=0.1, objective=CALLS)
+    fit = certify_policy(book, steps(2.0), Guarantee((5,), 0.02, 0.1), CALLS)
     assert fit.certificate is not None
     assert fit.certificate.bound == 0.0
     assert fit.certificate.reference == "always-k5"
@@ -62,10 +68,10 @@ def test_too_few_labels_are_counted() -> None:
     """A difference of zero with much disagreement says how many groups would do, and names the rest in words."""
     rng = np.random.default_rng(0)
     book = ledger(rng.random(N) < 0.5, NONE, rng.random(N) < 0.5)
-    fit = certify_policy(book, steps(0.0), references=(5,), epsilon=0.03, delta=0.1, objective=CALLS)
-    walked = walk(book, steps(0.0), references=(5,), epsilon=0.03, delta=0.1)
+    fit = certify_policy(book, steps(0.0), Guarantee((5,), 0.03, 0.1), CALLS)
+    walked = walk(book, steps(0.0), Guarantee((5,), 0.03, 0.1))
     assert fit.thresholds == FIXED[0]
-    if fit.certificate is None and walked.failed_mean > -0.03:
+    if walked.certified is None and walked.failure is not None and walked.failure.mean > -0.03:
         assert fit.labels_needed is not None
         assert str(fit.labels_needed) in (fit.why_not or "")
 
@@ -75,28 +81,33 @@ def test_a_fixed_action_says_what_more_labels_might_do() -> None:
     rng = np.random.default_rng(1)
     noisy = np.where(rng.random(N) < 0.3, rng.random(N) < 0.5, ALL)
     book = ledger(noisy, NONE, np.where(rng.random(N) < 0.3, rng.random(N) < 0.5, ALL))
-    fit = certify_policy(book, steps(2.0, 0.0), references=(5,), epsilon=0.02, delta=0.001, objective=CALLS)
-    walked = walk(book, steps(2.0, 0.0), references=(5,), epsilon=0.02, delta=0.001)
+    fit = certify_policy(book, steps(2.0, 0.0), Guarantee((5,), 0.02, 0.001), CALLS)
+    walked = walk(book, steps(2.0, 0.0), Guarantee((5,), 0.02, 0.001))
     assert walked.certified == 0
     assert fit.certificate is not None
-    assert (fit.labels_needed is None) == (walked.failed_mean <= -0.02)
+    assert walked.failure is not None
+    assert (fit.labels_needed is None) == (walked.failure.mean <= -0.02)
 
 
 def test_labels_needed_follow_the_gap() -> None:
     """Half the gap needs about four times the labels; no gap, no number."""
-    near, far = labels_needed(0.0, 0.3, 0.01, 0.1), labels_needed(0.0, 0.3, 0.02, 0.1)
+
+    def needed(mean: float, deviation: float, epsilon: float) -> int | None:
+        return labels_needed(Failure(0, 5, mean, deviation), replace(EVERY, epsilon=epsilon))
+
+    near, far = needed(0.0, 0.3, 0.01), needed(0.0, 0.3, 0.02)
     assert near is not None
     assert far is not None
     assert near == pytest.approx(4 * far, rel=0.01)
-    assert 700 < (labels_needed(0.0, 0.15, 0.02, 0.1) or 0) < 1700
-    assert labels_needed(-0.03, 0.3, 0.02, 0.1) is None
-    assert labels_needed(-0.02 + 1e-9, 0.3, 0.02, 0.1) is None
+    assert 700 < (needed(0.0, 0.15, 0.02) or 0) < 1700
+    assert needed(-0.03, 0.3, 0.02) is None
+    assert needed(-0.02 + 1e-9, 0.3, 0.02) is None
 
 
 def test_references_have_names() -> None:
     """One reference is named by its action, several are every fixed action."""
-    assert reference_name((5,)) == "always-k5"
-    assert reference_name((0, 1, 5)) == "every fixed action"
+    assert Guarantee((5,), 0.02, 0.1).reference == "always-k5"
+    assert EVERY.reference == "every fixed action"
 
 
 def test_abstention_walks_to_the_most_it_may_answer() -> None:
@@ -106,7 +117,7 @@ def test_abstention_walks_to_the_most_it_may_answer() -> None:
     right = (rng.random(4000) < confidence).astype(float)
     grouping = units(World().draw(4000, seed=0)[0])
     path = [0.8, 0.7, 0.65, 0.62, 0.6, 0.5, 0.0]
-    given = Given(right, confidence)
+    given = GivenAnswers(right, confidence)
     fit = certify_abstention(given, [given], grouping, path, target=0.2, delta=0.1)
     assert fit.certificate is not None
     assert fit.tau in (0.62, 0.65)
@@ -120,8 +131,8 @@ def test_abstention_is_shown_of_every_policy_that_might_be_served() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.random(4000)
     grouping = units(World().draw(4000, seed=0)[0])
-    given = Given((rng.random(4000) < confidence).astype(float), confidence)
-    worse = Given((rng.random(4000) < confidence - 0.05).astype(float), confidence)
+    given = GivenAnswers((rng.random(4000) < confidence).astype(float), confidence)
+    worse = GivenAnswers((rng.random(4000) < confidence - 0.05).astype(float), confidence)
     path = [0.8, 0.7, 0.65, 0.62, 0.6, 0.5, 0.0]
     alone = certify_abstention(given, [given], grouping, path, target=0.2, delta=0.1)
     beside = certify_abstention(given, [given, worse], grouping, path, target=0.2, delta=0.1)
@@ -129,18 +140,18 @@ def test_abstention_is_shown_of_every_policy_that_might_be_served() -> None:
     assert beside.tau > alone.tau
     unforeseen = certify_abstention(given, [worse], grouping, path, target=0.2, delta=0.1)
     assert unforeseen.certificate is None
-    assert "foresaw" in (unforeseen.why_not or "")
+    assert "predicted" in (unforeseen.why_not or "")
 
 
 def test_abstention_that_cannot_be_certified_says_why() -> None:
     """Answers that are mostly wrong have no number of labels; nearly good ones have one."""
     grouping = units(World().draw(100, seed=0)[0])
-    wrong = Given(np.zeros(100), np.full(100, 0.5))
+    wrong = GivenAnswers(np.zeros(100), np.full(100, 0.5))
     fit = certify_abstention(wrong, [wrong], grouping, [0.4, 0.0], target=0.2, delta=0.1)
     assert fit.certificate is None
     assert fit.labels_needed is None
     assert "no number of labels" in (fit.why_not or "")
-    nearly = Given((np.arange(100) % 6 > 0).astype(float), np.full(100, 0.5))
+    nearly = GivenAnswers((np.arange(100) % 6 > 0).astype(float), np.full(100, 0.5))
     fit = certify_abstention(nearly, [nearly], grouping, [0.4, 0.0], target=0.2, delta=0.1)
     assert fit.certificate is None
     assert fit.labels_needed is not None

@@ -10,13 +10,22 @@ from app.core.artifact import FIXED
 from app.core.cost import Objective, Tariff
 from app.core.effective_policy import Graded
 from app.errors import DataError
-from app.offline.refit.abstention import Given, lay_abstention
-from app.offline.refit.choose import candidates, choose_calibrator
-from app.offline.refit.ledger import Ledger, gate_costs, passage_costs, read_costs
-from app.offline.refit.paths import best_fixed, foreseen, frontier, grid, lay_path
-from app.offline.refit.split import Train, units
+from app.offline.refit.certify import GivenAnswers, abstention_path
+from app.offline.refit.choose import (
+    Guarantee,
+    best_fixed,
+    build_path,
+    candidates,
+    choose_calibrator,
+    frontier,
+    grid,
+    plausible_steps,
+)
+from app.offline.refit.splits import Ledger, Train, gate_costs, passage_costs, read_costs, units
 from app.offline.table import Outcomes
 from tests.offline.world import World
+
+GUARANTEE = Guarantee((0, 1, 5), 0.02, 0.1)
 
 
 def ledger(table: Outcomes, p: np.ndarray) -> Ledger[Train]:
@@ -63,7 +72,7 @@ def test_a_path_starts_at_the_best_fixed_action_and_gets_cheaper() -> None:
     s = table.signals[0]["seq_logprob"]
     book = ledger(table, 1 / (1 + np.exp(-s)))
     for graded in (True, False):
-        path = lay_path(book, graded=graded, references=(0, 1, 5), epsilon=0.02)
+        path = build_path(book, GUARANTEE, graded=graded)
         assert path[0].thresholds == FIXED[2]
         costs = [step.cost for step in path]
         assert all(a > b for a, b in itertools.pairwise(costs))
@@ -78,7 +87,7 @@ def test_a_path_starts_at_a_mixture_where_the_fixed_action_has_no_chance() -> No
     table, _ = World().draw(600, seed=1)
     p = rng.permutation(600) / 600
     correct = {0: p >= 0.5, 1: rng.random(600) < 0.4, 5: p < 0.5}
-    path = lay_path(ledger(replace(table, correct=correct), p), graded=True, references=(0, 1, 5), epsilon=0.02)
+    path = build_path(ledger(replace(table, correct=correct), p), GUARANTEE, graded=True)
     assert path[0].thresholds not in FIXED
     assert path[0].accuracy > 0.95
 
@@ -89,7 +98,7 @@ def test_where_nothing_beats_the_cheapest_action_the_path_is_that_action() -> No
     correct = {0: np.ones(300, dtype=bool), 1: np.zeros(300, dtype=bool), 5: np.zeros(300, dtype=bool)}
     book = ledger(replace(table, correct=correct), np.random.default_rng(0).random(300))
     assert best_fixed(book, (0, 1, 5)) == 0
-    assert [step.thresholds for step in lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)] == [FIXED[0]]
+    assert [step.thresholds for step in build_path(book, GUARANTEE, graded=True)] == [FIXED[0]]
 
 
 def test_of_equal_actions_the_one_that_reads_least_is_best() -> None:
@@ -144,21 +153,21 @@ def test_a_path_of_abstention_ends_at_answering_all() -> None:
     confidence = rng.random(1000)
     right = (rng.random(1000) < confidence).astype(float)
     grouping = units(World().draw(1000, seed=0)[0])
-    path = lay_abstention([Given(right, confidence)], grouping, target=0.2)
+    path = abstention_path([GivenAnswers(right, confidence)], grouping, target=0.2)
     assert path[-1] == 0.0
     assert all(a > b for a, b in itertools.pairwise(path))
     assert 0.5 < path[0] < 0.95
-    assert lay_abstention([Given(right, np.full(1000, np.nan))], grouping, target=0.2) == [0.0]
+    assert abstention_path([GivenAnswers(right, np.full(1000, np.nan))], grouping, target=0.2) == [0.0]
 
 
 def test_the_least_sure_of_several_policies_lays_the_path() -> None:
     """A second policy whose confidence says nothing takes the start to where it, too, has the best chance."""
     rng = np.random.default_rng(0)
     confidence = rng.random(1000)
-    sure = Given((rng.random(1000) < 0.5 + confidence / 2).astype(float), confidence)
-    vague = Given((np.arange(1000) % 20 < 17).astype(float), confidence)
+    sure = GivenAnswers((rng.random(1000) < 0.5 + confidence / 2).astype(float), confidence)
+    vague = GivenAnswers((np.arange(1000) % 20 < 17).astype(float), confidence)
     grouping = units(World().draw(1000, seed=0)[0])
-    alone, both = (lay_abstention(given, grouping, target=0.2)[0] for given in ([sure], [sure, vague]))
+    alone, both = (abstention_path(given, grouping, target=0.2)[0] for given in ([sure], [sure, vague]))
     assert both < alone
 
 
@@ -166,8 +175,8 @@ def test_what_train_foresees_ends_where_it_sees_a_step_fall_short() -> None:
     """Some of the path, but not the steps that are too inaccurate on train itself."""
     table, _ = World().draw(1500, seed=1)
     book = ledger(table, 1 / (1 + np.exp(-table.signals[0]["seq_logprob"])))
-    path = lay_path(book, graded=True, references=(0, 1, 5), epsilon=0.02)
-    ahead = foreseen(book, path, (0, 1, 5), 0.02)
+    path = build_path(book, GUARANTEE, graded=True)
+    ahead = plausible_steps(book, path, GUARANTEE)
     best = max(book.mean(book.fixed(k)) for k in (0, 1, 5))
     assert 0 < ahead < len(path)
     assert all(step.accuracy >= best - 0.02 - 1e-9 for step in path[:ahead])

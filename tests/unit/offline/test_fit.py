@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from app.core.calibrator import REACH
 from app.errors import DataError
 from app.offline.refit.choose import choose_calibrator
-from app.offline.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_beside, folds, out_of_fold, predict_many
-from app.offline.refit.split import COMPARED_ROWS, units
+from app.offline.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_joined, folds, out_of_fold, predict_many
+from app.offline.refit.splits import COMPARED_ROWS, units
 from tests.offline.world import World
 
 Floats = NDArray[np.float64]
@@ -230,7 +230,7 @@ def test_extra_rows_join_every_fit_and_are_never_predicted() -> None:
     joined = out_of_fold("logistic", ("s",), {"s": s}, labels, fold, extra=extra)
     assert joined.shape == (100,)
     assert (alone != joined).all()
-    assert fit_beside("logistic", ("s",), {"s": s}, labels, None) == fit("logistic", ("s",), {"s": s}, labels)
+    assert fit_joined("logistic", ("s",), {"s": s}, labels, None) == fit("logistic", ("s",), {"s": s}, labels)
 
 
 def test_extra_rows_without_the_signal_take_no_part() -> None:
@@ -238,7 +238,7 @@ def test_extra_rows_without_the_signal_take_no_part() -> None:
     rng = np.random.default_rng(2)
     s, labels = rng.normal(size=100), rng.random(100) < 0.5
     extra = Weighted({"other": np.arange(5.0)}, np.arange(5) > 2, np.ones(5))
-    assert fit_beside("logistic", ("s",), {"s": s}, labels, extra) == fit("logistic", ("s",), {"s": s}, labels)
+    assert fit_joined("logistic", ("s",), {"s": s}, labels, extra) == fit("logistic", ("s",), {"s": s}, labels)
 
 
 def test_candidates_are_judged_by_the_table_alone() -> None:
@@ -251,7 +251,7 @@ def test_candidates_are_judged_by_the_table_alone() -> None:
     chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), extra=extra)
     assert chosen.names == ("good",)
     assert len(chosen.out_of_fold) == 1500
-    assert chosen.calibrator == fit_beside(chosen.method, ("good",), signals, table.correct[0], extra)
+    assert chosen.calibrator == fit_joined(chosen.method, ("good",), signals, table.correct[0], extra)
 
 
 def test_many_extra_rows_are_thinned_for_comparing_only() -> None:

@@ -20,9 +20,8 @@ from app.offline.evaluate.frontier import (
     match,
     yardsticks,
 )
-from app.offline.refit.ledger import Ledger
 from app.offline.refit.metrics import Draws
-from app.offline.refit.split import Train, Units, units
+from app.offline.refit.splits import Ledger, Train, Units, units
 from tests.offline.world import World
 
 Floats = NDArray[np.float64]

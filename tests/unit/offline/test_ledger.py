@@ -16,10 +16,9 @@ from app.core.artifact import (
 )
 from app.core.cost import Objective
 from app.offline.refit.certify import lower_bound, walk
+from app.offline.refit.choose import Guarantee, PathStep
 from app.offline.refit.fit import fit, predict_many
-from app.offline.refit.ledger import Ledger
-from app.offline.refit.paths import PathStep
-from app.offline.refit.split import Validation, units
+from app.offline.refit.splits import Ledger, Validation, units
 from tests.fakes.walks import chosen_k
 from tests.offline.world import IDENTITY, World
 
@@ -62,12 +61,13 @@ def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None
     p = np.linspace(0.0, 1.0, 400)
     whole = Ledger(Validation(table), p, units(table), {})
     gaps = replace(whole, p=np.where(np.arange(400) % 4 == 0, np.nan, p))
-    path = [PathStep(FIXED[0], 1.0, 0.0)]
+    path, guarantee = [PathStep(FIXED[0], 1.0, 0.0)], Guarantee((0,), 0.02, 0.1)
     assert whole.is_reference(FIXED[0], 0)
-    assert walk(whole, path, references=(0,), epsilon=0.02, delta=0.1).certified == 0
-    assert lower_bound(whole, FIXED[0], references=(0,), delta=0.1) == 0.0
+    assert walk(whole, path, guarantee).certified == 0
+    assert lower_bound(whole, FIXED[0], guarantee) == 0.0
     assert not gaps.is_reference(FIXED[0], 0)
-    walked = walk(gaps, path, references=(0,), epsilon=0.02, delta=0.1)
+    walked = walk(gaps, path, guarantee)
     assert walked.certified is None
-    assert walked.failed_mean == pytest.approx(-0.25)
+    assert walked.failure is not None
+    assert walked.failure.mean == pytest.approx(-0.25)
     assert all(gaps.is_reference(FIXED[position], k) for position, k in ((1, 1), (2, 5)))

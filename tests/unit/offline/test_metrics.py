@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-from app.offline.refit.metrics import Draws, auroc, cells_of, ece, plain, quality, reliability
-from app.offline.refit.split import Units
+from app.offline.refit.metrics import Draws, auroc, cells_of, ece, quality, reliability, to_json
+from app.offline.refit.splits import Units
 
 
 def grouped(rows: int, size: int = 1) -> Units:
@@ -95,4 +95,4 @@ def test_cells_never_split_ties() -> None:
 def test_plain_is_json() -> None:
     """Numpy numbers become numbers and what is no number becomes null."""
     value = {"a": np.float64("nan"), 1: [np.int64(3), float("inf")], "b": (True, np.bool_(False), "x", None)}
-    assert json.dumps(plain(value), allow_nan=False) == '{"a": null, "1": [3, null], "b": [true, false, "x", null]}'
+    assert json.dumps(to_json(value), allow_nan=False) == '{"a": null, "1": [3, null], "b": [true, false, "x", null]}'

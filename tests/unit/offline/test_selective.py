@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.offline.refit.metrics import Draws, compare_confidences, risk_of
-from app.offline.refit.split import Units
+from app.offline.refit.splits import Units
 
 EVEN = np.full(4, 0.25)
 RIGHT = np.array([1.0, 1.0, 0.0, 1.0])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.offline.refit.split import position, split, units
+from app.offline.refit.splits import position, split, units
 from tests.offline.world import World
 
 
