@@ -1,19 +1,24 @@
 """Drift: whether shown confidences still come true, by judgements, and whether signals look as they did, without.
 
-Every worker reads the same judgements from the log in the same order and comes to the same verdict, so nothing has to
-be passed between them, and a restart comes to it again.
+Every worker reads the same judgements from the log in the same order and reaches the same verdict.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pydantic import TypeAdapter, ValidationError
+
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
+from app.certify.bets import Gambler
 from app.certify.drift import DriftTest, Solicited
 from app.core.artifact import Artifact
 from app.core.calibrator import signals_of
 from app.core.record import DecisionRecord
+from app.errors import DocumentConflict
+from app.ports import Documents
 
 logger = logging.getLogger(__name__)
 
@@ -34,32 +39,51 @@ class Judgements(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The drift test as it was after the judgement at `position` of the log."""
+
+    position: int
+    everyone: Gambler
+    without: Mapping[str, Gambler]
+
+
+_SAVED = TypeAdapter(_Saved)
+
+
 class DriftWatch:
-    """Tests the calibrator in force on the judgements that were asked for, from its first on."""
+    """Tests the served calibrator on the judgements that were asked for, from its first on.
+
+    The test's state is a document, so that a restart does not read the whole log again. It belongs into the log's own
+    database: a position means nothing in another one.
+    """
 
     def __init__(
         self,
         judgements: Judgements,
         serving: Callable[[], Artifact | None],
+        documents: Documents,
         *,
         tolerance: float,
         delta: float,
         revoke: Revoke | None,
     ) -> None:
-        """`revoke` takes a version out of force, and says why; None where that is left to the operator."""
+        """`revoke` revokes a version, and says why; None where that is left to the operator."""
         self._judgements = judgements
         self._serving = serving
+        self._documents = documents
         self._tolerance = tolerance
         self._delta = delta
         self._revoke = revoke
         self._version: str | None = None
-        self._position = 0
-        self._test = self._fresh()
+        self._test = DriftTest(tolerance=tolerance, delta=delta)
+        self._position = self._stored_position = 0
+        self._revision: str | None = None
         self._said = ""
 
     @property
     def test(self) -> DriftTest:
-        """What is known of the calibrator in force."""
+        """What is known of the served calibrator."""
         return self._test
 
     async def refresh(self) -> None:
@@ -67,17 +91,56 @@ class DriftWatch:
         artifact = self._serving()
         version = artifact.version if artifact else None
         if version != self._version:
-            self._version, self._position, self._test, self._said = version, 0, self._fresh(), ""
+            await self._load(version)
+            self._version, self._said = version, ""
         if version is None:
             return
+        while True:
+            await self._learn(version)
+            await self._act(version)
+            if self._position == self._stored_position or await self._save(version):
+                return
+            # Another worker was first: go on from its state, which is ours or will be.
+            await self._load(version)
+
+    async def _learn(self, version: str) -> None:
         while True:
             batch = await self._judgements(version, after=self._position, limit=_AT_ONCE)
             for one in batch:
                 self._test.update(one.p, correct=one.correct, key=one.key)
                 self._position = one.position
             if len(batch) < _AT_ONCE:
-                break
-        await self._act(version)
+                return
+
+    async def _load(self, version: str | None) -> None:
+        found = await asyncio.to_thread(self._documents.read, self._name(version)) if version else None
+        saved = _Saved(0, Gambler(self._tolerance), {})
+        if found is not None and version is not None:
+            try:
+                saved = _SAVED.validate_json(found.content, strict=True, extra="forbid")
+            except ValidationError as error:
+                where = self._documents.where(self._name(version))
+                logger.warning("%s is not the state of a drift test, reading the whole log again: %s", where, error)
+        self._revision = found.revision if found else None
+        self._position = self._stored_position = saved.position
+        self._test = DriftTest(
+            tolerance=self._tolerance, delta=self._delta, everyone=saved.everyone, without=saved.without
+        )
+
+    async def _save(self, version: str) -> bool:
+        content = _SAVED.dump_json(_Saved(self._position, self._test.everyone, self._test.without))
+        try:
+            self._revision = await asyncio.to_thread(
+                self._documents.write, self._name(version), content, expected=self._revision
+            )
+        except DocumentConflict:
+            return False
+        self._stored_position = self._position
+        return True
+
+    def _name(self, version: str) -> str:
+        """One document for each test: with other settings it is another test."""
+        return f"drift-{version}-{self._tolerance:g}-{self._delta:g}.json"
 
     async def _act(self, version: str) -> None:
         test = self._test
@@ -99,9 +162,6 @@ class DriftWatch:
         if line != self._said:
             self._said = line
             logger.warning(line, version, found)
-
-    def _fresh(self) -> DriftTest:
-        return DriftTest(tolerance=self._tolerance, delta=self._delta)
 
 
 @dataclass(frozen=True, slots=True)

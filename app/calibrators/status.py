@@ -1,61 +1,63 @@
 """Watches the calibrator folder and the running system, and says what may decide: whole artifacts or none."""
 
 import asyncio
-import json
 import logging
 from dataclasses import replace
-from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity, mismatches
 from app.economics.breakeven import passages
-from app.errors import ArtifactError, FetchwiseError
-from app.ports import Embedder, Reader
-from app.processes import replace_file
+from app.errors import ArtifactError, DataError, DocumentError, FetchwiseError
+from app.ports import Documents, Embedder, Reader, update
 
 logger = logging.getLogger(__name__)
 
 # How far back to look for an artifact that matches, where the one that CURRENT names may not serve.
 _STEPS_BACK = 3
+_REVOKED = "revoked.json"
+_REASONS = TypeAdapter(dict[str, str])
 
 
 class Revocations:
-    """Which versions are revoked, and why. The decision log shows it anew, but only for as long as it is kept."""
+    """Which versions are revoked, and why; with `documents`, every gateway that shares them knows, and each restart."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._why = _read_revocations(path) if path is not None else {}
+    def __init__(self, documents: Documents | None = None) -> None:
+        self._documents = documents
+        self._why: dict[str, str] = {}
 
     def why(self, version: str) -> str | None:
         """Why this version is revoked; None where it is not."""
         return self._why.get(version)
 
-    def add(self, version: str, why: str) -> None:
-        """Revoke a version, also where that cannot be written down. Blocks."""
-        self._why = self._why | {version: why}
-        if self._path is None:
+    def refresh(self) -> None:
+        """Take up what others revoked; DataError where the document cannot be used. Blocks."""
+        found = self._documents.read(_REVOKED) if self._documents else None
+        if self._documents is None or found is None:
             return
         try:
-            # Another worker may have revoked another version meanwhile.
-            self._why = _read_revocations(self._path) | self._why
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, json.dumps(self._why, indent=1, ensure_ascii=False).encode() + b"\n")
-        except OSError as error:
-            logger.warning("%s cannot be written (%s): a restart may forget a revocation", self._path, error.strerror)
+            self._why = _REASONS.validate_json(found.content) | self._why
+        except ValidationError as error:
+            where = self._documents.where(_REVOKED)
+            raise DataError(f"{where} is not a table of revocations, the next one replaces it: {error}") from error
 
+    def add(self, version: str, why: str) -> None:
+        """Revoke a version, also where that cannot be stored. Blocks."""
+        self._why = self._why | {version: why}
+        if self._documents is None:
+            return
+        try:
+            update(self._documents, _REVOKED, self._merged)
+        except DocumentError as error:
+            logger.warning("%s: a restart may forget that %s is revoked", error, version)
 
-def _read_revocations(path: Path) -> dict[str, str]:
-    try:
-        stored = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        logger.warning("%s cannot be read (%s): revocations are found anew in the decision log", path, error)
-        return {}
-    if not isinstance(stored, dict):
-        logger.warning("%s is not a table of revocations: they are found anew in the decision log", path)
-        return {}
-    return {str(version): str(why) for version, why in stored.items()}
+    def _merged(self, stored: bytes | None) -> bytes:
+        try:
+            self._why = (_REASONS.validate_json(stored) if stored else {}) | self._why
+        except ValidationError:
+            logger.warning("the stored revocations could not be read, and are replaced")
+        return _REASONS.dump_json(self._why, indent=1) + b"\n"
 
 
 class ArtifactGatekeeper:
@@ -164,11 +166,14 @@ class ArtifactGatekeeper:
         )
 
     async def refresh(self) -> None:
-        """Take up a new CURRENT; a reader that has never been identified is asked again."""
+        """Take up a new CURRENT and new revocations; a reader that has never been identified is asked again."""
         if self._running is None:
             await self.identify()
         await asyncio.to_thread(self._reload)
-        self._tell()
+        try:
+            await asyncio.to_thread(self._revocations.refresh)
+        finally:
+            self._tell()
 
     def _tell(self) -> None:
         status = self.status()

@@ -6,6 +6,7 @@ bets against it (`app.certify.bets`).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.certify.bets import Gambler
@@ -34,46 +35,54 @@ class DriftTest:
     most.
     """
 
-    def __init__(self, *, tolerance: float = 0.05, delta: float = 0.05) -> None:
+    def __init__(
+        self,
+        *,
+        tolerance: float = 0.05,
+        delta: float = 0.05,
+        everyone: Gambler | None = None,
+        without: Mapping[str, Gambler] | None = None,
+    ) -> None:
+        """Start from nothing, or go on where a test with the same `everyone` and `without` stopped."""
         if not 0.0 <= tolerance < 1.0 or not 0.0 < delta < 1.0:
             raise ValueError(f"tolerance must lie in [0, 1) and delta in (0, 1), got {tolerance} and {delta}")
         self.tolerance = tolerance
         self.delta = delta
-        self._all = Gambler(tolerance)
-        self._without: dict[str, Gambler] = {}
+        self.everyone = everyone or Gambler(tolerance)
+        self.without = dict(without or {})
 
     def update(self, p: float, *, correct: bool, key: str | None = None) -> None:
         """Learn one judgement."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"a probability lies in [0, 1], got {p}")
-        if key is not None and key not in self._without:
+        if key is not None and key not in self.without:
             # Until now this key had said nothing, so leaving it out changed nothing.
-            self._without[key] = replace(self._all)
+            self.without[key] = replace(self.everyone)
         gap = p - correct
-        self._all.bet(gap)
-        for left_out, gambler in self._without.items():
+        self.everyone.bet(gap)
+        for left_out, gambler in self.without.items():
             if left_out != key:
                 gambler.bet(gap)
 
     @property
     def seen(self) -> int:
         """How many judgements were learned."""
-        return self._all.seen
+        return self.everyone.seen
 
     @property
     def recent_gap(self) -> float:
         """How much confidences exceeded the share of right answers of late; a plain estimate, 0 at the start."""
-        return self._all.mean
+        return self.everyone.mean
 
     @property
     def evidence(self) -> float:
         """The logarithm of the most that was ever won over log(1/delta): from 1 on, drift is shown."""
-        return self._of(self._all.peak)
+        return self._of(self.everyone.peak)
 
     @property
     def evidence_without_any_key(self) -> float:
         """The same with the feedback left out of whichever key matters most."""
-        return self._of(min((gambler.peak for gambler in self._without.values()), default=self._all.peak))
+        return self._of(min((gambler.peak for gambler in self.without.values()), default=self.everyone.peak))
 
     @property
     def alarm(self) -> bool:

@@ -27,6 +27,7 @@ from app.core.feedback import Feedback, Judged
 from app.core.policy import action_of
 from app.core.record import DecisionRecord, Shadow
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
+from app.ports import Documents
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import audit_rows, solicited
 
@@ -151,6 +152,11 @@ class DecisionLog:
     async def audit(self, since: float, limit: int) -> Audit:
         """Rates by tag over the newest decisions from that time on."""
         return await asyncio.to_thread(lambda: audit(audit_rows(self._store.engine, since=since, limit=limit)))
+
+    @property
+    def documents(self) -> Documents:
+        """Documents in the log's own database."""
+        return self._store.documents
 
     async def close(self) -> None:
         """Write what is waiting, for as long as that may take, and end the thread."""

@@ -16,7 +16,7 @@ from app.core.feedback import Feedback, Judged, Source, verdict
 from app.core.record import DecisionRecord, Shadow
 from app.errors import BadRequest, LogUnavailable, UnknownDecision
 from app.storage.database import open_database, writing
-from app.storage.documents import prepare_documents
+from app.storage.documents import SqlDocuments, prepare_documents
 from app.storage.tables import (
     Texts,
     decision_row,
@@ -107,6 +107,11 @@ class SqlDecisionStore:
         )
         with _translated(), writing(self.engine) as connection:
             return connection.execute(delete(decisions).where(decisions.c.seq.in_(oldest))).rowcount
+
+    @property
+    def documents(self) -> SqlDocuments:
+        """Documents in the same database, for state that means nothing without its rows."""
+        return SqlDocuments(self.engine, "state")
 
     def close(self) -> None:
         """Release connections; idempotent."""

@@ -16,7 +16,7 @@ from app.errors import DocumentConflict, DocumentError
 from app.ports import Document
 
 # Hidden names are for the lock and for files that are being written.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 
 
 def checked(name: str) -> str:

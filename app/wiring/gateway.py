@@ -81,7 +81,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             open_decision_log(settings, log_metrics) as log,
             tracing or nullcontext(),
         ):
-            keys, gatekeeper = await open_keys(settings), open_gatekeeper(settings, parts)
+            keys, gatekeeper = await open_keys(settings), open_gatekeeper(settings, parts, log)
             if parts.resilience is not None:
                 parts.resilience.watch(traffic.breaker_open, traffic.retried)
             with (

@@ -21,12 +21,14 @@ from app.errors import ConfigurationError
 from app.learning.log import DecisionLog
 from app.learning.sampling import Budget, Sampler
 from app.learning.shadow import ShadowRunner
+from app.ports import Documents
 from app.settings import Settings
+from app.storage.folder import FolderDocuments
 from app.telemetry.gauges import Gauges
 from app.wiring.parts import Parts, mandatory_rules
 
 
-def open_gatekeeper(settings: Settings, parts: Parts) -> ArtifactGatekeeper:
+def open_gatekeeper(settings: Settings, parts: Parts, log: DecisionLog | None) -> ArtifactGatekeeper:
     """Compares the calibrator with what runs; the wiring refreshes it."""
     return ArtifactGatekeeper(
         ArtifactStore(settings.calibrators),
@@ -36,9 +38,16 @@ def open_gatekeeper(settings: Settings, parts: Parts) -> ArtifactGatekeeper:
         max_tokens=settings.max_tokens,
         ks=settings.ks,
         allow_uncertified=settings.allow_uncertified,
-        # Where drift is only to be told of, what was revoked before is in force again.
-        revocations=Revocations(settings.data_dir / "revoked.json" if settings.drift_action == "revoke" else None),
+        # Where drift only raises an alert, nothing is revoked, and what was revoked before serves again.
+        revocations=Revocations(_shared(settings, log) if settings.drift_action == "revoke" else None),
     )
+
+
+def _shared(settings: Settings, log: DecisionLog | None) -> Documents:
+    """Documents of all gateways that write to one PostgreSQL log, or else of those that use one data directory."""
+    if log is not None and str(settings.decision_log_at).startswith("postgresql"):
+        return log.documents
+    return FolderDocuments(settings.data_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,7 @@ def watch_calibrator(
         drift = DriftWatch(
             log.solicited,
             lambda: gatekeeper.serving,
+            log.documents,
             tolerance=settings.drift_tolerance,
             delta=settings.drift_delta,
             revoke=gatekeeper.revoke if settings.drift_action == "revoke" else None,

@@ -1,5 +1,6 @@
 """`GET /calibrators`, revocation as seen from outside, and drawing answers for feedback."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from pydantic import TypeAdapter
 from app.calibrators.store import ArtifactStore
 from app.calibrators.survey import Survey
 from app.core.artifact import Thresholds
-from tests.fakes.gateway import FakeGateway, matching
+from tests.e2e.postgres import PostgresServer
+from tests.fakes.gateway import FakeGateway, fake_gateway, matching
 from tests.waiting import until
 
 from .conftest import Open
@@ -144,6 +146,25 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
             return clean.items() <= (await calibrator(from_log)).items()
 
         await until(mended)
+
+
+@pytest.mark.e2e
+async def test_a_revocation_reaches_every_gateway_of_a_database(
+    open_gateway: Open, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gateways on different disks that share a PostgreSQL log share revocations, without each testing for itself."""
+    shared = {"artifact": {}, "solicit_share": 1.0, "decision_log": postgres.database()}
+    monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
+    monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 3600.0)
+    async with fake_gateway(tmp_path / "elsewhere", **shared) as other:
+        monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
+        async with open_gateway(**shared) as gateway:
+            await wrong(gateway, 40)
+
+            async def revoked() -> bool:
+                return bool((await calibrator(other))["revoked"])
+
+            await until(revoked)
 
 
 async def test_feedback_nobody_asked_for_shows_nothing(open_gateway: Open) -> None:

@@ -1,4 +1,4 @@
-"""What documents promise, as files of a folder and as rows of SQLite and PostgreSQL."""
+"""What documents promise, in memory, as files of a folder, and as rows of SQLite and PostgreSQL."""
 
 import multiprocessing
 import os
@@ -17,11 +17,12 @@ from app.errors import DocumentConflict, DocumentError
 from app.ports import Documents, update
 from app.storage.documents import open_documents
 from app.storage.folder import FolderDocuments
+from tests.fakes.documents import FakeDocuments
 
 Opener = Callable[[], Documents]
 
 
-@pytest.fixture(params=["folder", "sqlite", pytest.param("postgresql", marks=pytest.mark.e2e)])
+@pytest.fixture(params=["fake", "folder", "sqlite", pytest.param("postgresql", marks=pytest.mark.e2e)])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same documents as often as wanted, as several processes do."""
     where = str(tmp_path / "documents")
@@ -30,8 +31,11 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     elif request.param == "postgresql":
         where = request.getfixturevalue("postgres").database()
     opened: list[Documents] = []
+    fake = FakeDocuments()
 
     def another() -> Documents:
+        if request.param == "fake":
+            return fake
         opened.append(open_documents(where, "here", setting="FETCHWISE_KEYS"))
         return opened[-1]
 
@@ -88,7 +92,7 @@ def test_names_are_sorted(documents: Documents) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "/etc/passwd", "a/b", ".hidden", "a b", "a\n", "a\0", "é", "x" * 129]
+    "name", ["", ".", "..", "../x", "/etc/passwd", "a/b", ".hidden", "a b", "a\n", "a\0", "é", "x" * 161]
 )
 def test_odd_names_are_refused(documents: Documents, name: str) -> None:
     """A name never leads out of the folder, and nothing is written."""

@@ -11,8 +11,9 @@ from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
 from app.certify.drift import Solicited
 from app.core.artifact import Artifact
 from app.core.calibrator import Fused
-from app.errors import LogUnavailable
+from app.errors import DocumentError, LogUnavailable
 from tests.fakes.artifacts import a_line, an_artifact
+from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
 
 
@@ -22,8 +23,8 @@ class Log:
     def __init__(self) -> None:
         self.rows: list[Solicited] = []
         self.fail_with: Exception | None = None
-        self.reads = 0
-        self.read = asyncio.Event()
+        # From where on each call read.
+        self.positions: list[int] = []
 
     def judged(self, *, correct: bool, times: int = 1, version: str = "one", key: str | None = None) -> None:
         for _ in range(times):
@@ -31,8 +32,7 @@ class Log:
 
     async def solicited(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
         await asyncio.sleep(0)
-        self.reads += 1
-        self.read.set()
+        self.positions.append(after)
         if self.fail_with is not None:
             raise self.fail_with
         return [row for row in self.rows if row.position > after and row.version == version][:limit]
@@ -45,6 +45,7 @@ class World:
         self.log = Log()
         self.serving: Artifact | None = an_artifact(version="one")
         self.why: dict[str, str] = {}
+        self.documents = FakeDocuments()
         self.watch = self.a_watch(revoke=revoke)
 
     def a_watch(self, *, revoke: bool = True) -> DriftWatch:
@@ -52,6 +53,7 @@ class World:
         return DriftWatch(
             self.log.solicited,
             lambda: self.serving,
+            self.documents,
             tolerance=0.05,
             delta=0.05,
             revoke=self._revoke if revoke else None,
@@ -86,19 +88,68 @@ async def test_right_answers_do_not(world: World) -> None:
     assert world.why == {}
 
 
-async def test_a_restart_comes_to_the_same_verdict(world: World) -> None:
-    """Another worker, or the next start, reads the same log and is in the same state."""
+async def test_workers_and_restarts_share_one_test(world: World) -> None:
+    """Two that look in turn, and one that starts later, are bit for bit where one that read everything is."""
     chance = random.Random(50)
+    other = world.a_watch()
     for _ in range(333):
-        world.log.judged(correct=chance.random() < 0.6, key=chance.choice(["a", "b"]))
+        world.log.judged(correct=chance.random() < 0.6, key=chance.choice(["a", "b", None]))
         if chance.random() < 0.1:
-            await world.watch.refresh()
+            await chance.choice([world.watch, other]).refresh()
     await world.watch.refresh()
-    again = world.a_watch()
-    await again.refresh()
-    assert (again.test.seen, again.test.evidence) == (world.watch.test.seen, world.watch.test.evidence)
-    assert again.test.evidence_without_any_key == world.watch.test.evidence_without_any_key
-    assert world.watch.test.alarm
+    await other.refresh()
+    world.log.positions.clear()
+    restarted = world.a_watch()
+    await restarted.refresh()
+    assert world.log.positions == [333]
+    world.documents.stored.clear()
+    alone = world.a_watch()
+    await alone.refresh()
+    for watch in (world.watch, other, restarted):
+        assert (watch.test.everyone, watch.test.without) == (alone.test.everyone, alone.test.without)
+    assert alone.test.alarm
+
+
+async def test_a_state_that_cannot_be_used_is_made_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Damaged or foreign: the whole log is read again, and the document replaced."""
+    world.log.judged(correct=True, times=150)
+    await world.watch.refresh()
+    ((name, good),) = world.documents.stored.items()
+    for bad in (b"", b"{", b"[]", good.replace(b"position", b"place"), good.replace(b'"seen":150', b'"seen":"150"')):
+        assert bad != good
+        world.documents.stored[name] = bad
+        caplog.clear()
+        again = world.a_watch()
+        await again.refresh()
+        assert again.test.seen == 150
+        assert "is not the state of a drift test, reading the whole log again" in caplog.text
+        assert world.documents.stored[name] == good
+
+
+async def test_another_tolerance_is_another_test(world: World) -> None:
+    """Its state does not serve the old one, nor the other way round."""
+    world.log.judged(correct=True, times=10)
+    await world.watch.refresh()
+    stricter = DriftWatch(
+        world.log.solicited, lambda: world.serving, world.documents, tolerance=0.02, delta=0.05, revoke=None
+    )
+    await stricter.refresh()
+    assert stricter.test.seen == 10
+    assert len(world.documents.stored) == 2
+
+
+async def test_a_state_that_cannot_be_stored_is_stored_later(world: World) -> None:
+    """What was learned counts meanwhile, and is written by the next look, without anything new in the log."""
+    await world.watch.refresh()
+    world.log.judged(correct=False, times=40)
+    world.documents.fail_with = DocumentError("locked")
+    with pytest.raises(DocumentError, match="locked"):
+        await world.watch.refresh()
+    assert "one" in world.why
+    world.documents.fail_with = None
+    await world.watch.refresh()
+    assert world.watch.test.seen == 40
+    assert len(world.documents.stored) == 1
 
 
 async def test_a_new_version_starts_anew(world: World) -> None:

@@ -12,8 +12,9 @@ from app.calibrators import status as module
 from app.calibrators.status import ArtifactGatekeeper, Revocations
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity
-from app.errors import UpstreamUnavailable
+from app.errors import DataError, DocumentError, UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
+from tests.fakes.documents import FakeDocuments
 from tests.fakes.embedder import FakeEmbedder
 
 
@@ -317,42 +318,46 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
     assert (await world.look()).revoked
 
 
-async def test_a_revocation_outlives_a_restart(tmp_path: Path) -> None:
-    """What was revoked stays so in a new process, and in one that revokes something else meanwhile."""
-    path = tmp_path / "data" / "revoked.json"
-    first, second = (World(tmp_path / "c", revocations=Revocations(path)) for _ in range(2))
+async def test_a_revocation_reaches_other_gateways_and_outlives_a_restart(tmp_path: Path) -> None:
+    """Whoever shares the documents knows at the next look, also of one that was revoked at the same time."""
+    documents = FakeDocuments()
+    first, second = (World(tmp_path, revocations=Revocations(documents)) for _ in range(2))
     first.promote(version="one")
     await first.look()
     await first.gatekeeper.revoke("one", "why")
     await second.gatekeeper.revoke("two", "why not")
-    again = World(tmp_path / "c", revocations=Revocations(path))
+    assert (await second.look()).revoked
+    await first.look()
+    assert first.gatekeeper.revoked("two") == "why not"
+    again = World(tmp_path, revocations=Revocations(documents))
     assert (await again.look()).revoked
-    assert Revocations(path).why("two") == "why not"
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
-def test_unreadable_revocations_are_found_anew(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A broken file is said in the log, and written anew by the next revocation."""
-    path = tmp_path / "revoked.json"
-    path.write_bytes(content)
-    revocations = Revocations(path)
-    assert revocations.why("one") is None
-    assert "found anew in the decision log" in caplog.text
-    revocations.add("one", "why")
-    assert Revocations(path).why("one") == "why"
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"one": 1}'])
+async def test_damaged_revocations_are_reported_and_replaced(tmp_path: Path, content: bytes) -> None:
+    """The calibrator is taken up all the same; the next revocation writes the document anew."""
+    documents = FakeDocuments()
+    documents.stored["revoked.json"] = content
+    world = World(tmp_path, revocations=Revocations(documents))
+    artifact = world.promote(version="one")
+    with pytest.raises(DataError, match="not a table of revocations"):
+        await world.look()
+    assert world.artifact() == artifact
+    await world.gatekeeper.revoke("one", "why")
+    assert (await World(tmp_path, revocations=Revocations(documents)).look()).revoked
 
 
-def test_a_revocation_that_cannot_be_written_holds_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A full or read-only disk does not keep a calibrator in force."""
-    (tmp_path / "file").touch()
-    revocations = Revocations(tmp_path / "file" / "revoked.json")
-    revocations.add("one", "why")
-    assert revocations.why("one") == "why"
-    assert "a restart may forget" in caplog.text
+async def test_a_revocation_that_cannot_be_stored_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk or a lost database does not keep a calibrator serving, and stores it with the next one."""
+    documents = FakeDocuments()
+    world = World(tmp_path, revocations=Revocations(documents))
+    documents.fail_with = DocumentError("no space left")
+    await world.gatekeeper.revoke("one", "why")
+    assert world.gatekeeper.revoked("one") == "why"
+    assert "no space left: a restart may forget that one is revoked" in caplog.text
+    documents.fail_with = None
+    await world.gatekeeper.revoke("two", "why")
+    assert b"one" in documents.stored["revoked.json"]
 
 
 async def test_a_revocation_and_a_refusal_are_both_told(world: World) -> None:
