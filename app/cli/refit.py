@@ -97,11 +97,11 @@ async def _collect(
                 concurrency=concurrency,
                 on_progress=lambda done, _: bar.update(task, completed=done),
             )
-    out.print(f"{report.asked} asked, {report.known} were there, {len(report.failed)} failed, in {out_file}")
+    out.print(f"{report.asked} asked, {report.skipped} collected before, {len(report.failed)} failed, in {out_file}")
     for identifier, reason in report.failed:
         err.print(f"{identifier}: {reason}", highlight=False, markup=False)
     if report.failed:
-        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions were given up: mend them, or run again")
+        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions failed: fix them, or run again")
 
 
 @app.command()

@@ -1,7 +1,7 @@
-"""Asks every question at every k, through the same parts as the gateway, and writes the outcome table.
+"""Ask every question at every k, through the same parts as the gateway, and write the outcome table.
 
-The table is append-only: one finished question is one line, so an interrupted run is resumed by running it again.
-Its first line says which system was asked, and how: rows of another system, or judged by another rule, never join it.
+The table is append-only with one line per question, so an interrupted run resumes when it is started again. The first
+line says which system was asked, and with which options. Rows of another system, or with other options, are refused.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from app.core.artifact import Identity, mismatches
 from app.core.labels import Rule, judge
 from app.core.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
-from app.offline.table import Outcomes, normalise_group, read_identity
+from app.offline.table import Outcomes, normalise_group, read_identity, read_lines
 from app.ports import Clock, Embedder, Prompt, Reader, Retriever
 
 SCHEMA = 1
@@ -31,8 +31,8 @@ TRIGGER = "Do you need to look up the answer to this question? Answer yes or no:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """A question with the answers that count as right; `group` is the fact behind it."""
+class LabelledQuestion:
+    """A question with the answers that count as right; questions about the same fact share a `group`."""
 
     id: str
     question: str
@@ -43,43 +43,35 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a run did: asked now, found in the file from before, and given up on, each by its id and the reason."""
+    """How many questions were asked now, how many an earlier run asked, and which failed: id and reason."""
 
     asked: int
-    known: int
+    skipped: int
     failed: tuple[tuple[str, str], ...]
 
 
-def read_questions(path: Path) -> list[Labelled]:
-    """Read JSON lines of {id?, group?, question, gold, tags?}; what is wrong is named by its line."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): name a file of labelled questions") from error
-    questions: dict[str, Labelled] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = orjson.loads(line)
-            text, gold = row["question"], row["gold"]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}: not a labelled question ({error}): mend or delete the line") from error
-        if not isinstance(text, str) or not text.strip() or not gold or not all(isinstance(g, str) for g in gold):
-            raise DataError(f"{path}:{number}: `question` must be text and `gold` a list of texts")
+def read_questions(path: Path) -> list[LabelledQuestion]:
+    """Read JSON lines of {id?, group?, question, gold, tags?}; a question without an id is named by its line."""
+    questions: dict[str, LabelledQuestion] = {}
+    for place, row in read_lines(path):
+        text, gold = row.get("question"), row.get("gold")
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{place}: `question` is {text!r}: write a text")
+        if not isinstance(gold, list) or not gold or not all(isinstance(answer, str) for answer in gold):
+            raise DataError(f"{place}: `gold` is {gold!r}: write a list of texts")
+        identifier = str(row.get("id") or f"q{place.rpartition(':')[2]}")
+        if identifier in questions:
+            raise DataError(f"{place}: the id {identifier!r} is not unique: rename it")
         group = str(row.get("group") or normalise_group(text))
-        one = Labelled(str(row.get("id") or f"q{number}"), text, tuple(gold), group, row.get("tags") or {})
-        if one.id in questions:
-            raise DataError(f"{path}:{number}: the id {one.id!r} stands twice: ids must be unique")
-        questions[one.id] = one
+        questions[identifier] = LabelledQuestion(identifier, text, tuple(gold), group, row.get("tags") or {})
     if not questions:
-        raise DataError(f"{path}: holds no question")
+        raise DataError(f"{path}: has no questions")
     return list(questions.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Answers one question at every k and judges the answers."""
+    """Answers one question at every k and labels the answers."""
 
     reader: Reader
     embedder: Embedder
@@ -92,17 +84,17 @@ class Collector:
     today: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of passages."""
+        """Refuse a negative number of passages."""
         if min(self.ks) < 0:
-            raise DataError(f"k={min(self.ks)} is no number of passages: a further k must be 1 or more")
+            raise DataError(f"k={min(self.ks)} is negative: an additional k must be 1 or more")
 
     @property
-    def manner(self) -> dict[str, Any]:
-        """What the rows depend on beside the identity, as the table's first line has it."""
+    def options(self) -> dict[str, Any]:
+        """What the rows depend on besides the identity; part of the table's first line."""
         return {"rule": self.rule, "ks": list(self.ks), "trigger": self.trigger}
 
-    async def row(self, question: Labelled) -> dict[str, Any]:
-        """Ask with every number of passages, and judge the answers."""
+    async def row(self, question: LabelledQuestion) -> dict[str, Any]:
+        """Answer with every number of passages, and label the answers."""
         passages, outcomes = await full_run(
             question.question,
             self.ks,
@@ -122,12 +114,12 @@ class Collector:
         }
         row |= {f"k{k}": self._cell(question, k, outcome) for k, outcome in outcomes.items()}
         if self.trigger:
-            row["k0"]["signals"] |= await self._need(question.question)
+            row["k0"]["signals"] |= await self._trigger(question.question)
         row["passages"] = [passage.id for passage in passages]
         return row
 
-    async def _need(self, question: str) -> dict[str, float]:
-        """The reader's own word on whether it must look the answer up, as log-odds of not having to."""
+    async def _trigger(self, question: str) -> dict[str, float]:
+        """Ask the reader whether it needs to look the answer up; the signal is the log-odds of "no"."""
         asked = Prompt(TRIGGER.replace("{question}", question))
         generation = await self.reader.generate(asked, max_tokens=1)
         said = generation.text.strip().lower()
@@ -137,7 +129,7 @@ class Collector:
         log_odds = math.log(p / (1.0 - p))
         return {"trigger": round(log_odds if said == "no" else -log_odds, 7)}
 
-    def _cell(self, question: Labelled, k: int, outcome: Outcome) -> dict[str, Any]:
+    def _cell(self, question: LabelledQuestion, k: int, outcome: Outcome) -> dict[str, Any]:
         return {
             "answer": outcome.answer,
             "correct": judge(outcome.answer, question.gold, self.rule),
@@ -150,16 +142,18 @@ class Collector:
 
 
 async def collect(
-    questions: Sequence[Labelled],
+    questions: Sequence[LabelledQuestion],
     out: Path,
     collector: Collector,
     *,
     concurrency: int = 2,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Collected:
-    """Append every question's row that `out` does not hold yet; `on_progress` hears done and total."""
+    """Append the rows that `out` does not have yet; `on_progress` gets the numbers done and in total."""
     if out.suffix == ".gz":
-        raise DataError(f"{out}: a compressed table cannot be appended to: collect to a .jsonl file, compress it after")
+        raise DataError(
+            f"{out}: a compressed table cannot be appended to: collect to a .jsonl file and compress it afterwards"
+        )
     known = _resume(out, collector)
     todo = [question for question in questions if question.id not in known]
     done = len(questions) - len(todo)
@@ -167,7 +161,7 @@ async def collect(
     on_progress(done, len(questions))
     with out.open("ab") as file:
         if file.tell() == 0:
-            _append(file, {"schema": SCHEMA, "identity": asdict(collector.identity)} | collector.manner)
+            _append(file, {"schema": SCHEMA, "identity": asdict(collector.identity)} | collector.options)
         async for question, row in _rows(todo, collector, concurrency):
             if isinstance(row, str):
                 failed.append((question.id, row))
@@ -179,9 +173,9 @@ async def collect(
 
 
 async def _rows(
-    questions: Sequence[Labelled], collector: Collector, concurrency: int
-) -> AsyncIterator[tuple[Labelled, dict[str, Any] | str]]:
-    """Rows as they finish, `concurrency` at a time; the reason instead for a question that is given up."""
+    questions: Sequence[LabelledQuestion], collector: Collector, concurrency: int
+) -> AsyncIterator[tuple[LabelledQuestion, dict[str, Any] | str]]:
+    """Rows as they finish, `concurrency` at a time; for a question that fails, the reason instead."""
     waiting = iter(questions)
     running = {asyncio.create_task(_attempt(q, collector)): q for q in islice(waiting, concurrency)}
     try:
@@ -196,16 +190,16 @@ async def _rows(
             task.cancel()
 
 
-async def _attempt(question: Labelled, collector: Collector) -> dict[str, Any] | str:
+async def _attempt(question: LabelledQuestion, collector: Collector) -> dict[str, Any] | str:
     reason = ""
     for attempt in range(ATTEMPTS):
         try:
             return await collector.row(question)
         except (PromptTooLong, NoPassages) as error:
-            return str(error)  # asking again would change nothing
+            return str(error)  # a retry would fail the same way
         except UpstreamError as error:
             reason = f"{error.upstream}: {error}"
-            # A reader that restarts needs a moment; a question is only given up after the last attempt.
+            # A reader that restarts needs a moment.
             if attempt + 1 < ATTEMPTS:
                 await asyncio.sleep(RETRY_S * (attempt + 1))
     return reason
@@ -217,7 +211,7 @@ def _append(file: IO[bytes], row: dict[str, Any]) -> None:
 
 
 def _resume(out: Path, collector: Collector) -> set[str]:
-    """The ids already collected. A last line without its newline was torn by an interruption and is cut off."""
+    """The ids already collected. A last line without a newline was interrupted, and is removed."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         return set()
@@ -234,50 +228,40 @@ def _resume(out: Path, collector: Collector) -> set[str]:
         before = read_identity(head["identity"])
         known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{out}: is not an outcome table that can be resumed ({error}): choose another file") from error
+        raise DataError(
+            f"{out}: cannot be resumed, it is not an outcome table ({error}): choose another file"
+        ) from error
     differing = mismatches(before, collector.identity)
     if differing:
         raise DataError(
             f"{out}:1: was collected with another system ({'; '.join(differing)}): choose another file, "
-            "or run with the system that it was begun with"
+            "or run with the system that it was started with"
         )
     changed = [
-        f"{name}: begun with {head.get(name)!r}, now {now!r}"
-        for name, now in collector.manner.items()
+        f"{name}: was {head.get(name)!r}, now {now!r}"
+        for name, now in collector.options.items()
         if head.get(name) != now
     ]
     if changed:
         raise DataError(
-            f"{out}:1: was collected in another manner ({'; '.join(changed)}): choose another file, or the same options"
+            f"{out}:1: was collected with other options ({'; '.join(changed)}): choose another file or the same options"
         )
     return known
 
 
 def apply_corrections(outcomes: Outcomes, path: Path) -> Outcomes:
-    """Overrule labels by hand: one JSON line `{id, k, correct}` each; a later line overrules an earlier one."""
+    """Change labels by hand: one JSON line `{id, k, correct}` each; a later line overrides an earlier one."""
     rows = {identifier: row for row, identifier in enumerate(outcomes.ids)}
     correct = {k: labels.copy() for k, labels in outcomes.correct.items()}
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): name the file of corrections") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            entry = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"{where}: not a whole JSON object ({error}): mend or delete the line") from error
-        if not isinstance(entry, dict) or not {"id", "k", "correct"} <= entry.keys():
-            raise DataError(f'{where}: a correction is {{"id": ..., "k": 0, "correct": true}}: name all three')
+    for place, entry in read_lines(path):
+        if not {"id", "k", "correct"} <= entry.keys():
+            raise DataError(f'{place}: a correction is {{"id": ..., "k": 0, "correct": true}}: write all three')
         row, k, label = rows.get(entry["id"]), entry["k"], entry["correct"]
         if row is None:
-            raise DataError(f"{where}: no row of the table has the id {entry['id']!r}: mend the id or delete the line")
+            raise DataError(f"{place}: no row of the table has the id {entry['id']!r}: fix the id or delete the line")
         if k not in correct:
-            known = ", ".join(map(str, correct))
-            raise DataError(f"{where}: k = {k!r} was not collected: choose among {known}")
+            raise DataError(f"{place}: k = {k!r} was not collected: choose among {', '.join(map(str, correct))}")
         if label not in (True, False):
-            raise DataError(f"{where}: correct is {label!r}: write true or false")
+            raise DataError(f"{place}: correct is {label!r}: write true or false")
         correct[k][row] = bool(label)
     return replace(outcomes, correct=correct)

@@ -1,10 +1,12 @@
-"""A refit's food from the decision log, in two kinds that must not be mixed up.
+"""Training data from the decision log, in two kinds that must not be mixed.
 
-*Full rows* are decisions with a shadow run and reference answers: the answer of every action is judged by the label
-rule, and together they are an outcome table like any other. Dice drew them, so they may fit, choose, certify and test.
-*Single-action rows* are judged decisions in which chance had a part: the one outcome that was seen joins the fits of
-train, weighed by its propensity, and nothing else. Everything else in the log is left out, and counted by its reason:
-what a deterministic gate saw is what it chose to see.
+*Full rows* are decisions with a shadow run and reference answers: the answer at every k is labelled, and together they
+are an outcome table like any other. They were sampled at random, so they may be used to fit, choose, certify and test.
+
+*Single-action rows* are labelled decisions whose action was partly random. Only one answer is known, and it is used for
+the fits on train and for nothing else. A gate answers easy questions closed-book and reads many passages for hard ones,
+so each row is weighted by 1 / propensity. Weights are clipped, or a few rare actions would dominate: that brings a
+little bias back, and removes most of the variance. Every other decision is excluded, and counted by its reason.
 """
 
 from collections import Counter
@@ -13,7 +15,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +25,66 @@ from app.core.artifact import Identity
 from app.core.labels import judge
 from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
+from app.offline.refit.fit import Weighted
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
-from app.offline.refit.single import CLIP, SingleAction, Worth, weigh
 from app.offline.refit.splits import TRAIN_SHARE, position
-from app.offline.table import Outcomes, TableBuilder, normalise_group, not_a_number, read_identity
+from app.offline.table import Floats, Outcomes, TableBuilder, columns, normalise_group, not_a_number, read_identity
 from app.storage.reading import Lesson, Lessons, Sample
 
-# Decisions that were carried out as decided; any other reason read something else than its propensity speaks of.
-_CARRIED_OUT = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.EXPLORED})
-# Beyond so many standard errors the labelled shadow runs are no random part of all shadow runs.
+CLIP = 20.0
+# Decisions that were executed as decided; with any other reason the propensities describe something else.
+_EXECUTED = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.EXPLORED})
+# Labelled shadow runs that differ from the others by more standard errors are not a random sample.
 _SELECTED = 3.0
 _PROGRESS_EVERY = 500
+_REMEDY = (
+    "let FETCHWISE_SHADOW_SHARE=0.05 ask some questions at every k, send POST /feedback with `references` for them, "
+    "and try again; or label questions yourself with `fetchwise collect`"
+)
+_DAMAGED = "the log is damaged; delete that decision, or choose a --since after it"
 
 
-class Left(StrEnum):
-    """Why a judged decision was left out; the words are for people."""
+class Excluded(StrEnum):
+    """Why a labelled decision cannot be used, in words for the operator."""
 
-    NO_CHANCE = "no chance at work: the gate alone chose what was seen"
-    WITHHELD = "withheld, without a shadow run: nothing to judge"
-    NO_TEXT = "the texts were not kept (FETCHWISE_LOG_TEXTS=hash)"
+    NO_CHANCE = "not random: the gate alone chose the action"
+    WITHHELD = "withheld without a shadow run: no answer to label"
+    NO_TEXT = "texts not stored (FETCHWISE_LOG_TEXTS=hash)"
     OTHER_SYSTEM = "answered by another system (model, prompts, collection …)"
-    NO_CALIBRATOR = "decided by a calibrator whose file is gone, so the system is not known"
-    NARROWED = "narrowed by the caller: a filter, or retrieval required or forbidden"
-    DIVERTED = "not carried out as decided: the search failed, or found nothing"
+    NO_CALIBRATOR = "decided by a calibrator whose file is missing, so the system is unknown"
+    NARROWED = "restricted by the caller: a filter, or retrieval required or forbidden"
+    DIVERTED = "not executed as decided: the search failed or found nothing"
     HELD_OUT = "single-action rows of validation and test questions"
-    KNOWN_WHOLE = "single-action rows of questions that have a full row"
-    DISPUTED = "full rows whose reference answers contradict another verdict on the same question"
+    KNOWN_WHOLE = "single-action rows of questions with a full row"
+    DISPUTED = "full rows whose reference answers contradict others for the same question"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FromLog:
-    """The outcome table of the full rows, and the single-action rows beside it, with an account of both."""
+    """The outcome table of the full rows, and the single-action rows with the report on both."""
 
     outcomes: Outcomes
     rows: LoggedRows
+
+
+@dataclass(frozen=True, slots=True)
+class SingleAction:
+    """One labelled answer, with its signals and the probability of its action."""
+
+    group: str
+    k: int
+    chance: float
+    right: bool
+    signals: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The rows of one k, Kish's effective sample size of their weights, and the share of weights that was clipped."""
+
+    rows: int
+    effective: float
+    clipped: float
 
 
 def read_log(
@@ -68,34 +95,27 @@ def read_log(
     source: str = "decision log",
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> FromLog:
-    """Sort out a log; `identity_of` says what system a calibrator's version was fitted on.
+    """Sort the decisions of a log; `identity_of` returns the system that a calibrator version was fitted on.
 
-    Of several systems in one log the one that was shadowed last is taken. `on_progress` hears done and total.
+    If a log has several systems, the one of the last shadow run is used. `on_progress` gets done and total.
     """
     if not clip >= 1.0:
-        raise DataError(f"clip is {clip:g}: a weight is at least 1, so choose a number from 1 on, like {CLIP:g}")
+        raise DataError(f"clip is {clip:g}: a weight is at least 1, so choose 1 or more, e.g. {CLIP:g}")
     latest = lessons.latest_identity()
     if latest is None:
-        raise DataError(f"{source}: it holds no shadow run, so no question has an outcome for every action: {_REMEDY}")
-    sorting = _Sorting(latest, identity_of, clip, source)
+        raise DataError(f"{source}: has no shadow run, so no question has an answer at every k: {_REMEDY}")
+    sorter = _Sorter(latest, identity_of, clip, source)
     first, last = lessons.span()
-    reading = lessons.read()
-    while some := list(islice(reading, _PROGRESS_EVERY)):
-        for lesson in some:
-            sorting.take(lesson)
-        on_progress(some[-1].seq - first + 1, last - first + 1)
+    for number, lesson in enumerate(lessons.read()):
+        sorter.add(lesson)
+        if number % _PROGRESS_EVERY == 0:
+            on_progress(lesson.seq - first + 1, last - first + 1)
     on_progress(last - first + 1, last - first + 1)
-    return sorting.finish(lessons.shadowed(labelled=True), lessons.shadowed(labelled=False))
-
-
-_REMEDY = (
-    "let FETCHWISE_SHADOW_SHARE=0.05 ask some questions at every k, send POST /feedback with `references` for them, "
-    "and try again; or label questions yourself with `fetchwise collect`"
-)
+    return sorter.finish(lessons.shadowed(labelled=True), lessons.shadowed(labelled=False))
 
 
 def identities(*folders: Path) -> Callable[[str], Identity | None]:
-    """Look a calibrator's version up in these folders; None where no readable file has it."""
+    """Look up calibrator versions in these folders; None if no readable file has the version."""
 
     @cache
     def identity_of(version: str) -> Identity | None:
@@ -103,14 +123,14 @@ def identities(*folders: Path) -> Callable[[str], Identity | None]:
             try:
                 return ArtifactStore(folder).load(version).identity
             except ArtifactError:
-                continue  # perhaps in the next folder; rows whose calibrator is in none are counted
+                continue  # try the next folder; rows without a calibrator are counted
         return None
 
     return identity_of
 
 
-class _Sorting:
-    """Takes judged decisions one at a time."""
+class _Sorter:
+    """Takes labelled decisions one at a time."""
 
     def __init__(
         self, shadowed: Mapping[str, Any], identity_of: Callable[[str], Identity | None], clip: float, source: str
@@ -121,148 +141,158 @@ class _Sorting:
             raise DataError(
                 f"{source}: its last shadow run was logged by another version of Fetchwise ({error}): {_REMEDY}"
             ) from error
-        self._shadowed, self._identity_of, self._source = shadowed, identity_of, source
-        self._table = TableBuilder(source, texts=False, identity=self._identity)
-        self._clip = clip
+        self._shadowed, self._identity_of, self._clip, self._source = shadowed, identity_of, clip, source
+        self._table = TableBuilder(texts=False, identity=self._identity)
         self._single: list[SingleAction] = []
-        self._left: Counter[Left] = Counter()
+        self._excluded: Counter[Excluded] = Counter()
         self._references: dict[str, Sequence[str]] = {}
         self._disputed: set[str] = set()
 
-    def take(self, lesson: Lesson) -> None:
-        """Make a full row of it, or a single-action row, or leave it out."""
+    def add(self, lesson: Lesson) -> None:
+        """Make it a full row or a single-action row, or exclude it."""
         if lesson.question is None:
-            self._left[Left.NO_TEXT] += 1
+            self._excluded[Excluded.NO_TEXT] += 1
             return
-        whole = self._whole(lesson)
-        if not isinstance(whole, dict):
-            why = self._take_single(lesson, lesson.question)
+        cells = self._cells(lesson)
+        if not isinstance(cells, dict):
+            why = self._add_single(lesson, lesson.question)
             if why is not None:
-                self._left[whole or why] += 1
+                self._excluded[cells or why] += 1
             return
         group = normalise_group(lesson.question)
         known = self._references.setdefault(group, lesson.references)
         if not _agree(known, lesson.references):
             self._disputed.add(group)
         at = datetime.fromtimestamp(lesson.created_at, tz=UTC).isoformat(timespec="seconds")
-        self._table.number = lesson.id
-        self._table.add({"id": lesson.id, "group": group, "question": lesson.question, "at": at} | whole)
+        row = {"id": lesson.id, "group": group, "question": lesson.question, "at": at} | cells
+        self._table.add(row, f"{self._source}:{lesson.id}")
 
     def finish(self, labelled: Sample, unlabelled: Sample) -> FromLog:
-        """The table, the rows beside it, and an account of everything."""
+        """The table and the single-action rows, with a report."""
         groups = len(self._references.keys() - self._disputed)
         if groups < MIN_GROUPS:
             raise DataError(
                 f"{self._source}: {groups} questions have a shadow run and reference answers, too few to fit, certify "
-                f"and test on: {MIN_GROUPS} are needed, better 1,000. {unlabelled.count} shadow runs wait for "
-                f"references; {_REMEDY}" + _counted(self._left, "; left out: ")
+                f"and test on: {MIN_GROUPS} are needed, better 1,000. {unlabelled.count} shadow runs have no "
+                f"references yet; {_REMEDY}" + _counted(self._excluded, "; left out: ")
             )
-        outcomes = self._table.finish()
+        outcomes = self._table.finish(self._source)
         agreed = np.array([group not in self._disputed for group in outcomes.groups])
         if not agreed.all():
-            self._left[Left.DISPUTED] = int((~agreed).sum())
+            self._excluded[Excluded.DISPUTED] = int((~agreed).sum())
             outcomes = outcomes.take(np.flatnonzero(agreed))
         single = [row for row in self._single if row.group not in self._references]
         weighted, worth = weigh(single, self._clip)
         if len(single) < len(self._single):
-            self._left[Left.KNOWN_WHOLE] = len(self._single) - len(single)
-        account = {
+            self._excluded[Excluded.KNOWN_WHOLE] = len(self._single) - len(single)
+        report = {
             "full_rows": len(outcomes),
             "full_questions": groups,
             "single_action_rows": len(single),
             "clip": self._clip,
             "worth": {f"k{k}": asdict(one) for k, one in worth.items()},
-            "left_out": {why.name.lower(): count for why, count in self._left.most_common()},
+            "left_out": {why.name.lower(): count for why, count in self._excluded.most_common()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
         }
         notes = (
             f"log: {len(outcomes)} full rows on {groups} questions, {outcomes.first} to {outcomes.last}; thresholds, "
-            "certificates and the test rest on these alone",
-            _worth_note(len(single), worth, self._clip),
-            *([_counted(self._left, "log: left out: ")] if self._left else []),
-            *_selection_note(labelled, unlabelled),
+            "certificates and the test use only these",
+            _worth_note(worth, self._clip),
+            _counted(self._excluded, "log: left out: "),
+            _selection_note(labelled, unlabelled),
         )
-        return FromLog(outcomes, LoggedRows(weighted, {"log": account}, notes))
+        return FromLog(outcomes, LoggedRows(weighted, {"log": report}, tuple(filter(None, notes))))
 
-    def _whole(self, lesson: Lesson) -> dict[str, Any] | Left | None:
-        """The judged cells of a shadow run, or why it is of no use; None without a run or without references."""
+    def _cells(self, lesson: Lesson) -> dict[str, Any] | Excluded | None:
+        """The labelled answers of a shadow run, or why it cannot be used; None without a run or references."""
         if lesson.outcomes is None or not lesson.references:
             return None
         if lesson.identity != self._shadowed:
-            return Left.OTHER_SYSTEM
+            return Excluded.OTHER_SYSTEM
         cells = {}
         for k, cell in lesson.outcomes.items():
             if cell.get("answer") is None:
-                return Left.NO_TEXT
+                return Excluded.NO_TEXT
             cells[f"k{k}"] = {**cell, "correct": judge(cell["answer"], lesson.references)}
         return cells
 
-    def _take_single(self, lesson: Lesson, question: str) -> Left | None:  # noqa: PLR0911 - a table, read downwards
+    def _add_single(self, lesson: Lesson, question: str) -> Excluded | None:  # noqa: PLR0911 - a list of conditions
         if lesson.correct is None:
-            return Left.WITHHELD
+            return Excluded.WITHHELD
         if lesson.propensities is None or lesson.calibrator is None:
-            return Left.NO_CHANCE
+            return Excluded.NO_CHANCE
         if lesson.filtered or lesson.retrieval != Retrieval.AUTO.value:
-            return Left.NARROWED
-        if Reason(lesson.reason) not in _CARRIED_OUT:
-            return Left.DIVERTED
+            return Excluded.NARROWED
+        if Reason(lesson.reason) not in _EXECUTED:
+            return Excluded.DIVERTED
         system = self._identity_of(lesson.calibrator)
         if system is None:
-            return Left.NO_CALIBRATOR
+            return Excluded.NO_CALIBRATOR
         if system != self._identity:
-            return Left.OTHER_SYSTEM
+            return Excluded.OTHER_SYSTEM
         group = normalise_group(question)
         if position(group) >= TRAIN_SHARE:
-            return Left.HELD_OUT
-        signals = lesson.read_signals if lesson.k else lesson.signals
+            return Excluded.HELD_OUT
+        signals, place = lesson.read_signals if lesson.k else lesson.signals, f"{self._source}:{lesson.id}"
         if (wrong := not_a_number(signals)) is not None:
-            raise DataError(f"{self._source}:{lesson.id}: the signal {wrong} is not a number: {_DAMAGED}")
-        chance = self._chance(lesson, lesson.propensities)
+            raise DataError(f"{place}: the signal {wrong} is not a number: {_DAMAGED}")
+        chances = lesson.propensities
+        chance = chances.get(action_of(lesson.k), 0.0)
+        if not 0.0 < chance <= 1.0 or abs(sum(chances.values()) - 1.0) > 1e-6:
+            raise DataError(f"{place}: k={lesson.k} was read, but its propensities are {dict(chances)}: {_DAMAGED}")
         self._single.append(SingleAction(group, lesson.k, chance, lesson.correct, signals))
         return None
 
-    def _chance(self, lesson: Lesson, chances: Mapping[str, float]) -> float:
-        """How likely the action was that was taken."""
-        chance = chances.get(action_of(lesson.k))
-        if chance is None or not 0.0 < chance <= 1.0 or abs(sum(chances.values()) - 1.0) > 1e-6:
-            raise DataError(
-                f"{self._source}:{lesson.id}: k={lesson.k} was read, and the chances are {dict(chances)}, which cannot "
-                f"be: {_DAMAGED}"
-            )
-        return chance
+
+def weigh(rows: Sequence[SingleAction], clip: float) -> tuple[dict[int, Weighted], dict[int, Worth]]:
+    """Weight the rows, by k: a calibrator is fitted on the answers of its own k."""
+    asked = Counter(row.group for row in rows)
+    weighted, worth = {}, {}
+    for k in sorted({row.k for row in rows}):
+        mine = [row for row in rows if row.k == k]
+        chances = np.array([row.chance for row in mine])
+        # The rows of a question share one weight, however often it was asked.
+        weights = np.minimum(1.0 / chances, clip) / np.array([asked[row.group] for row in mine])
+        effective = effective_size(weights)
+        worth[k] = Worth(len(mine), effective, float((1.0 / chances > clip).mean()))
+        weighted[k] = Weighted(
+            columns([row.signals for row in mine]),
+            np.array([row.right for row in mine]),
+            # Scaled to the effective sample size; the table's rows have weight one each.
+            weights * (effective / weights.sum()),
+        )
+    return weighted, worth
 
 
-_DAMAGED = "the log is damaged; delete that decision, or choose a --since after it"
+def effective_size(weights: Floats) -> float:
+    """Kish's effective sample size: that many rows of equal weight would estimate a mean as well."""
+    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
 
 
 def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two sets of reference answers can both be right: one of either answers the other."""
+    """Whether two lists of reference answers can both be right: an answer of one is right by the other."""
     return one == other or any(judge(answer, other) for answer in one) or any(judge(answer, one) for answer in other)
 
 
-def _counted(left: Counter[Left], before: str) -> str:
-    return before + "; ".join(f"{count} {why.value}" for why, count in left.most_common()) if left else ""
+def _counted(excluded: Counter[Excluded], before: str) -> str:
+    return before + "; ".join(f"{count} {why}" for why, count in excluded.most_common()) if excluded else ""
 
 
-def _worth_note(rows: int, worth: Mapping[int, Worth], clip: float) -> str:
-    if not rows:
-        return "log: no single-action row joined the fits (FETCHWISE_EXPLORE_SHARE lets chance have a part)"
-    each = ", ".join(
-        f"k={k} {one.rows} worth {one.effective:.0f}" + (f" ({one.clipped:.0%} clipped)" if one.clipped else "")
-        for k, one in worth.items()
-    )
-    return f"log: {rows} single-action rows joined the fits of train, weights clipped at {clip:g}: {each}"
+def _worth_note(worth: Mapping[int, Worth], clip: float) -> str:
+    if not worth:
+        return "log: no single-action rows to fit on (FETCHWISE_EXPLORE_SHARE makes some actions random)"
+    each = ", ".join(f"k={k} {n.rows} worth {n.effective:.0f} ({n.clipped:.0%} clipped)" for k, n in worth.items())
+    rows = sum(one.rows for one in worth.values())
+    return f"log: {rows} single-action rows are used for fitting on train, weights clipped at {clip:g}: {each}"
 
 
-def _selection_note(labelled: Sample, unlabelled: Sample) -> list[str]:
-    """Whether those who label choose what they label: a certificate speaks of labelled questions."""
+def _selection_note(labelled: Sample, unlabelled: Sample) -> str:
+    """Warn if the labelled questions differ from the others: a certificate holds for labelled questions."""
     if not unlabelled.count:
-        return []
-    waiting = f"log: {unlabelled.count} shadow runs wait for reference answers"
+        return ""
+    note = f"log: {unlabelled.count} shadow runs have no reference answers yet"
     error = (labelled.variance / labelled.count + unlabelled.variance / unlabelled.count) ** 0.5
-    if abs(labelled.mean - unlabelled.mean) <= _SELECTED * error:
-        return [waiting]
-    return [
-        f"{waiting}; they differ from the labelled ones (mean p {unlabelled.mean:.3f} against {labelled.mean:.3f}), so "
-        "the certificate is about questions that people choose to label: label some at random"
-    ]
+    if abs(labelled.mean - unlabelled.mean) > _SELECTED * error:
+        note += f"; they differ from the labelled ones (mean p {unlabelled.mean:.3f} and {labelled.mean:.3f}), so the "
+        note += "certificate only holds for questions like the labelled ones: label some at random"
+    return note

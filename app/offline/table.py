@@ -1,11 +1,11 @@
-"""The outcome table in memory: one row a question, one numpy column a number.
+"""The outcome table in memory: one row per question, one numpy column per number.
 
-Every way in which a file can be wrong ends here, in a `DataError` that names the line and the remedy.
+Anything wrong with a file raises a `DataError` that names the line and how to fix it.
 """
 
 import gzip
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,16 @@ _IS_K = re.compile(r"k\d+")
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Columns of n rows. Where a number is missing there is a NaN; loaded for fitting, the texts are empty."""
+    """Columns of n rows. A missing number is NaN; a table loaded without texts has no questions and answers."""
 
-    # None: the table can be evaluated, and what is fitted on it is never served.
+    # None: the table can be evaluated, but an artifact fitted on it is never served.
     identity: Identity | None
     ids: list[str]
     groups: list[str]
     questions: list[str]
     gold: list[list[str]]
     tags: list[dict[str, Any]]
-    # The numbers of passages that a policy chooses among: none, few, many. The columns may hold further ones.
+    # The numbers of passages that a policy chooses among: none, few, many. The columns may have further ones.
     ks: tuple[int, int, int]
     answers: dict[int, list[str]]
     correct: dict[int, Labels]
@@ -44,12 +44,12 @@ class Outcomes:
     prompt_tokens: dict[int, Floats]
     completion_tokens: dict[int, Floats]
     ms: dict[int, Floats]
-    # When the first and the last question was asked, as ISO 8601 in UTC; None where no row says.
+    # When the first and the last question was asked, as ISO 8601 in UTC; None if no row has a time.
     first: str | None = None
     last: str | None = None
 
     def __len__(self) -> int:
-        """How many questions."""
+        """The number of questions."""
         return len(self.ids)
 
     def take(self, index: NDArray[np.intp]) -> "Outcomes":
@@ -79,12 +79,12 @@ class Outcomes:
 
 
 def normalise_group(question: str) -> str:
-    """The group of a question that names none: its own words, so that two spellings of it never part."""
+    """The group of a question without one: its normalised words, so that two spellings share a group."""
     return normalise(question) or question
 
 
 def read_identity(given: object) -> Identity:
-    """The identity of a table's first line; ValueError where a part is missing or too many."""
+    """Read the identity in a table's first line; ValueError if its fields are not those of `Identity`."""
     names = {part.name for part in fields(Identity)}
     if not isinstance(given, dict) or given.keys() != names:
         raise ValueError(f"identity must hold exactly {', '.join(sorted(names))}")
@@ -92,26 +92,50 @@ def read_identity(given: object) -> Identity:
 
 
 def load(path: Path, *, texts: bool = True) -> Outcomes:
-    """Read a `.jsonl` or `.jsonl.gz` outcome table whole, or refuse it, naming the line and the remedy.
+    """Read a whole `.jsonl` or `.jsonl.gz` outcome table.
 
-    Without `texts` questions, gold answers, answers and tags are left out, which fitting does not need.
+    Without `texts` it has no questions, gold answers, answers and tags: fitting does not need them.
     """
+    builder = TableBuilder(texts=texts)
+    for place, row in read_lines(path):
+        if "schema" in row and "id" not in row:
+            builder.begin(row, place)
+        else:
+            builder.add(row, place)
+    return builder.finish(path)
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects in a `.jsonl` or `.jsonl.gz` file, each with its place as `file:line`; blank lines are skipped."""
     try:
-        builder = TableBuilder(path, texts=texts)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            builder.consume(lines)
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    place = f"{path}:{number}"
+                    yield place, _parse(line, place)
     except (OSError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read ({error}): name a whole .jsonl or .jsonl.gz file") from error
-    return builder.finish()
+        raise DataError(f"{path}: cannot be read ({error}): name a complete .jsonl or .jsonl.gz file") from error
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if b"NaN" in line or b"Infinity" in line:
+            raise DataError(f"{place}: JSON has no NaN and no Infinity: write null for a missing signal") from error
+        raise DataError(f"{place}: not a complete JSON object ({error.msg}): fix or delete the line") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: not a JSON object: fix or delete the line")
+    return row
 
 
 def not_a_number(signals: Mapping[str, Any]) -> str | None:
-    """The name of a signal that is neither a number nor missing, if there is one."""
+    """The name of the first signal that is neither a number nor null."""
     return next((name for name, value in signals.items() if value is not None and not _is_number(value)), None)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
-    """Every signal that any row has, a NaN where a row does not have it."""
+    """A column for every signal that any row has; NaN in rows without it."""
     names = sorted({name for row in rows for name in row})
     return {name: np.array([row.get(name) for row in rows], dtype=np.float64) for name in names}
 
@@ -121,150 +145,117 @@ def _is_number(value: object) -> bool:
 
 
 class TableBuilder:
-    """Takes rows one at a time, from the lines of a file or from elsewhere; the first wrong one ends it."""
+    """Builds a table from rows of a file or of the decision log; a wrong row raises a DataError with its place."""
 
-    def __init__(self, source: str | Path, *, texts: bool, identity: Identity | None = None) -> None:
-        self.source, self.texts = source, texts
-        # Where the row at hand stands in the source: its line, or what else names it.
-        self.number: int | str = 0
-        self.identity = identity
-        self.ids: dict[str, int | str] = {}
-        self.groups: list[str] = []
-        self.questions: list[str] = []
-        self.gold: list[list[str]] = []
-        self.tags: list[dict[str, Any]] = []
-        self.keys: tuple[str, ...] = ()
-        # By k: one entry a row.
-        self.answers: dict[str, list[str]] = {}
-        self.correct: dict[str, list[bool]] = {}
-        self.signals: dict[str, list[dict[str, float | None]]] = {}
-        self.facts: dict[str, dict[str, list[float | None]]] = {}
-        self.first: str | None = None
-        self.last: str | None = None
-
-    def consume(self, lines: Iterable[bytes]) -> None:
-        """Append every line of a file."""
-        for number, line in enumerate(lines, 1):
-            self.number = number
-            row = self._parse(line)
-            if row is None:
-                continue
-            if "schema" in row and "id" not in row:
-                self._head(row)
-            else:
-                self.add(row)
-
-    def finish(self) -> Outcomes:
-        """The table, which must have a row by now."""
-        if not self.ids:
-            raise DataError(f"{self.source}: no rows: collect outcomes into it first")
-        by_k = {int(key[1:]): key for key in self.keys}
-        facts = {
-            fact: {k: np.array(self.facts[key][fact], dtype=np.float64) for k, key in by_k.items()} for fact in _FACTS
-        }
-        ks = self._ks
-        return Outcomes(
-            identity=self.identity,
-            ids=list(self.ids),
-            groups=self.groups,
-            questions=self.questions,
-            gold=self.gold,
-            tags=self.tags,
-            ks=(ks[0], ks[1], ks[-1]),
-            answers={k: self.answers[key] for k, key in by_k.items()},
-            correct={k: np.array(self.correct[key], dtype=np.bool_) for k, key in by_k.items()},
-            signals={k: columns(self.signals[key]) for k, key in by_k.items()},
-            first=self.first,
-            last=self.last,
-            **facts,
-        )
+    def __init__(self, *, texts: bool, identity: Identity | None = None) -> None:
+        self._texts = texts
+        self._identity = identity
+        self._ids: dict[str, str] = {}
+        self._groups: list[str] = []
+        self._questions: list[str] = []
+        self._gold: list[list[str]] = []
+        self._tags: list[dict[str, Any]] = []
+        # By k, as in "k5": one entry per row.
+        self._answers: dict[str, list[str]] = {}
+        self._correct: dict[str, list[bool]] = {}
+        self._signals: dict[str, list[dict[str, float | None]]] = {}
+        self._facts: dict[str, dict[str, list[float | None]]] = {}
+        self._first: str | None = None
+        self._last: str | None = None
 
     @property
     def _ks(self) -> tuple[int, ...]:
         """The numbers of passages that every row must have."""
-        return DEFAULT_KS if self.identity is None else self.identity.ks
+        return DEFAULT_KS if self._identity is None else self._identity.ks
 
-    def _wrong(self, message: str) -> DataError:
-        return DataError(f"{self.source}:{self.number}: {message}")
-
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
-        if not line.strip():
-            return None
-        try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            if b"NaN" in line or b"Infinity" in line:
-                raise self._wrong("a NaN or an infinity is no JSON number: write null for a missing signal") from error
-            raise self._wrong(
-                f"not a whole JSON object ({error.msg}): delete the line, or resume `collect`, which asks it again"
-            ) from error
-        if not isinstance(row, dict):
-            raise self._wrong("a row must be a JSON object: delete the line")
-        return row
-
-    def _head(self, head: dict[str, Any]) -> None:
-        if self.ids or self.identity:
-            raise self._wrong("a second identity line: two tables were joined; refit each on its own")
+    def begin(self, head: dict[str, Any], place: str) -> None:
+        """Read the first line of a file, which says what system was asked."""
+        if self._ids or self._identity:
+            raise DataError(f"{place}: a second identity line: two tables were joined; refit each on its own")
         if head["schema"] != 1:
-            raise self._wrong(f"outcome schema {head['schema']!r} is not known here: collect the table again")
+            raise DataError(f"{place}: outcome schema {head['schema']!r} is not supported: collect the table again")
         given = head.get("identity")
         if given is None:
             return
         try:
-            self.identity = read_identity(given)
+            self._identity = read_identity(given)
         except ValueError as error:
-            raise self._wrong(f"{error}: collect the table again") from error
-        if len(self.identity.ks) < len(DEFAULT_KS) or self.identity.ks[0] != 0:
-            raise self._wrong(f"ks is {list(self.identity.ks)}: a policy needs 0 and two numbers of passages above it")
+            raise DataError(f"{place}: {error}: collect the table again") from error
+        if len(self._ks) < len(DEFAULT_KS) or self._ks[0] != 0:
+            raise DataError(f"{place}: ks is {list(self._ks)}: a policy needs 0 and two numbers of passages above it")
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Append one question, as a line of a table has it."""
+    def add(self, row: dict[str, Any], place: str) -> None:
+        """Append one question."""
         identifier, question = row.get("id"), row.get("question")
         if not isinstance(identifier, str) or not isinstance(question, str):
-            raise self._wrong("a row needs the strings id and question: add them")
-        if identifier in self.ids:
-            first = self.ids[identifier]
-            raise self._wrong(f"id {identifier!r} was already on line {first}: delete one of the two, or rename it")
-        if not self.keys:
-            self._begin(row)
+            raise DataError(f"{place}: a row needs the strings id and question: add them")
+        if identifier in self._ids:
+            first = self._ids[identifier]
+            raise DataError(f"{place}: id {identifier!r} is already at {first}: delete one of the two, or rename it")
+        if not self._signals:
+            self._add_columns(row)
         for key in row:
-            if key[:1] == "k" and key not in self.signals and _IS_K.fullmatch(key):
-                raise self._wrong(f"{key} is here and not on the first row: collect {key} for all rows or for none")
-        for key in self.keys:
-            self._cell(key, row.get(key))
+            if key[:1] == "k" and key not in self._signals and _IS_K.fullmatch(key):
+                raise DataError(f"{place}: {key} is not on the first row: collect {key} for all rows or for none")
+        for key in self._signals:
+            self._add_cell(key, row.get(key), place)
         if isinstance(at := row.get("at"), str):
-            self.first, self.last = min(self.first or at, at), max(self.last or at, at)
-        self.ids[identifier] = self.number
-        self.groups.append(str(row.get("group") or normalise_group(question)))
-        if self.texts:
-            self.questions.append(question)
-            self.gold.append(row.get("gold") or [])
-            self.tags.append(row.get("tags") or {})
+            self._first, self._last = min(self._first or at, at), max(self._last or at, at)
+        self._ids[identifier] = place
+        self._groups.append(str(row.get("group") or normalise_group(question)))
+        if self._texts:
+            self._questions.append(question)
+            self._gold.append(row.get("gold") or [])
+            self._tags.append(row.get("tags") or {})
 
-    def _begin(self, row: dict[str, Any]) -> None:
+    def finish(self, source: str | Path) -> Outcomes:
+        """The table, which must have rows."""
+        if not self._ids:
+            raise DataError(f"{source}: no rows: collect outcomes into it first")
+        by_k = {int(key[1:]): key for key in self._signals}
+        facts = {
+            fact: {k: np.array(self._facts[key][fact], dtype=np.float64) for k, key in by_k.items()} for fact in _FACTS
+        }
+        ks = self._ks
+        return Outcomes(
+            identity=self._identity,
+            ids=list(self._ids),
+            groups=self._groups,
+            questions=self._questions,
+            gold=self._gold,
+            tags=self._tags,
+            ks=(ks[0], ks[1], ks[-1]),
+            answers={k: self._answers[key] for k, key in by_k.items()},
+            correct={k: np.array(self._correct[key], dtype=np.bool_) for k, key in by_k.items()},
+            signals={k: columns(self._signals[key]) for k, key in by_k.items()},
+            first=self._first,
+            last=self._last,
+            **facts,
+        )
+
+    def _add_columns(self, row: dict[str, Any]) -> None:
         found = {key for key in row if _IS_K.fullmatch(key)} | {f"k{k}" for k in self._ks}
-        self.keys = tuple(sorted(found, key=lambda key: int(key[1:])))
-        for key in self.keys:
-            self.answers[key], self.correct[key], self.signals[key] = [], [], []
-            self.facts[key] = {fact: [] for fact in _FACTS}
+        for key in sorted(found, key=lambda key: int(key[1:])):
+            self._answers[key], self._correct[key], self._signals[key] = [], [], []
+            self._facts[key] = {fact: [] for fact in _FACTS}
 
-    def _cell(self, key: str, cell: object) -> None:
+    def _add_cell(self, key: str, cell: object, place: str) -> None:
         if not isinstance(cell, dict):
-            raise self._wrong(f"{key} is missing: collect the row again, every k at once")
+            raise DataError(f"{place}: {key} is missing: collect the row again, every k at once")
         label = cell.get("correct")
         if label is not True and label is not False and (label not in (0, 1) or isinstance(label, float)):
-            raise self._wrong(f"{key}.correct is {label!r}: write true or false")
-        self.correct[key].append(bool(label))
+            raise DataError(f"{place}: {key}.correct is {label!r}: write true or false")
+        self._correct[key].append(bool(label))
         signals = cell.get("signals") or {}
         if (wrong := not_a_number(signals)) is not None:
-            raise self._wrong(
-                f"{key}.signals.{wrong} is {signals[wrong]!r}, not a number: write null for a missing signal"
+            raise DataError(
+                f"{place}: {key}.signals.{wrong} is {signals[wrong]!r}, not a number: write null for a missing signal"
             )
-        self.signals[key].append(signals)
-        for fact, column in self.facts[key].items():
+        self._signals[key].append(signals)
+        for fact, column in self._facts[key].items():
             value = cell.get(fact)
             if value is not None and not _is_number(value):
-                raise self._wrong(f"{key}.{fact} is {value!r}: write a number, or leave it out")
+                raise DataError(f"{place}: {key}.{fact} is {value!r}: write a number, or leave it out")
             column.append(value)
-        if self.texts:
-            self.answers[key].append(cell.get("answer") or "")
+        if self._texts:
+            self._answers[key].append(cell.get("answer") or "")

@@ -12,7 +12,7 @@ import pytest
 from app.core.available import Passage
 from app.core.signals import ALL_NAMES, TokenLogprobs
 from app.errors import DataError, PromptTooLong, UpstreamUnavailable
-from app.offline.collect import Collector, Labelled, collect, read_questions
+from app.offline.collect import Collector, LabelledQuestion, collect, read_questions
 from app.offline.table import load
 from app.ports import Generation, Prompt
 from tests.fakes.embedder import FakeEmbedder
@@ -40,8 +40,10 @@ class ScriptedReader:
         return Generation("Kingston." if found else "No idea.", (TOKEN, TOKEN), 10, 3, len(prompt.passages))
 
 
-def questions(count: int) -> list[Labelled]:
-    return [Labelled(f"q{i}", f"Capital of Jamaica, asked {i} times?", ("Kingston",), f"g{i}") for i in range(count)]
+def questions(count: int) -> list[LabelledQuestion]:
+    return [
+        LabelledQuestion(f"q{i}", f"Capital of Jamaica, asked {i} times?", ("Kingston",), f"g{i}") for i in range(count)
+    ]
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ async def test_the_table_holds_what_the_refit_job_reads(tmp_path: Path, world: A
     report = await collect(questions(6), out, a_collector(world, today=lambda: next(days)), concurrency=1)
     table = load(out)
     assert (table.first, table.last) == ("2026-01-01T12:00:00+00:00", "2026-01-06T12:00:00+00:00")
-    assert (report.asked, report.known, report.failed) == (6, 0, ())
+    assert (report.asked, report.skipped, report.failed) == (6, 0, ())
     assert table.identity == IDENTITY
     assert [table.correct[k].mean() for k in (0, 1, 5)] == [0.0, 1.0, 1.0]
     assert set(table.signals[0]) == set(ALL_NAMES)
@@ -79,7 +81,7 @@ async def test_a_second_run_asks_nothing_twice(tmp_path: Path, world: Any) -> No
     await collect(questions(3), out, a_collector(world))
     before, asked = out.read_bytes(), len(world[0].asked)
     report = await collect(questions(3), out, a_collector(world))
-    assert (report.asked, report.known) == (0, 3)
+    assert (report.asked, report.skipped) == (0, 3)
     assert out.read_bytes() == before
     assert len(world[0].asked) == asked
 
@@ -91,7 +93,7 @@ async def test_an_interrupted_run_is_resumed_without_a_torn_line(tmp_path: Path,
     whole = out.read_bytes()
     out.write_bytes(whole[:-40])
     report = await collect(questions(4), out, a_collector(world))
-    assert (report.asked, report.known) == (1, 3)
+    assert (report.asked, report.skipped) == (1, 3)
     assert sorted(json.loads(line)["id"] for line in out.read_bytes().splitlines()[1:]) == ["q0", "q1", "q2", "q3"]
 
 
@@ -110,7 +112,7 @@ async def test_cancelling_keeps_every_finished_row(tmp_path: Path, world: Any) -
 
 
 async def test_two_systems_never_share_a_file(tmp_path: Path, world: Any) -> None:
-    """A table begun with another reader is refused, naming what differs."""
+    """A table of another reader is refused, naming what differs."""
     out = tmp_path / "outcomes.jsonl"
     await collect(questions(1), out, a_collector(world))
     with pytest.raises(DataError, match="reader: fitted on 'reader', running 'other'"):
@@ -179,12 +181,12 @@ async def test_a_closed_book_answer_never_passes_for_a_reading(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"rule": "compat"}, "rule: begun with 'tokens', now 'compat'"),
-        ({"ks": (0, 1, 5, 8)}, r"ks: begun with \[0, 1, 5\], now \[0, 1, 5, 8\]"),
-        ({"trigger": True}, "trigger: begun with False, now True"),
+        ({"rule": "compat"}, "rule: was 'tokens', now 'compat'"),
+        ({"ks": (0, 1, 5, 8)}, r"ks: was \[0, 1, 5\], now \[0, 1, 5, 8\]"),
+        ({"trigger": True}, "trigger: was False, now True"),
     ],
 )
-async def test_two_manners_never_share_a_file(tmp_path: Path, world: Any, more: Any, says: str) -> None:
+async def test_other_options_are_refused(tmp_path: Path, world: Any, more: Any, says: str) -> None:
     """Another label rule, other ks or a trigger are refused by name."""
     out = tmp_path / "outcomes.jsonl"
     await collect(questions(1), out, a_collector(world))
@@ -195,10 +197,10 @@ async def test_two_manners_never_share_a_file(tmp_path: Path, world: Any, more: 
 async def test_what_cannot_be_collected_is_refused_before_it_begins(tmp_path: Path, world: Any) -> None:
     """A compressed table, a negative k and a missing file of questions each end in a message with its remedy."""
     out = tmp_path / "outcomes.jsonl.gz"
-    with pytest.raises(DataError, match="compress it after"):
+    with pytest.raises(DataError, match="compress it afterwards"):
         await collect(questions(1), out, a_collector(world))
     assert not out.exists()
-    with pytest.raises(DataError, match="k=-2 is no number of passages"):
+    with pytest.raises(DataError, match="k=-2 is negative"):
         a_collector(world, ks=(-2, 0, 1, 5))
     with pytest.raises(DataError, match=r"none\.jsonl: cannot be read"):
         read_questions(tmp_path / "none.jsonl")
@@ -207,11 +209,11 @@ async def test_what_cannot_be_collected_is_refused_before_it_begins(tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "mend or delete"),
+        ("{", "fix or delete"),
         ('{"question": "x"}', "gold"),
-        ('{"question": "", "gold": ["a"]}', "must be text"),
+        ('{"question": "", "gold": ["a"]}', "write a text"),
         ('{"question": "x", "gold": []}', "list of texts"),
-        ('{"id": "a", "question": "x", "gold": ["y"]}', "stands twice"),
+        ('{"id": "a", "question": "x", "gold": ["y"]}', "not unique"),
     ],
 )
 def test_a_bad_question_is_named_by_its_line(tmp_path: Path, line: str, says: str) -> None:

@@ -13,7 +13,7 @@ from app.core.calibrator import Calibrator
 from app.core.feedback import Feedback
 from app.core.record import DecisionRecord, Shadow
 from app.errors import DataError
-from app.offline.from_log import Left, identities
+from app.offline.from_log import Excluded, identities
 from app.offline.refit.choose import choose_calibrator
 from app.offline.refit.fit import fit_joined
 from app.offline.refit.refit import refit
@@ -157,7 +157,7 @@ def test_the_worth_of_the_rows_is_reported(explored: Path) -> None:
     assert worth["effective"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
     assert worth["clipped"] == pytest.approx(np.mean(weights == 5.0))
     assert worth["effective"] < worth["rows"]
-    (note,) = [note for note in logged.rows.notes if "single-action rows joined" in note]
+    (note,) = [note for note in logged.rows.notes if "single-action rows are used" in note]
     assert "clipped at 5" in note
     assert f"k=1 {worth['rows']} worth {worth['effective']:.0f}" in note
 
@@ -240,19 +240,19 @@ def test_all_that_is_left_out_is_counted_by_its_reason(store: SqlDecisionStore, 
     logged = read(tmp_path / "decisions.sqlite3")
     account = logged.rows.report["log"]
     assert account["left_out"] == {
-        Left.NO_CHANCE.name.lower(): 1,
-        Left.WITHHELD.name.lower(): 1,
-        Left.NO_CALIBRATOR.name.lower(): 1,
-        Left.NARROWED.name.lower(): 2,
-        Left.DIVERTED.name.lower(): 1,
-        Left.HELD_OUT.name.lower(): 1,
-        Left.KNOWN_WHOLE.name.lower(): 1,
-        Left.OTHER_SYSTEM.name.lower(): 1,
-        Left.NO_TEXT.name.lower(): 1,
+        Excluded.NO_CHANCE.name.lower(): 1,
+        Excluded.WITHHELD.name.lower(): 1,
+        Excluded.NO_CALIBRATOR.name.lower(): 1,
+        Excluded.NARROWED.name.lower(): 2,
+        Excluded.DIVERTED.name.lower(): 1,
+        Excluded.HELD_OUT.name.lower(): 1,
+        Excluded.KNOWN_WHOLE.name.lower(): 1,
+        Excluded.OTHER_SYSTEM.name.lower(): 1,
+        Excluded.NO_TEXT.name.lower(): 1,
     }
     assert (account["full_rows"], account["single_action_rows"]) == (61, 1)
     (note,) = [note for note in logged.rows.notes if "left out" in note]
-    assert "2 narrowed by the caller" in note
+    assert "2 restricted by the caller" in note
 
 
 def test_single_rows_of_another_system_are_left_out(store: SqlDecisionStore, tmp_path: Path) -> None:
@@ -314,7 +314,8 @@ def test_too_few_full_rows_say_how_many_and_how_to_get_more(tmp_path: Path) -> N
         [],
     )
     with pytest.raises(
-        DataError, match=r"20 questions have a shadow run .* 50 are needed.* 1 shadow runs wait .*/feedback"
+        DataError,
+        match=r"20 questions have a shadow run .* 50 are needed.* 1 shadow runs have no references yet.*/feedback",
     ):
         read(path)
     one.close()
@@ -332,10 +333,10 @@ def test_too_few_full_rows_say_how_many_and_how_to_get_more(tmp_path: Path) -> N
 def test_labels_that_choose_their_questions_are_pointed_out(store: SqlDecisionStore, tmp_path: Path) -> None:
     """Runs that wait are counted; where they look different from the labelled ones, the note says what that means."""
     fair = read(tmp_path / "decisions.sqlite3")
-    assert not any("wait" in note for note in fair.rows.notes)
+    assert not any("yet" in note for note in fair.rows.notes)
     add(store, *((a_full_row(f"hard-{i}", f"Hard {i}?", s=0.1)[0], []) for i in range(60)))
-    (note,) = [note for note in read(tmp_path / "decisions.sqlite3").rows.notes if "wait" in note]
-    assert "60 shadow runs wait" in note
+    (note,) = [note for note in read(tmp_path / "decisions.sqlite3").rows.notes if "yet" in note]
+    assert "60 shadow runs have no reference answers yet" in note
     assert "label some at random" in note
 
 

@@ -26,8 +26,8 @@ def test_corrections_overrule_labels(tmp_path: Path) -> None:
         ('{"id": "nobody", "k": 0, "correct": true}', "'nobody'"),
         ('{"id": "3", "k": 7, "correct": true}', "k = 7"),
         ('{"id": "3", "k": 0, "correct": "maybe"}', "true or false"),
-        ('{"id": "3", "k": 0', "whole JSON"),
-        ('{"id": "3"}', "name all three"),
+        ('{"id": "3", "k": 0', "complete JSON"),
+        ('{"id": "3"}', "write all three"),
     ],
 )
 def test_a_bad_correction_names_its_line(tmp_path: Path, line: str, words: str) -> None:

@@ -119,16 +119,16 @@ def test_a_question_without_words_is_its_own_group() -> None:
 
 
 FAULTS = {
-    "torn": ('{"id": "q9", "question": "x", "k0": {"ans', "not a whole JSON object"),
-    "not an object": ("[1]", "must be a JSON object"),
+    "torn": ('{"id": "q9", "question": "x", "k0": {"ans', "not a complete JSON object"),
+    "not an object": ("[1]", "not a JSON object"),
     "NaN": (json.dumps(row(9, k0=cell(signals={"margin": float("nan")}))), "null for a missing signal"),
     "infinite": (json.dumps(row(9, k0=cell(signals={"margin": float("inf")}))), "null for a missing signal"),
-    "overflow": (json.dumps(row(9)).replace("1.5", "1e999"), "not a whole JSON object"),
+    "overflow": (json.dumps(row(9)).replace("1.5", "1e999"), "not a complete JSON object"),
     "text for a signal": (row(9, k1=cell(signals={"margin": "NaN", "seq_logprob": 1})), "k1.signals.margin"),
     "truth for a signal": (row(9, k1=cell(signals={"other": True})), "k1.signals.other"),
-    "twice": (row(0), "already on line 1"),
+    "twice": (row(0), "already at"),
     "no k5": ({key: value for key, value in row(9).items() if key != "k5"}, "k5 is missing"),
-    "k10 on one row": (row(9, k10=cell()), "k10 is here and not on the first row"),
+    "k10 on one row": (row(9, k10=cell()), "k10 is not on the first row"),
     "label": (row(9, k5=cell(correct="yes")), "k5.correct is 'yes'"),
     "no label": (row(9, k5=cell(correct=None)), "k5.correct is None"),
     "milliseconds": (row(9, k0=cell(ms="fast")), "k0.ms is 'fast'"),

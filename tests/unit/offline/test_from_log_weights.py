@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from app.offline.from_log import CLIP, SingleAction, effective_size, weigh
 from app.offline.refit.fit import fit
-from app.offline.refit.single import CLIP, SingleAction, effective_size, weigh
 
 
 def row(group: str, k: int, chance: float, *, right: bool = True, s: float = 0.0) -> SingleAction:
