@@ -1,7 +1,6 @@
 """What the routes share: the running gateway, as the application's lifespan opened it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +12,9 @@ from app.answer.answer import Answerer
 from app.api.http.permits import Permits
 from app.calibrators.status import ArtifactGatekeeper
 from app.core.policy import Policy
-from app.economics.bypass import BypassWatch
-from app.economics.view import TrafficView
+from app.economics.view import Look, TrafficView
 from app.learning.log import DecisionLog
-
-# How to ask each part behind the gateway whether it is there; it raises, or returns a remark.
-Pings = Mapping[str, Callable[[], Awaitable[object]]]
+from app.telemetry.snapshot import Snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class Gateway:
 
     answerer: Answerer
     permits: Permits
-    pings: Pings
+    snapshots: Snapshots
     # What a scrape of this worker shows of all of them.
     scraped: CollectorRegistry
     gatekeeper: ArtifactGatekeeper
@@ -36,13 +32,19 @@ class Gateway:
     # None where no decisions are kept.
     log: DecisionLog | None
     traffic: TrafficView
-    bypass: BypassWatch
     default_policy: Policy
     default_collection: str
     default_max_tokens: int
     max_question_chars: int
     max_earlier_chars: int
     request_timeout_s: float
+
+    async def economics(self, seconds: int | None = None) -> Look:
+        """The traffic of the last so many seconds: from the snapshot if that is the default window, else computed."""
+        known = self.snapshots.latest.economics
+        if known is not None and seconds in {None, known.break_even.window.seconds}:
+            return known
+        return await asyncio.to_thread(self.traffic.cached_look, seconds)
 
     def deadline(self, timeout_ms: int | None) -> float:
         """When a question that begins now must be done, on the loop's clock."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
@@ -13,9 +13,8 @@ from app.api.http.guard import OPERATOR
 from app.calibrators.store import ArtifactStore
 from app.calibrators.survey import Survey, survey
 from app.certify.audit import Audit
-from app.core.cost import Objective
 from app.economics.breakeven import BreakEven
-from app.economics.bypass import BypassWatch
+from app.economics.bypass import BypassReport
 from app.errors import UnknownDecision
 
 router = APIRouter(tags=["Operators"], dependencies=[OPERATOR])
@@ -116,21 +115,6 @@ async def audit(
 
 
 @dataclass(frozen=True, slots=True)
-class BypassReport:
-    """Whether most questions bypass the gate now because it loses, and why."""
-
-    setting: Literal["off", "auto"]
-    on: bool
-    objective: Objective
-    why: str
-
-    @classmethod
-    def of(cls, bypass: BypassWatch) -> "BypassReport":
-        """What is so now."""
-        return cls("auto" if bypass.enabled else "off", bypass.on(), bypass.objective, bypass.why)
-
-
-@dataclass(frozen=True, slots=True)
 class BreakEvenReport(BreakEven):
     """Whether gating pays, measured on served traffic, with a 95 % interval on every figure."""
 
@@ -146,8 +130,8 @@ async def breakeven(
     ] = None,
 ) -> dict[str, Any]:
     """Compare what the gate costs with what reading for every question would, over the last minutes of traffic."""
-    found = (await asyncio.to_thread(gateway.traffic.look, window)).break_even
-    return asdict(found) | {"bypass": BypassReport.of(gateway.bypass)}
+    found = (await gateway.economics(window)).break_even
+    return asdict(found) | {"bypass": gateway.snapshots.latest.bypass}
 
 
 @router.get("/calibrators", responses=_ERRORS, summary="Which calibrators are there, and which serves?")

@@ -1,6 +1,5 @@
 """The pages for people: files of the package, under headers that let nothing in from outside."""
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Iterable
@@ -16,12 +15,6 @@ from starlette.types import Scope
 
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.guard import OPERATOR_PAGE, OPERATOR_PAGE_DATA
-from app.api.operators import BypassReport
-from app.api.status import states
-from app.core.effective_policy import NOT_SAMPLED
-from app.core.policy import Ask
-from app.core.question import Question
-from app.telemetry.gauges import load
 
 _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}
@@ -78,25 +71,18 @@ def add_pages(app: FastAPI, *, collection: str, ks: Iterable[int]) -> None:
 
 async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
     """Everything that the dashboard draws; thresholds are those of a request that names no policy."""
-    look, under_way, parts = await asyncio.gather(
-        asyncio.to_thread(gateway.traffic.look, seconds),
-        asyncio.to_thread(load, gateway.scraped),
-        states(gateway.pings),
-    )
-    policy = gateway.answerer.resolve(
-        Question("", "", gateway.default_collection, gateway.default_max_tokens, Ask(gateway.default_policy)),
-        NOT_SAMPLED,
-    )
-    graded = policy.thresholds
+    look, snapshot = await gateway.economics(seconds), gateway.snapshots.latest
+    graded = snapshot.policy.thresholds
     return {
         "now": look.now,
         "breakeven": look.break_even,
         **look.figures,
-        **under_way,
-        "parts": parts,
-        "calibrator": gateway.gatekeeper.status(),
-        "bypass": BypassReport.of(gateway.bypass),
-        "thresholds": graded and {"tau0": graded.tau0, "tau1": graded.tau1, "tau_abstain": policy.tau},
+        "in_flight": snapshot.load.in_flight,
+        "shed": snapshot.load.shed,
+        "parts": {name: str(part) for name, part in snapshot.parts.items()},
+        "calibrator": snapshot.calibrator,
+        "bypass": snapshot.bypass,
+        "thresholds": graded and {"tau0": graded.tau0, "tau1": graded.tau1, "tau_abstain": snapshot.policy.tau},
     }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import time
 from dataclasses import replace
 from typing import Literal
 
@@ -10,36 +10,13 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, Field
 
-from app.api.gateway import Pings, TheGateway
+from app.api.gateway import TheGateway
 from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
-from app.errors import FetchwiseError
+from app.telemetry.snapshot import Part, Snapshot
 
-PING_TIMEOUT_S = 2.0
-OK = "ok"
-# What is well enough, and not all well: some of several replicas do not answer.
-_OK_BUT = "ok, but "
-
-
-async def states(pings: Pings) -> dict[str, str]:
-    """Ping every part at once; a part's text is `ok`, `ok, but …` or what is wrong with it."""
-    return dict(zip(pings, await asyncio.gather(*(_state(ping) for ping in pings.values())), strict=True))
-
-
-def up(state: str) -> bool:
-    """Whether a part of which this is said answers."""
-    return state == OK or state.startswith(_OK_BUT)
-
-
-async def _state(ping: Callable[[], Awaitable[object]]) -> str:
-    try:
-        async with asyncio.timeout(PING_TIMEOUT_S):
-            remark = await ping()
-    except TimeoutError:
-        return f"no reply within {PING_TIMEOUT_S:g} s"
-    except FetchwiseError as error:
-        return str(error)
-    return f"{_OK_BUT}{remark}" if remark else OK
+# Parts are pinged every few seconds. If they have not been for so long, nothing is known about them.
+STALE_S = 10.0
 
 
 class Health(BaseModel):
@@ -56,14 +33,24 @@ class Readiness(BaseModel):
     parts: dict[str, str]
     calibrator: CalibratorStatus
 
-    def without_details(self) -> "Readiness":
-        """Which part, but not why: that may name addresses, models and folders."""
-        problem = "told to a key that may operate" if self.calibrator.problem else ""
-        return Readiness(
-            ready=self.ready,
-            parts={part: "ok" if up(state) else "not ready" for part, state in self.parts.items()},
-            calibrator=replace(self.calibrator, problem=problem),
-        )
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, now: float, details: bool) -> "Readiness":
+        """Ready if every part answered its last ping. Without `details` it says which part is down, but not why.
+
+        The reason may name addresses, models and folders.
+        """
+        age = now - snapshot.pinged_at
+        stale = f"not pinged for {age:.0f} s: the gateway is overloaded or stuck" if age > STALE_S else ""
+        parts = {name: stale or (str(part) if details else _brief(part)) for name, part in snapshot.parts.items()}
+        calibrator = snapshot.calibrator
+        if calibrator.problem and not details:
+            calibrator = replace(calibrator, problem="shown to keys with scope `operate`")
+        ready = not stale and all(part.up for part in snapshot.parts.values())
+        return cls(ready=ready, parts=parts, calibrator=calibrator)
+
+
+def _brief(part: Part) -> str:
+    return "ok" if part.up else "not ready"
 
 
 router = APIRouter(tags=["Health"])
@@ -81,15 +68,13 @@ async def healthz() -> Health:
     responses={503: {"model": Readiness, "description": "A part is not ready; `parts` names it."}},
 )
 async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Response) -> Readiness:
-    """Ping every part and name those that fail; says too which calibrator decides, or why none does.
+    """Name the parts that did not answer their last ping, and say which calibrator decides, or why none does.
 
-    With keys, why something fails is told to those that may operate.
+    With keys, the reasons are shown only to keys with scope `operate`.
     """
-    parts = await states(gateway.pings)
-    ready = all(up(state) for state in parts.values())
-    response.status_code = 200 if ready else 503
-    told = Readiness(ready=ready, parts=parts, calibrator=gateway.gatekeeper.status())
-    return told if may_operate else told.without_details()
+    found = Readiness.of(gateway.snapshots.latest, now=time.monotonic(), details=may_operate)
+    response.status_code = 200 if found.ready else 503
+    return found
 
 
 @router.get("/metrics", include_in_schema=False, dependencies=[OPERATOR])
@@ -97,5 +82,5 @@ async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Respons
 async def metrics(gateway: TheGateway, request: Request) -> Response:
     """Everything counted, in the format that the scraper asks for."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    # In a thread: workers' counts are read from files, and the gauges of the window are computed.
+    # In a thread: workers' counts are read from files.
     return Response(await asyncio.to_thread(encode, gateway.scraped), media_type=content_type)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from app.certify.intervals import Interval, lacking
 from app.core.cost import Objective
@@ -48,6 +49,16 @@ class Bypass:
         return Bypass(not self.on) if looks >= patience else Bypass(self.on, looks)
 
 
+@dataclass(frozen=True, slots=True)
+class BypassReport:
+    """Whether most questions bypass the gate now because it loses, and why."""
+
+    setting: Literal["off", "auto"]
+    on: bool
+    objective: Objective
+    why: str
+
+
 def live_ratio(found: BreakEven, objective: Objective) -> Interval:
     """What gating costs over reading the reference for every question, as served.
 
@@ -87,6 +98,10 @@ class BypassWatch:
     def on(self) -> bool:
         """Whether most questions bypass the gate now."""
         return self._bypass.on
+
+    def report(self) -> BypassReport:
+        """The state now."""
+        return BypassReport("auto" if self.enabled else "off", self._bypass.on, self.objective, self.why)
 
     def consider(self) -> None:
         """Look at the traffic once, and change the state if enough looks in a row agree."""

@@ -1,4 +1,4 @@
-"""What operators see of the traffic: one view of a window, computed at most once a second however many ask."""
+"""What operators see of the traffic of a window: whether gating pays, and the figures that the dashboard draws."""
 
 import math
 import threading
@@ -51,14 +51,19 @@ class TrafficView:
     def look(self, seconds: int | None = None) -> Look:
         """The last so many seconds, by default as many as the gauges look back. Blocks: call it in a thread."""
         wanted = self.seconds if seconds is None else seconds
+        now, traffic = self.clock(), self.window.read(wanted)
+        figures = summary(traffic.rows, now=now, seconds=wanted, reference=self.reference(), ks=self.ks)
+        return Look(now, self._judged(traffic, wanted), figures)
+
+    def cached_look(self, seconds: int | None = None) -> Look:
+        """The same, computed at most once a second however many callers ask. Blocks, too."""
+        wanted = self.seconds if seconds is None else seconds
         with self._lock:
-            now, found = self.clock(), self._latest.get(wanted)
+            found = self._latest.get(wanted)
             # A clock that was set back must not keep an old look alive.
-            if found is None or not 0.0 <= now - found.now < FRESH_S:
-                traffic = self.window.read(wanted)
-                figures = summary(traffic.rows, now=now, seconds=wanted, reference=self.reference(), ks=self.ks)
-                found = Look(now, self._judged(traffic, wanted), figures)
-                # Taken out and put in anew, so that the first one is the one unasked for longest.
+            if found is None or not 0.0 <= self.clock() - found.now < FRESH_S:
+                found = self.look(wanted)
+                # Removed and inserted again, so that the first one is the least recently computed.
                 self._latest.pop(wanted, None)
                 self._latest[wanted] = found
                 if len(self._latest) > _KEPT:

@@ -1,7 +1,7 @@
 """What operators scrape beside finished decisions: load, parts, the event loop's lag, and what stands at the scrape."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +13,17 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from app.calibrators.drift import Outlook
-from app.certify.drift import DriftTest
-from app.core.artifact import CalibratorStatus
-from app.economics.view import Look
 from app.errors import ConfigurationError, Denial
+from app.telemetry.snapshot import Load, Part, Snapshot
 
 # prometheus_client reads it once, when it is imported, and keeps every value in that directory from then on.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PARTS = ("reader", "embedder", "vectors")
 _FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
-_LOAD = {"fetchwise_in_flight": "in_flight", "fetchwise_shed_total": "shed"}
+_LOAD = ("fetchwise_in_flight", "fetchwise_shed_total")
+# Where workers keep these two, as prometheus_client names its files.
+_LOAD_FILES = ("gauge_livesum_*.db", "counter_*.db")
 LAG_EVERY_S = 0.25
 # Below a millisecond nobody notices, above a second everybody does.
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -44,22 +43,21 @@ def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistr
         raise ConfigurationError(f"workers share their counts only if {SHARED_VARIABLE} was set before they started")
     scraped = CollectorRegistry()
     PlatformCollector(registry=scraped)
-    _Workers(scraped, path=str(shared))  # type: ignore[no-untyped-call]
+    MultiProcessCollector(scraped, path=str(shared))  # type: ignore[no-untyped-call]
     return counted, scraped
 
 
-class _Workers(MultiProcessCollector):
-    """The counts of all workers; it names those that `load` looks for, so that a look collects nothing else."""
-
-    def describe(self) -> Iterator[Metric]:
-        yield Metric("fetchwise_in_flight", "", "gauge")
-        yield Metric("fetchwise_shed", "", "counter")
-
-
-def load(scraped: CollectorRegistry) -> dict[str, int]:
-    """How many questions all workers work on, and how many they have refused."""
-    families = scraped.restricted_registry(_LOAD).collect()
-    return {_LOAD[sample.name]: int(sample.value) for family in families for sample in family.samples}
+def load(counted: CollectorRegistry, shared: Path | None) -> Load:
+    """Questions in flight and refused, of all workers. Blocks: the counts of several workers are in files."""
+    families: Iterable[Metric]
+    if shared is None:
+        families = counted.restricted_registry(_LOAD).collect()
+    else:
+        files = [str(file) for pattern in _LOAD_FILES for file in shared.glob(pattern)]
+        families = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+    values = {sample.name: int(sample.value) for family in families for sample in family.samples}
+    in_flight, shed = (values.get(name, 0) for name in _LOAD)
+    return Load(in_flight, shed)
 
 
 class TrafficMetrics:
@@ -124,10 +122,10 @@ class TrafficMetrics:
         """A part failed, whether or not the question could still be answered."""
         self._errors.labels(upstream, kind).inc()
 
-    def parts(self, up: Mapping[str, bool]) -> None:
-        """Say which parts answer."""
-        for part, answers in up.items():
-            self._up.labels(part).set(answers)
+    def pinged(self, parts: Mapping[str, Part]) -> None:
+        """Every part was pinged."""
+        for name, part in parts.items():
+            self._up.labels(name).set(part.up)
 
     def breaker_open(self, upstream: str, share: float) -> None:
         """A breaker opened or closed."""
@@ -160,40 +158,37 @@ class LoopLag:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Gauges(Collector):
-    """What stands at the scrape: the calibrator, whether gating pays, and drift. What is unknown is absent."""
+    """Gauges of the latest snapshot: the calibrator, whether gating pays, and drift. What is unknown is absent."""
 
-    status: Callable[[], CalibratorStatus]
-    traffic: Callable[[], Look]
-    bypassed: Callable[[], bool]
-    signals: Callable[[], Outlook]
-    drift: Callable[[], DriftTest | None]
+    snapshot: Callable[[], Snapshot]
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without a sample, so that registering computes nothing."""
         yield from _families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What stands now, and what the window says."""
+        """The values of the latest snapshot."""
         calibrator, fallback, bypass, skip, even, ratio, index, limit, accuracy, evidence, revoked = families = (
             _families()
         )
-        status, found, signals, drift = self.status(), self.traffic().break_even, self.signals(), self.drift()
+        snapshot = self.snapshot()
+        status, economics = snapshot.calibrator, snapshot.economics
         # A calibrator that decides nothing is shown as none, whatever lies in the folder.
         version = status.version if status.matches else None
         calibrator.add_metric((version or "none", "revoked" if status.revoked else str(status.certified).lower()), 1)
         fallback.add_metric((f"k{status.fallback_action}",), 1)
-        bypass.add_metric((), self.bypassed())
-        _add(skip, (), found.skip_rate.value)
-        for cost, view in found.costs.items():
-            if view is not None:
-                for reference, comparison in view.against.items():
+        bypass.add_metric((), snapshot.bypass.on)
+        if economics is not None:
+            _add(skip, (), economics.break_even.skip_rate.value)
+            for cost, view in economics.break_even.costs.items():
+                for reference, comparison in view.against.items() if view else ():
                     _add(even, (cost, reference), comparison.break_even_skip.value)
                     _add(ratio, (cost, reference), comparison.gate_cost_ratio.value)
-        for signal, stability in signals.signals.items():
+        for signal, stability in snapshot.drift.signals.items():
             index.add_metric((signal,), stability.index)
             limit.add_metric((signal,), stability.limit)
-        _add(accuracy, (), signals.accuracy)
-        _add(evidence, (), drift.evidence if drift else None)
+        _add(accuracy, (), snapshot.drift.accuracy)
+        _add(evidence, (), snapshot.evidence)
         revoked.add_metric((), status.revoked)
         yield from families
 

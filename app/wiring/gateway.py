@@ -13,7 +13,7 @@ from app.answer.answer import Answerer
 from app.answer.run import Upstreams
 from app.api.answer import router as answer_router
 from app.api.feedback import router as feedback_router
-from app.api.gateway import Gateway, Pings
+from app.api.gateway import Gateway
 from app.api.http.direct import build_app, include_direct
 from app.api.http.errors import install
 from app.api.http.guard import Guard
@@ -24,19 +24,18 @@ from app.api.operators import FIELDS
 from app.api.operators import router as operators_router
 from app.api.pages import add_pages
 from app.api.status import router as status_router
-from app.api.status import states, up
 from app.correlation import RequestNote
 from app.economics.window import traffic_window
-from app.errors import UnknownCollection, UpstreamUnavailable
 from app.learning.log import LogMetrics
 from app.settings import Settings
 from app.telemetry.decisions import PrometheusObserver
-from app.telemetry.gauges import LAG_EVERY_S, LoopLag, TrafficMetrics, registries
+from app.telemetry.gauges import LAG_EVERY_S, Gauges, LoopLag, TrafficMetrics, load, registries
 from app.wiring.parts import Parts, open_decision_log, open_keys, open_parts
 from app.wiring.periodic import Periodic
 from app.wiring.watching import (
     open_gatekeeper,
     open_learning,
+    open_snapshots,
     resolver,
     sampler,
     watch_calibrator,
@@ -51,7 +50,9 @@ CALIBRATOR_EVERY_S = 1.0
 IDENTITY_EVERY_S = 30.0
 DRIFT_EVERY_S = 5.0
 BYPASS_EVERY_S = 10.0
-PARTS_EVERY_S = 10.0
+# A ping of an embedder embeds a word, which takes CPU time or money.
+PING_EVERY_S = 2.0
+SNAPSHOT_EVERY_S = 1.0
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
 
@@ -87,8 +88,14 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             with (
                 key_meters(shared.limits if shared else None) as meters,
                 traffic_window(shared.traffic if shared else None) as window,
-                watch_calibrator(settings, gatekeeper, log, window, scraped) as watching,
             ):
+                watching = watch_calibrator(settings, gatekeeper, log, window)
+                resolve = resolver(settings, gatekeeper, watching.bypass)
+                snapshots = open_snapshots(
+                    *(settings, parts, gatekeeper, watching, resolve),
+                    load=lambda: load(registry, shared.metrics if shared else None),
+                    on_pinged=traffic.pinged,
+                )
                 async with (
                     open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
                     periodic,
@@ -98,7 +105,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         *(learning.budget, RequestNote(), tracing, learning.shadows),
                     )
                     app.state.guard = Guard(keys, meters)
-                    app.state.gateway = gateway = Gateway(
+                    app.state.gateway = Gateway(
                         answerer=Answerer(
                             Upstreams(
                                 parts.reader,
@@ -106,7 +113,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                                 parts.vectors,
                                 stages=tracing.stage if tracing else nullcontext,
                             ),
-                            resolver(settings, gatekeeper, watching.bypass),
+                            resolve,
                             draw=sampler(settings, learning, log).draw,
                             observers=[one for one in observers if one is not None],
                         ),
@@ -117,13 +124,12 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                             metrics=traffic,
                             shadows=learning.shadows,
                         ),
-                        pings=_pings(parts, settings.collection),
+                        snapshots=snapshots,
                         scraped=scraped,
                         gatekeeper=gatekeeper,
                         calibrators=settings.calibrators,
                         log=log,
                         traffic=watching.traffic,
-                        bypass=watching.bypass,
                         default_policy=settings.policy,
                         default_collection=settings.collection,
                         default_max_tokens=settings.max_tokens,
@@ -132,9 +138,6 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         request_timeout_s=settings.request_timeout_s,
                     )
 
-                    async def ping_parts() -> None:
-                        traffic.parts({part: up(state) for part, state in (await states(gateway.pings)).items()})
-
                     await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
                     await periodic.every(IDENTITY_EVERY_S, "identity", gatekeeper.identify)
                     await periodic.every(CALIBRATOR_EVERY_S, "calibrator", gatekeeper.refresh)
@@ -142,13 +145,15 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         await periodic.every(DRIFT_EVERY_S, "drift", watching.drift.refresh)
                     if watching.bypass.enabled:
                         await periodic.every(BYPASS_EVERY_S, "bypass", watching.bypass.refresh)
-                    await periodic.every(PARTS_EVERY_S, "parts", ping_parts)
+                    await periodic.every(PING_EVERY_S, "pings", snapshots.ping)
+                    await periodic.every(SNAPSHOT_EVERY_S, "snapshot", snapshots.refresh)
                     await periodic.every(LAG_EVERY_S, "event loop lag", lag.measure)
                     yield
 
     app = build_app(
         version=VERSION, lifespan=lifespan, log_questions=settings.log_questions, tracing=tracing, fields=FIELDS
     )
+    scraped.register(Gauges(snapshot=lambda: app.state.gateway.snapshots.latest))
     install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(Shedding, longest_wait_s=settings.queue_wait_s)
@@ -159,19 +164,6 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
         app.include_router(router)
     add_pages(app, collection=settings.collection, ks=settings.ks)
     return app
-
-
-def _pings(parts: Parts, collection: str) -> Pings:
-    """How to ask each part whether it is there; the vectors, whether they hold the collection too."""
-
-    async def vectors() -> None:
-        await parts.vectors.ping()
-        try:
-            await parts.vectors.count(collection)
-        except UnknownCollection as error:
-            raise UpstreamUnavailable("vectors", f"{error}: fill it with `fetchwise ingest`") from error
-
-    return {"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors}
 
 
 def _tracing(settings: Settings) -> "Tracing | None":

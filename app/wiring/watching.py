@@ -1,30 +1,29 @@
 """Opens what runs beside the questions: the calibrator, drift, what gating costs, and learning."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Resolve
 from app.calibrators.drift import DriftWatch, SignalDrift
 from app.calibrators.status import ArtifactGatekeeper, Revocations
 from app.calibrators.store import ArtifactStore
 from app.core.cost import Objective
-from app.core.effective_policy import EffectivePolicy, Sampled, resolve
+from app.core.effective_policy import NOT_SAMPLED, EffectivePolicy, Sampled, resolve
+from app.core.policy import Ask
 from app.core.question import Question
 from app.economics.bypass import WATCH, BypassWatch
 from app.economics.view import TrafficView
 from app.economics.window import TrafficWindow
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, UnknownCollection, UpstreamUnavailable
 from app.learning.log import DecisionLog
 from app.learning.sampling import Budget, Sampler
 from app.learning.shadow import ShadowRunner
 from app.ports import Documents
 from app.settings import Settings
 from app.storage.folder import FolderDocuments
-from app.telemetry.gauges import Gauges
+from app.telemetry.snapshot import Load, Part, Snapshots, Sources
 from app.wiring.parts import Parts, mandatory_rules
 
 
@@ -61,15 +60,13 @@ class Watching:
     drift: DriftWatch | None
 
 
-@contextmanager
 def watch_calibrator(
     settings: Settings,
     gatekeeper: ArtifactGatekeeper,
     log: DecisionLog | None,
     window: TrafficWindow,
-    scraped: CollectorRegistry,
-) -> Iterator[Watching]:
-    """Judge whether gating pays, and whether the calibrator is still true; show it at every scrape."""
+) -> Watching:
+    """Judge whether gating pays, and whether the calibrator is still true."""
     if settings.objective is Objective.MONEY and settings.tariff.is_free:
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
 
@@ -99,18 +96,43 @@ def watch_calibrator(
             delta=settings.drift_delta,
             revoke=gatekeeper.revoke if settings.drift_action == "revoke" else None,
         )
-    gauges = Gauges(
-        status=gatekeeper.status,
-        traffic=traffic.look,
-        bypassed=bypass.on,
-        signals=signals.look,
-        drift=lambda: drift.test if drift else None,
+    return Watching(traffic, bypass, signals, drift)
+
+
+def open_snapshots(
+    settings: Settings,
+    parts: Parts,
+    gatekeeper: ArtifactGatekeeper,
+    watching: Watching,
+    policy_of: Resolve,
+    *,
+    load: Callable[[], Load],
+    on_pinged: Callable[[Mapping[str, Part]], None],
+) -> Snapshots:
+    """The snapshot that pages, `/metrics` and `/readyz` read; the wiring refreshes it."""
+    plain = Question("", "", settings.collection, settings.max_tokens, Ask(settings.policy))
+    drift = watching.drift
+
+    async def vectors() -> None:
+        await parts.vectors.ping()
+        try:
+            await parts.vectors.count(settings.collection)
+        except UnknownCollection as error:
+            raise UpstreamUnavailable("vectors", f"{error}: fill it with `fetchwise ingest`") from error
+
+    return Snapshots(
+        Sources(
+            pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
+            calibrator=gatekeeper.status,
+            policy=lambda: policy_of(plain, NOT_SAMPLED),
+            bypass=watching.bypass.report,
+            drift=watching.signals.look,
+            evidence=lambda: drift.test.evidence if drift else None,
+            load=load,
+            economics=watching.traffic.look,
+            on_pinged=on_pinged,
+        )
     )
-    scraped.register(gauges)
-    try:
-        yield Watching(traffic, bypass, signals, drift)
-    finally:
-        scraped.unregister(gauges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ async def test_readiness_tells_why_to_operators_alone(open_keyed: OpenKeyed) -> 
     """Which part is not ready is for the load balancer; addresses, models and folders are not."""
     async with open_keyed(artifact=None) as keyed:
         keyed.gateway.reader.fail_with = UpstreamUnavailable("reader", "http://10.0.0.7:8000 is not there")
+        await keyed.gateway.refresh()
         _, answerer = keyed.make()
         await keyed.known(answerer)
         for presented in (None, answerer, "fw_000000000000_x"):

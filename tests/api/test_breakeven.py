@@ -6,20 +6,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from app.api.operators import FIELDS, BreakEvenReport
-from app.economics import view as traffic_view
 from app.errors import UpstreamUnavailable
 from tests.api.conftest import Open
 from tests.fakes.artifacts import an_abstention
 from tests.fakes.gateway import FakeGateway
-from tests.waiting import until
 
 SURE, HALF_SURE, UNSURE = "capital of France?", "capital of Italy?", "capital of Elbonia?"
-
-
-@pytest.fixture(autouse=True)
-def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look anew at every request: a second is long in a test."""
-    monkeypatch.setattr(traffic_view, "FRESH_S", 0.0)
 
 
 async def ask(gateway: FakeGateway, question: str, times: int, **more: Any) -> None:
@@ -38,6 +30,7 @@ async def mixed(gateway: FakeGateway, times: int = 40) -> None:
 
 
 async def breakeven(gateway: FakeGateway, query: str = "") -> BreakEvenReport:
+    await gateway.refresh()
     response = await gateway.client.get(f"/breakeven{query}")
     assert response.status_code == 200, response.text
     return TypeAdapter(BreakEvenReport).validate_python(response.json())
@@ -45,6 +38,7 @@ async def breakeven(gateway: FakeGateway, query: str = "") -> BreakEvenReport:
 
 async def shown(gateway: FakeGateway, name: str) -> dict[tuple[str, ...], float]:
     """Every sample of a metric, by its label values in the order of their names."""
+    await gateway.refresh()
     found = await gateway.metrics()
     return {
         tuple(value for _, value in labels): number
@@ -182,6 +176,4 @@ async def test_which_parts_answer_is_shown(open_gateway: Open) -> None:
     """By the same pings as readiness: vectors without the collection are not up."""
     async with open_gateway(collection=False) as gateway:
         assert (await gateway.client.get("/readyz")).status_code == 503
-        # The watch pings in its own time.
-        await until(lambda: shown(gateway, "part_up"))
         assert await shown(gateway, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}

@@ -1,24 +1,16 @@
 """The bypass over HTTP, and an operator's own rules."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.economics import view as traffic_view
-from app.economics.bypass import PATIENCE
 from app.errors import ConfigurationError
 from tests.fakes.artifacts import a_fit
+from tests.waiting import until
 
 from .conftest import Open
-from .test_breakeven import HALF_SURE, ask, breakeven
-
-
-@pytest.fixture(autouse=True)
-def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look anew at every request: a second is long in a test."""
-    monkeypatch.setattr(traffic_view, "FRESH_S", 0.0)
+from .test_breakeven import HALF_SURE, breakeven
 
 
 async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None:
@@ -31,17 +23,21 @@ async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None
     assert shown == 0
 
 
-async def test_a_gate_that_never_pays_is_bypassed(open_gateway: Open) -> None:
+async def test_a_gate_that_never_pays_is_bypassed(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every question reads in the end, most probes are skipped, and receipts, metric and `/breakeven` say so."""
+    monkeypatch.setattr("app.wiring.gateway.BYPASS_EVERY_S", 0.02)
     async with open_gateway(
         artifact={"policies": {"graded": a_fit(0.95, 0.0)}}, bypass="auto", objective="tokens"
     ) as gateway:
         gateway.reader.says(HALF_SURE, "By heart", k=0, sure=0.6)
         gateway.reader.says(HALF_SURE, "From a passage", k=1, sure=0.9)
-        await ask(gateway, HALF_SURE, 40)
-        for _ in range(PATIENCE):
-            await asyncio.to_thread(gateway.app.state.gateway.bypass.consider)
-        receipts = [await gateway.receipt(HALF_SURE) for _ in range(30)]
+        receipts = [await gateway.receipt(HALF_SURE) for _ in range(40)]
+
+        async def bypassing() -> bool:
+            return (await breakeven(gateway)).bypass.on
+
+        await until(bypassing)
+        receipts += [await gateway.receipt(HALF_SURE) for _ in range(30)]
         found, shown = await breakeven(gateway), await gateway.metric("bypass")
     # One in fifty still meets the gate.
     bypassed = [receipt for receipt in receipts if receipt["decision"]["reason"] == "bypassed"]

@@ -18,6 +18,7 @@ from .conftest import Open
 
 async def calibrator(gateway: FakeGateway) -> dict[str, Any]:
     """What readiness says of it."""
+    await gateway.refresh()
     said = (await gateway.client.get("/readyz")).json()["calibrator"]
     assert isinstance(said, dict)
     return said
@@ -185,6 +186,7 @@ async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPa
         await wrong(gateway, 40)
 
         async def shown() -> bool:
+            await gateway.refresh()
             return await gateway.metric("drift_evidence") >= 1.0
 
         await until(shown)

@@ -11,7 +11,6 @@ import pytest
 
 from app.cli import main
 from app.core.available import Passage
-from app.economics import view as traffic_view
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes, fake_gateway, fake_parts_opener, filled
 from tests.fakes.reader import FakeReader
@@ -27,9 +26,8 @@ QUESTIONS = [f"What is the secret of number {number}?" for number in range(900)]
 
 @pytest.fixture(autouse=True)
 def ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole configuration; figures are computed at every request."""
+    """The whole configuration."""
     monkeypatch.setenv("FETCHWISE_KS", "0,1,5,10")
-    monkeypatch.setattr(traffic_view, "FRESH_S", 0.0)
 
 
 async def parts() -> Fakes:
@@ -67,6 +65,7 @@ async def test_a_further_rung_needs_no_edit(tmp_path: Path, monkeypatch: pytest.
     async with fake_gateway(tmp_path, fakes=await parts(), collection=False) as gateway:
         receipts = [await gateway.receipt(question, abstain=False) for question in QUESTIONS[:100]]
         always = await gateway.receipt(policy="always")
+        await gateway.refresh()
         economics = (await gateway.client.get("/breakeven")).json()
         shown = (await gateway.client.get("/dashboard/data?window=900")).json()
         counted = {k: await gateway.metric("requests_total", action=f"k{k}", k=str(k), reason=why) for k, why in CHOSEN}

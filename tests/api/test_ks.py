@@ -1,21 +1,10 @@
 """A gateway that reads other numbers of passages than by default."""
 
-import asyncio
-
-import pytest
-
-from app.economics import view as traffic_view
 from tests.fakes.gateway import ASKED
 
 from .conftest import Open
 
 KS = (0, 2, 4)
-
-
-@pytest.fixture(autouse=True)
-def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look anew at every request: a second is long in a test."""
-    monkeypatch.setattr(traffic_view, "FRESH_S", 0.0)
 
 
 async def test_in_doubt_the_largest_number_is_read(open_gateway: Open) -> None:
@@ -49,9 +38,9 @@ async def test_a_calibrator_for_these_numbers_chooses_among_them(open_gateway: O
             for _ in range(3):
                 receipt = await gateway.receipt()
                 assert (receipt["k"], receipt["action"]) == (k, f"k{k}")
+        await gateway.refresh()
         found = (await gateway.client.get("/breakeven")).json()
         shown = (await gateway.client.get("/dashboard/data?window=900")).json()
-        await asyncio.to_thread(gateway.app.state.gateway.bypass.consider)
     assert list(found["shares"]) == list(shown["actions"]) == ["k0", "k2", "k4", "abstain"]
     assert found["reference"] == "k4"
     assert list(found["costs"]["latency"]["against"]) == ["k2", "k4"]

@@ -48,6 +48,7 @@ class Fading:
 
     async def problem(self) -> str:
         """What /readyz says about the calibrator."""
+        await self.gateway.refresh()
         problem: str = (await self.gateway.client.get("/readyz")).json()["calibrator"]["problem"]
         return problem
 

@@ -20,7 +20,8 @@ from .conftest import Open
 
 
 async def ready(gateway: FakeGateway, status: int) -> Readiness:
-    """What /readyz says, with the expected status."""
+    """What /readyz says after a refresh, with the expected status."""
+    await gateway.refresh()
     response = await gateway.client.get("/readyz")
     assert response.status_code == status, response.text
     return Readiness.model_validate(response.json())
@@ -59,10 +60,37 @@ async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None
 
 async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping that hangs is cut off, so that readiness itself always replies."""
-    monkeypatch.setattr("app.api.status.PING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("app.telemetry.snapshot.PING_TIMEOUT_S", 0.05)
     monkeypatch.setattr(gateway.reader, "_turn", asyncio.Event().wait)
     state = await ready(gateway, 503)
     assert state.parts["reader"] == "no reply within 0.05 s"
+
+
+async def test_looking_at_the_gateway_calls_no_upstream(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes, scrapes and dashboards read the last pings, however often they ask."""
+    monkeypatch.setattr("app.wiring.gateway.PING_EVERY_S", 3600.0)
+    async with open_gateway(artifact={}) as gateway:
+        pings = gateway.reader.pings
+        gateway.reader.fail_with = gateway.embedder.fail_with = UpstreamUnavailable("reader", "down")
+        gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
+        for _ in range(100):
+            for path in ("/readyz", "/metrics", "/dashboard/data", "/breakeven"):
+                assert (await gateway.client.get(path)).status_code == 200
+        assert gateway.reader.pings == pings
+
+
+async def test_a_part_that_dies_shows_at_the_next_ping(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway pings on its own; readiness, metric and dashboard agree."""
+    monkeypatch.setattr("app.wiring.gateway.PING_EVERY_S", 0.02)
+    async with open_gateway(artifact={}) as gateway:
+        gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
+
+        async def unready() -> bool:
+            return (await gateway.client.get("/readyz")).status_code == 503
+
+        await until(unready)
+        assert await gateway.metric("part_up", part="vectors") == 0
+        assert (await gateway.client.get("/dashboard/data")).json()["parts"]["vectors"] == "down"
 
 
 async def test_a_missing_collection(open_gateway: Open) -> None:

@@ -121,6 +121,7 @@ async def test_the_page_knows_what_it_searches(collection: str) -> None:
 
 async def data(gateway: FakeGateway, window: int = 900) -> dict[str, Any]:
     """What the dashboard draws."""
+    await gateway.refresh()
     response = await gateway.client.get("/dashboard/data", params={"window": window})
     assert response.status_code == 200, response.text
     assert response.headers["cache-control"] == "no-store"

@@ -34,7 +34,7 @@ def metrics() -> dict[str, Exported]:
     LoopLag(registry)
     Periodic(registry)
     # Describing computes nothing, so no figure is asked for.
-    registry.register(Gauges(status=_never, traffic=_never, bypassed=_never, signals=_never, drift=_never))
+    registry.register(Gauges(snapshot=_never))
     found = {}
     for collector in registry._collector_to_names:
         for family in collector.describe() if hasattr(collector, "describe") else collector.collect():

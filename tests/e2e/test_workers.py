@@ -55,6 +55,11 @@ def get_from_each(running: Gateway, path: str) -> dict[int, httpx.Response]:
     return from_each_worker(running, WORKERS, lambda client: client.get(path))
 
 
+def judged_by_each(running: Gateway) -> list[Any]:
+    """What each worker reports about the break-even; its figures are a second or more old."""
+    return [reply.json() for reply in get_from_each(running, "/breakeven").values()]
+
+
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels.values()): sample.value
@@ -77,7 +82,8 @@ def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream)
             assert samples(reply.text, "in_flight") == {(): 0.0}
             assert samples(reply.text, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 1}
             assert len(samples(reply.text, "calibrator_info")) == 1
-        judged = [reply.json() for reply in get_from_each(running, "/breakeven").values()]
+        wait_until(lambda: all(one["window"]["answers"] == 300 for one in judged_by_each(running)), "not all counted")
+        judged = judged_by_each(running)
         for one in judged:
             # How long ago the first question was is all that differs.
             del one["window"]["covered_seconds"]
@@ -108,14 +114,19 @@ def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, 
             victim = client.get("/healthz").json()["worker"]
             asking = pool.submit(client.post, "/answer", json={"question": "What takes forever?"})
             wait_until(lambda: under_way(running) == 1.0, "the question is not under way")
+            wait_until(lambda: on_dashboards(running) == [1] * WORKERS, "a dashboard misses another worker's question")
             os.kill(victim, signal.SIGKILL)
             assert isinstance(asking.exception(60), httpx.TransportError)
         wait_until(lambda: set(get_from_each(running, "/healthz")) - before != set(), "no worker took its place")
         for reply in get_from_each(running, "/metrics").values():
             assert sum(samples(reply.text, "requests_total").values()) == 60
             assert samples(reply.text, "in_flight") == {(): 0.0}
-        for reply in get_from_each(running, "/breakeven").values():
-            assert reply.json()["window"]["answers"] == 60
+        wait_until(lambda: all(one["window"]["answers"] == 60 for one in judged_by_each(running)), "not all counted")
+
+
+def on_dashboards(running: Gateway) -> list[int]:
+    """Questions in flight by the dashboard of each worker."""
+    return [reply.json()["in_flight"] for reply in get_from_each(running, "/dashboard/data").values()]
 
 
 def under_way(running: Gateway) -> float:

@@ -54,9 +54,17 @@ class Fakes(NamedTuple):
 
 @dataclass(frozen=True)
 class Asking:
-    """A client of a running gateway, and what tests ask of it."""
+    """A running gateway, a client in front of it, and what tests ask of it."""
 
     client: httpx.AsyncClient
+    app: FastAPI
+
+    async def refresh(self) -> None:
+        """Bring what pages, `/metrics` and `/readyz` show up to date, without waiting for the next turn."""
+        snapshots = self.app.state.gateway.snapshots
+        await snapshots.ping()
+        await snapshots.refresh()
+        await snapshots.estimate()
 
     async def ask(self, question: str = ASKED, *, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
         """The reply to a question."""
@@ -93,7 +101,6 @@ class Asking:
 class FakeGateway(Asking):
     """A running gateway, the fakes behind it, and a client in front of it."""
 
-    app: FastAPI
     settings: Settings
     reader: FakeReader
     embedder: FakeEmbedder

@@ -61,4 +61,4 @@ async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -
         app = create_app(settings)
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(client_of(app))
-        yield ProxiedGateway(client, tuple(readers), embedder, vectors, tuple(servers))
+        yield ProxiedGateway(client, app, tuple(readers), embedder, vectors, tuple(servers))

@@ -230,6 +230,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
         questions = [f"What is the capital of country {number}?" for number in range(30)]
 
         async def all_well() -> bool:
+            await gateway.refresh()
             ready = (await gateway.client.get("/readyz")).json()
             return ready["parts"]["reader"] == "ok" and await gateway.metric("breaker_open", upstream="reader") == 0
 
@@ -238,6 +239,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
                 for reply in await asyncio.gather(*(gateway.ask(question) for question in questions)):
                     assert reply.status_code == 200, reply.text
                 assert await gateway.metric("breaker_open", upstream="reader") == 0.5
+                await gateway.refresh()
                 ready = await gateway.client.get("/readyz")
                 assert ready.status_code == 200
                 assert ready.json()["parts"]["reader"].startswith("ok, but 1 of 2 readers answer; reader 1: ")
@@ -264,6 +266,7 @@ async def test_who_is_refused_while_a_reader_is_left_alone_learns_when_to_come_b
 async def test_health_names_the_part_that_fails(gateway: ProxiedGateway, upstream: str, name: str) -> None:
     """`/readyz` answers in time, and says what ails the part."""
     async with broken(gateway.proxy(upstream), FAULTS[name][0]):
+        await gateway.refresh()
         ready = await gateway.client.get("/readyz")
     assert ready.status_code == 503
     assert upstream in {part for part, state in ready.json()["parts"].items() if state != "ok"}

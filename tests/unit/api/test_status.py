@@ -1,40 +1,48 @@
-"""Pinging the parts: all at once, by name."""
+"""Readiness: what it says about a snapshot."""
 
-import asyncio
+from dataclasses import replace
 
 import pytest
 
-from app.api import status
-from app.api.status import states, up
-from app.errors import UpstreamUnavailable
+from app.api.status import STALE_S, Readiness
+from app.core.artifact import CalibratorStatus
+from app.telemetry.snapshot import Part
+from tests.fakes.snapshots import a_snapshot
+
+UP, DOWN = Part(up=True), Part(up=False, remark="no connection to 10.0.0.7")
+PARTIAL = Part(up=True, remark="1 of 2 readers answer")
 
 
-async def fine() -> None:
-    pass
+@pytest.mark.parametrize(
+    ("vectors", "details", "ready", "text"),
+    [
+        (UP, True, True, "ok"),
+        (PARTIAL, True, True, "ok, but 1 of 2 readers answer"),
+        (PARTIAL, False, True, "ok"),
+        (DOWN, True, False, "no connection to 10.0.0.7"),
+        (DOWN, False, False, "not ready"),
+    ],
+)
+def test_the_gateway_is_ready_if_every_part_is_up(vectors: Part, details: bool, ready: bool, text: str) -> None:
+    """A part that is up may have a remark; remarks are details."""
+    snapshot = a_snapshot(parts={"reader": UP, "vectors": vectors})
+    found = Readiness.of(snapshot, now=snapshot.pinged_at, details=details)
+    assert (found.ready, found.parts) == (ready, {"reader": "ok", "vectors": text})
 
 
-async def down() -> None:
-    raise UpstreamUnavailable("vectors", "nobody there")
+@pytest.mark.parametrize(("age", "ready"), [(STALE_S, True), (STALE_S + 2, False)])
+def test_a_snapshot_that_is_too_old_is_not_ready(age: float, ready: bool) -> None:
+    """Nothing is known about parts that have not been pinged for long."""
+    snapshot = a_snapshot(parts={"reader": UP})
+    found = Readiness.of(snapshot, now=snapshot.pinged_at + age, details=False)
+    assert found.ready is ready
+    assert found.parts["reader"].startswith("ok" if ready else "not pinged for 12 s")
 
 
-async def silent() -> None:
-    await asyncio.Event().wait()
-
-
-async def test_each_part_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is fine, one says why not, one says nothing."""
-    monkeypatch.setattr(status, "PING_TIMEOUT_S", 0.05)
-    found = await states({"reader": fine, "vectors": down, "embedder": silent})
-    assert found == {"reader": "ok", "vectors": "nobody there", "embedder": "no reply within 0.05 s"}
-
-
-async def one_of_two() -> str:
-    return "1 of 2 readers answer"
-
-
-async def test_a_part_that_answers_with_a_remark_is_up() -> None:
-    """What is well enough is ready, and what is not all well is said."""
-    found = await states({"reader": one_of_two})
-    assert found == {"reader": "ok, but 1 of 2 readers answer"}
-    assert up(found["reader"])
-    assert not up("okay it is not")
+def test_the_calibrators_problem_is_a_detail() -> None:
+    """It may name a folder. That there is one is public."""
+    status = CalibratorStatus(None, certified=False, matches=False, problem="no calibrator in /srv", fallback_action=5)
+    snapshot = replace(a_snapshot(), calibrator=status)
+    shown, brief = (Readiness.of(snapshot, now=snapshot.pinged_at, details=details) for details in (True, False))
+    assert shown.calibrator.problem == "no calibrator in /srv"
+    assert brief.calibrator.problem == "shown to keys with scope `operate`"

@@ -152,24 +152,24 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 def test_a_second_look_within_the_second_is_the_first(watched: Watched) -> None:
     """Nothing is computed anew before a second has gone by, or after the clock was set back."""
-    first = watched.view.look()
+    first = watched.view.cached_look()
     watched.window.observe(a_record())
     watched.now += 0.9
-    assert watched.view.look() is first
+    assert watched.view.cached_look() is first
     watched.now += 0.1
-    second = watched.view.look()
+    second = watched.view.cached_look()
     assert second.figures["answers"] == second.break_even.window.answers == 1
     watched.now -= 0.5
-    assert watched.view.look() is not second
+    assert watched.view.cached_look() is not second
 
 
 def test_each_window_is_remembered_and_only_so_many(watched: Watched) -> None:
     """A caller that asks for ever other windows does not fill the memory; the one unasked for longest goes first."""
-    first, kept = watched.view.look(1), watched.view.look(2)
+    first, kept = watched.view.cached_look(1), watched.view.cached_look(2)
     for seconds in range(3, 18):
-        watched.view.look(seconds)
-    assert watched.view.look(2) is kept
-    assert watched.view.look(1) is not first
+        watched.view.cached_look(seconds)
+    assert watched.view.cached_look(2) is kept
+    assert watched.view.cached_look(1) is not first
 
 
 def test_a_look_is_about_one_window_and_one_reference(watched: Watched) -> None:

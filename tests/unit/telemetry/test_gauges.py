@@ -7,32 +7,31 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.calibrators.drift import Outlook, Stability
-from app.certify.drift import DriftTest
 from app.core.artifact import CalibratorStatus
-from app.core.cost import Tariff
+from app.core.cost import Objective, Tariff
+from app.economics.bypass import BypassReport
 from app.economics.estimate import estimate
 from app.economics.view import Look
 from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
 from app.telemetry.gauges import Gauges, TrafficMetrics, load, registries
+from app.telemetry.snapshot import Load, Part
 from tests.fakes.records import a_record, a_skip
+from tests.fakes.snapshots import SERVING, a_snapshot
 
-SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallback_action=1)
 
-
-def shown(status: CalibratorStatus, traffic: Traffic, outlook: Outlook, drift: DriftTest | None) -> dict[object, float]:
+def shown(status: CalibratorStatus, traffic: Traffic, outlook: Outlook, evidence: float | None) -> dict[object, float]:
     """What a scrape shows, by name and labels."""
     found = estimate(traffic, seconds=900, reference=status.fallback_action, tariff=Tariff(), ks=(0, 1, 5))
     registry = CollectorRegistry()
-    registry.register(
-        Gauges(
-            status=lambda: status,
-            traffic=lambda: Look(0.0, found, {}),
-            bypassed=lambda: True,
-            signals=lambda: outlook,
-            drift=lambda: drift,
-        )
+    snapshot = a_snapshot(
+        calibrator=status,
+        economics=Look(0.0, found, {}),
+        bypass=BypassReport("auto", on=True, objective=Objective.LATENCY, why=""),
+        drift=outlook,
+        evidence=evidence,
     )
+    registry.register(Gauges(snapshot=lambda: snapshot))
     return {
         (sample.name.removeprefix("fetchwise_"), *sample.labels.values()): sample.value
         for family in registry.collect()
@@ -46,11 +45,9 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
     for _ in range(40):
         window.observe(a_record())
         window.observe(a_skip())
-    test = DriftTest()
-    test.update(0.9, correct=False)
     outlook = Outlook({"margin": Stability(0.5, 0.25)}, 0.75)
     # A probe of 200 ms, and 420 ms of retrieving and reading for every second question.
-    assert shown(SERVING, window.read(900), outlook, test) == {
+    assert shown(SERVING, window.read(900), outlook, 0.125) == {
         ("calibrator_info", "v1", "true"): 1,
         ("fallback_info", "k1"): 1,
         ("bypass",): 1,
@@ -62,7 +59,7 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
         ("drift_psi", "margin"): 0.5,
         ("drift_psi_limit", "margin"): 0.25,
         ("estimated_accuracy",): 0.75,
-        ("drift_evidence",): test.evidence,
+        ("drift_evidence",): 0.125,
         ("drift_revoked",): 0,
     }
     window.close()
@@ -93,8 +90,8 @@ def test_the_load_and_the_parts() -> None:
     traffic.in_flight.inc(2)
     traffic.in_flight.dec()
     traffic.shed.inc()
-    traffic.parts({"reader": True, "vectors": False})
-    assert load(registry) == {"in_flight": 1, "shed": 1}
+    traffic.pinged({"reader": Part(up=True), "vectors": Part(up=False, remark="down")})
+    assert load(registry, None) == Load(in_flight=1, shed=1)
     up = [registry.get_sample_value("fetchwise_part_up", {"part": part}) for part in ("reader", "vectors", "embedder")]
     assert up == [1, 0, None]
 
