@@ -212,7 +212,7 @@ def read_costs(outcomes: Outcomes, objective: Objective, tariff: Tariff) -> dict
     if objective is Objective.TOKENS:
         tariff = Tariff(prompt_token=1.0, completion_token=1.0)
     elif tariff.is_free:
-        raise DataError("the objective money needs prices: set FETCHWISE_TARIFF_PASSAGE or another FETCHWISE_TARIFF_*")
+        raise DataError("the objective money needs prices: set FETCHWISE_TARIFF_PASSAGE or another tariff")
     return {k: _priced(outcomes, k, objective, tariff) for k in outcomes.ks}
 
 
