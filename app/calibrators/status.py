@@ -147,7 +147,7 @@ class ArtifactGatekeeper:
         """Why questions are, or are not, decided by a calibrator."""
         artifact = self._artifact
         if artifact is None:
-            problem = self._refusal or f"no calibrator in {self._store.folder}: {self._ungated}"
+            problem = self._refusal or f"no calibrator in {self._store.where}: {self._ungated}"
             return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=self._ks[-1])
         certified = artifact.certified
         mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)

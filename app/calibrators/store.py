@@ -1,33 +1,35 @@
-"""Calibrator artifacts on disk: `<folder>/<version>.json`, immutable, and CURRENT, one line naming the served one.
+"""Calibrator artifacts as documents: `<version>.json`, immutable, and CURRENT, whose first line names the served one.
 
-HISTORY beside it has a line for every change of CURRENT, and is only ever added to: it knows the way back.
+CURRENT has a line for every change, newest first: `<version> <time> <command>`. So the served version and the way back
+change in one write. A line with a version alone was written by hand.
 """
 
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from app.core.artifact import SCHEMA, Artifact, checksum
-from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
-from app.processes import replace_file
+from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError, DocumentConflict, DocumentError
+from app.ports import update
+from app.storage.documents import open_documents
 
 _ARTIFACT = TypeAdapter(Artifact)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-By = Literal["refit", "promote", "rollback"]
+_LINE = re.compile(rf"({_VERSION.pattern})(?: (\S+) (refit|promote|rollback))?")
+_CURRENT = "CURRENT"
+By = Literal["refit", "promote", "rollback", "hand"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of HISTORY: from when on which version was CURRENT, what was before, and which command did it."""
+    """A change of CURRENT: from when on it named which version, what it named before, and which command did it."""
 
     at: str
     version: str
@@ -35,43 +37,42 @@ class Change:
     by: By
 
 
-_CHANGE = TypeAdapter(Change)
-
-
 class ArtifactStore:
-    """One folder of artifacts."""
+    """The artifacts in one folder, or in the database with this URL."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, where: str | Path) -> None:
+        self._documents = open_documents(where, "calibrators", setting="FETCHWISE_CALIBRATORS")
+
+    @property
+    def where(self) -> str:
+        """The folder or the database, for messages."""
+        return self._documents.where("")
 
     def current(self) -> str | None:
         """The version that CURRENT names, or None where nothing was ever published."""
-        try:
-            version = (self.folder / "CURRENT").read_bytes().decode(errors="replace").strip()
-        except FileNotFoundError:
+        content = self._read(_CURRENT)
+        if content is None:
             return None
-        except OSError as error:
-            raise ArtifactError(f"{self.folder / 'CURRENT'} cannot be read: {error.strerror}") from error
-        if not _VERSION.fullmatch(version):
-            raise ArtifactSchemaError(f"{self.folder / 'CURRENT'} does not name a version: {version[:100]!r}")
+        version = _named(content)
+        if version is None:
+            where = self._documents.where(_CURRENT)
+            raise ArtifactSchemaError(f"{where} does not name a version: {content.decode(errors='replace')[:100]!r}")
         return version
 
     def versions(self) -> list[str]:
         """Every published version, oldest first by name."""
-        return sorted(path.stem for path in self.folder.glob("*.json"))
+        with _translated():
+            return [name.removesuffix(".json") for name in self._documents.names() if name.endswith(".json")]
 
     def load(self, version: str) -> Artifact:
         """Read and verify one artifact; whatever is wrong with it is an ArtifactError that says so."""
-        path = self._path(version)
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError as error:
-            raise ArtifactError(f"{path} does not exist: is CURRENT naming a deleted version?") from error
-        except OSError as error:
-            raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
-        artifact = parse(raw, name=str(path))
+        name = _name(version)
+        content, where = self._read(name), self._documents.where(name)
+        if content is None:
+            raise ArtifactError(f"{where} does not exist: is CURRENT naming a deleted version?")
+        artifact = parse(content, name=where)
         if artifact.version != version:
-            raise ArtifactSchemaError(f"{path} holds version {artifact.version!r}: files must not be renamed")
+            raise ArtifactSchemaError(f"{where} holds version {artifact.version!r}: files must not be renamed")
         return artifact
 
     def survey(self, most: int) -> list[tuple[str, Artifact | ArtifactError]]:
@@ -84,104 +85,110 @@ class ArtifactStore:
                 found.append((version, error))
         return found
 
-    def publish(self, artifact: Artifact) -> Path:
-        """Write the artifact's file, all or nothing; the same version twice changes nothing."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(artifact.version)
-        if not path.exists():
-            replace_file(path, serialise(artifact))
-        return path
+    def publish(self, artifact: Artifact) -> str:
+        """Store the artifact and return where it is; the same version twice changes nothing."""
+        name = _name(artifact.version)
+        # A conflict means that it was published before, and an artifact never changes.
+        with _translated(), suppress(DocumentConflict):
+            self._documents.write(name, serialise(artifact), expected=None)
+        return self._documents.where(name)
 
     def promote(self, version: str, *, by: By = "promote") -> None:
         """Make CURRENT name this version, once the file is known to be good; where it does already, nothing changes."""
         self.load(version)
-        with self._changing() as history:
-            self._change(version, by, history)
+        self._change(lambda _: version, by)
 
     def rollback(self) -> str:
         """Make CURRENT name the version that was served before; done again, the one before that."""
-        if not self.folder.is_dir():
-            raise ArtifactError(f"{self.folder} does not exist: nothing was ever served from it")
-        with self._changing() as history:
-            before = self.served_before()
+
+        def back(content: bytes) -> str:
+            before = _served_before(content)
             if not before:
-                raise ArtifactError(f"{self.folder / 'HISTORY'} knows of nothing served before: promote a version")
+                where = self._documents.where(_CURRENT)
+                raise ArtifactError(f"{where} knows of nothing served before: promote a version")
             self.load(before[0])
-            self._change(before[0], "rollback", history)
             return before[0]
 
+        return self._change(back, "rollback")
+
     def history(self) -> list[Change]:
-        """Every change of CURRENT, oldest first. A line that does not parse, torn by a crash, is passed over."""
-        try:
-            lines = (self.folder / "HISTORY").read_bytes().splitlines()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise ArtifactError(f"{self.folder / 'HISTORY'} cannot be read: {error.strerror}") from error
-        return [change for change in map(_change, lines) if change is not None]
+        """Every change of CURRENT, oldest first. A line that does not parse is ignored."""
+        return _history(self._read(_CURRENT) or b"")
 
     def served_before(self) -> list[str]:
         """The versions that rolling back leads to, nearest first."""
-        served: list[str] = []
-        for change in self.history():
-            # CURRENT may have been written by hand, or before there was a history.
-            if change.before is not None and served[-1:] != [change.before]:
-                served.append(change.before)
-            if change.by == "rollback" and change.version in served:
-                while served[-1] != change.version:
-                    served.pop()
-            elif served[-1:] != [change.version]:
-                served.append(change.version)
-        try:
-            current = self.current()
-        except ArtifactError:
-            # Named wrongly by hand: what was named last by a command is the way back.
-            current = None
-        if served[-1:] == [current]:
-            served.pop()
-        return served[::-1]
+        return _served_before(self._read(_CURRENT) or b"")
 
-    def _change(self, version: str, by: By, history: BinaryIO) -> None:
-        try:
-            before = self.current()
-        except ArtifactError:
-            # What is being mended, and nothing to go back to.
-            before = None
-        if before == version:
-            return
-        replace_file(self.folder / "CURRENT", f"{version}\n".encode())
-        change = Change(datetime.now(UTC).isoformat(timespec="seconds"), version, before, by)
-        # One write a line, begun on a line of its own whatever a crash left behind.
-        torn = history.tell() > 0 and not (self.folder / "HISTORY").read_bytes().endswith(b"\n")
-        history.write(b"\n" * torn + json.dumps(asdict(change)).encode() + b"\n")
-        history.flush()
-        os.fsync(history.fileno())
+    def close(self) -> None:
+        """Release connections; idempotent."""
+        self._documents.close()
 
-    @contextmanager
-    def _changing(self) -> Iterator[BinaryIO]:
-        """Hold HISTORY, so that two commands change CURRENT one after the other."""
-        path = self.folder / "HISTORY"
-        try:
-            history = path.open("ab")
-        except OSError as error:
-            raise ArtifactError(f"{path} cannot be written: {error.strerror}") from error
-        with history:
-            fcntl.flock(history, fcntl.LOCK_EX)
-            history.seek(0, os.SEEK_END)
-            yield history
+    def _read(self, name: str) -> bytes | None:
+        with _translated():
+            found = self._documents.read(name)
+        return found.content if found else None
 
-    def _path(self, version: str) -> Path:
-        # What CURRENT may not name is not stored either, and a version never leaves the folder.
-        if not _VERSION.fullmatch(version):
-            raise ArtifactSchemaError(f"{version[:100]!r} is not a version: letters, digits, dots, dashes, underscores")
-        return self.folder / f"{version}.json"
+    def _change(self, choose: Callable[[bytes], str], by: By) -> str:
+        """Make CURRENT name the version that `choose` takes from its content."""
+        version = ""
+
+        def changed(content: bytes | None) -> bytes | None:
+            nonlocal version
+            version, named = choose(content or b""), _named(content or b"")
+            if named == version:
+                return None
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            # A first line that names nothing is what this change repairs.
+            kept = _lines(content or b"")[named is None :]
+            return "".join(f"{line}\n" for line in (f"{version} {at} {by}", *kept)).encode()
+
+        with _translated():
+            update(self._documents, _CURRENT, changed)
+        return version
 
 
-def _change(line: bytes) -> Change | None:
+@contextmanager
+def _translated() -> Iterator[None]:
     try:
-        return _CHANGE.validate_json(line, strict=True)
-    except ValidationError:
-        return None
+        yield
+    except DocumentError as error:
+        raise ArtifactError(str(error)) from error
+
+
+def _name(version: str) -> str:
+    # What CURRENT may not name is not stored either.
+    if not _VERSION.fullmatch(version):
+        raise ArtifactSchemaError(f"{version[:100]!r} is not a version: letters, digits, dots, dashes, underscores")
+    return f"{version}.json"
+
+
+def _lines(content: bytes) -> list[str]:
+    return [line.strip() for line in content.decode(errors="replace").splitlines()]
+
+
+def _named(content: bytes) -> str | None:
+    line = _LINE.fullmatch(next(iter(_lines(content)), ""))
+    return line[1] if line else None
+
+
+def _history(content: bytes) -> list[Change]:
+    changes: list[Change] = []
+    for line in filter(None, map(_LINE.fullmatch, reversed(_lines(content)))):
+        before = changes[-1].version if changes else None
+        changes.append(Change(line[2] or "", line[1], before, cast("By", line[3] or "hand")))
+    return changes
+
+
+def _served_before(content: bytes) -> list[str]:
+    served: list[str] = []
+    for change in _history(content):
+        if change.by == "rollback" and change.version in served:
+            while served[-1] != change.version:
+                served.pop()
+        elif served[-1:] != [change.version]:
+            served.append(change.version)
+    # Where the first line names nothing, what was named last is the way back.
+    return served[::-1] if _named(content) is None else served[-2::-1]
 
 
 def serialise(artifact: Artifact) -> bytes:

@@ -39,7 +39,7 @@ def _store(folder: Path | None) -> ArtifactStore:
 def _named(store: ArtifactStore, version: str | None) -> Artifact:
     chosen = version or store.current()
     if chosen is None:
-        raise ArtifactError(f"{store.folder / 'CURRENT'} does not exist: name a version, or `fetchwise refit` first")
+        raise ArtifactError(f"there is no CURRENT in {store.where}: name a version, or `fetchwise refit` first")
     return store.load(chosen)
 
 
@@ -207,7 +207,7 @@ def _warn_of_another_system(store: ArtifactStore, artifact: Artifact) -> None:
 def rollback(folder: Folder = None) -> None:
     """Make CURRENT the version that was served before; run again, the one before that.
 
-    HISTORY, beside CURRENT, knows the way back. To go forward again, `promote` the version by name.
+    CURRENT has a line for each change, newest first. To go forward again, `promote` the version by name.
     """
     store = _store(folder)
     out.print(f"CURRENT is {store.rollback()}", highlight=False)

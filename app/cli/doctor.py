@@ -180,7 +180,7 @@ async def _calibrator(patient: _Patient) -> str:
     version = store.current()
     if version is None:
         most = passages(settings.ks[-1])
-        raise ArtifactError(f"none in {store.folder}: every question reads {most} until `fetchwise refit`")
+        raise ArtifactError(f"none in {store.where}: every question reads {most} until `fetchwise refit`")
     artifact = store.load(version)
     if patient.reader is None or patient.embedder is None:
         raise ArtifactError(f"{version} cannot be compared with what runs: mend the reader and the embedder first")

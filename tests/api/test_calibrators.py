@@ -34,7 +34,7 @@ async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
     """Versions newest first, what serves, what each was fitted on, and what is wrong with those that cannot serve."""
     store = ArtifactStore(gateway.settings.calibrators)
     store.publish(await matching(gateway.reader, gateway.embedder, version="3-foreign", max_tokens=48))
-    (store.folder / "4-broken.json").write_text("{")
+    (Path(store.where) / "4-broken.json").write_text("{")
     found = await listed(gateway)
     assert found.current == found.serving == "2026-01-31-0a1b2c3d"
     assert found.problem == ""

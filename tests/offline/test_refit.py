@@ -184,10 +184,10 @@ def test_publishing_writes_a_file_that_reads_back(tmp_path: Path, fitted: tuple[
     artifact, summary = fitted
     published = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
     assert published.current
-    assert (tmp_path / "c" / "CURRENT").read_text() == artifact.version + "\n"
+    assert ArtifactStore(tmp_path / "c").current() == artifact.version
     assert canonical_bytes(ArtifactStore(tmp_path / "c").load(artifact.version)) == canonical_bytes(artifact)
-    left = sorted(path.name for path in (tmp_path / "c").iterdir())
-    assert left == [f"{artifact.version}.json", "CURRENT", "HISTORY"]
+    left = sorted(path.name for path in (tmp_path / "c").glob("[!.]*"))
+    assert left == [f"{artifact.version}.json", "CURRENT"]
     (change,) = ArtifactStore(tmp_path / "c").history()
     assert (change.version, change.before, change.by) == (artifact.version, None, "refit")
     again = publish(artifact, tmp_path / "c", test=summary.test, epsilon=0.02)
@@ -204,14 +204,14 @@ def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, fitted: tupl
     refused = publish(worse, tmp_path, test=summary.test, epsilon=0.02)
     assert not refused.current
     assert "certified" in refused.why
-    assert refused.path.exists()
+    assert Path(refused.path).exists()
     blind = replace(artifact, version="v3", policies={"graded": replace(graded, thresholds=FIXED[0])})
     refused = publish(blind, tmp_path, test=summary.test, epsilon=0.02)
     assert not refused.current
     assert "right" in refused.why
-    assert (tmp_path / "CURRENT").read_text().strip() == artifact.version
+    assert ArtifactStore(tmp_path).current() == artifact.version
     assert publish(blind, tmp_path, test=summary.test, epsilon=0.02, force=True).current
-    assert (tmp_path / "CURRENT").read_text().strip() == "v3"
+    assert ArtifactStore(tmp_path).current() == "v3"
 
 
 def test_another_identity_publishes_nothing(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:
@@ -224,7 +224,7 @@ def test_another_identity_publishes_nothing(tmp_path: Path, fitted: tuple[Artifa
     assert not (tmp_path / "v2.json").exists()
     nameless = replace(artifact, version="v3", identity=None)
     assert not publish(nameless, tmp_path, test=summary.test, epsilon=0.02, force=True).current
-    assert (tmp_path / "CURRENT").read_text().strip() == artifact.version
+    assert ArtifactStore(tmp_path).current() == artifact.version
 
 
 def test_an_unreadable_current_is_replaced(tmp_path: Path, fitted: tuple[Artifact, Summary]) -> None:

@@ -141,7 +141,7 @@ def _costs(ledger: Ledger[Test], policies: Mapping[str, PolicyFit], tariff: Tari
 class Published:
     """The file of a published artifact, and whether it is served now, with the reason."""
 
-    path: Path
+    path: str
     current: bool
     why: str
 

@@ -56,8 +56,10 @@ class World:
 
     def name(self, version: str) -> None:
         """Make CURRENT name a version, good or not."""
-        self.store.folder.mkdir(parents=True, exist_ok=True)
-        (self.store.folder / "CURRENT").write_text(f"{version}\n")
+        Path(self.store.where).mkdir(parents=True, exist_ok=True)
+        path = Path(self.store.where) / "CURRENT"
+        before = path.read_text() if path.exists() else ""
+        path.write_text(f"{version}\n{before}")
 
     async def look(self, *, identify: bool = False) -> CalibratorStatus:
         if identify:
@@ -69,6 +71,10 @@ class World:
         return self.gatekeeper.matching(collection=collection, max_tokens=max_tokens)
 
 
+def published(store: ArtifactStore, artifact: Artifact) -> Path:
+    return Path(store.publish(artifact))
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path / "calibrators")
@@ -77,7 +83,7 @@ def world(tmp_path: Path) -> World:
 async def test_no_calibrator(world: World) -> None:
     """An empty or missing folder is no error: nothing decides, and the standing says so."""
     standing = await world.look(identify=True)
-    folder = world.store.folder
+    folder = Path(world.store.where)
     assert standing == CalibratorStatus(
         None,
         certified=False,
@@ -171,7 +177,7 @@ async def test_a_bad_new_one_is_refused(world: World) -> None:
     """A corrupt file is refused with the reason, and the artifact before it keeps serving."""
     good = world.promote(version="good")
     await world.look()
-    path = world.store.publish(an_artifact(version="bad"))
+    path = published(world.store, an_artifact(version="bad"))
     path.write_bytes(path.read_bytes().replace(b'"tau0": 0.75', b'"tau0": 0.5'))
     world.name("bad")
     for _ in range(2):
@@ -191,7 +197,7 @@ async def test_a_bad_current_is_refused(world: World, content: bytes) -> None:
     """CURRENT that names nothing to be served is refused, and the artifact before it keeps serving."""
     good = world.promote()
     await world.look()
-    (world.store.folder / "CURRENT").write_bytes(content)
+    (Path(world.store.where) / "CURRENT").write_bytes(content)
     assert (await world.look()).problem.startswith("refused a calibrator, the one before keeps serving: ")
     assert world.artifact() == good
 
@@ -210,7 +216,7 @@ async def test_a_file_that_arrives_after_current_is_taken_up(world: World) -> No
     world.name("late")
     assert "late.json does not exist" in (await world.look()).problem
     artifact = an_artifact(version="late")
-    path = world.store.publish(artifact)
+    path = published(world.store, artifact)
     whole = path.read_bytes()
     path.write_bytes(whole[:100])
     assert "late.json is not JSON" in (await world.look()).problem
@@ -223,7 +229,7 @@ async def test_a_vanished_current_changes_nothing(world: World) -> None:
     """Where CURRENT is deleted the artifact in force stays until another is named."""
     artifact = world.promote()
     await world.look()
-    (world.store.folder / "CURRENT").unlink()
+    (Path(world.store.where) / "CURRENT").unlink()
     assert (await world.look()).problem == ""
     assert world.artifact() == artifact
 
@@ -259,7 +265,7 @@ async def test_another_schema_is_refused(world: World, older: bytes) -> None:
     """A file of an older or newer schema replaces nothing."""
     good = world.promote(version="good")
     await world.look()
-    path = world.store.publish(an_artifact(version="old"))
+    path = published(world.store, an_artifact(version="old"))
     path.write_bytes(path.read_bytes().replace(b'"schema": 2', older))
     world.name("old")
     assert "this gateway reads 2" in (await world.look()).problem
@@ -288,9 +294,9 @@ async def test_a_useless_history_is_no_obstacle(tmp_path: Path) -> None:
     for name in ("one.json", "two.json"):
         (tmp_path / name).write_text("{")
     assert "two.json" in (await world.look()).problem
-    (tmp_path / "HISTORY").unlink()
-    (tmp_path / "HISTORY").mkdir()
-    assert "two.json" in (await world.look()).problem
+    (tmp_path / "CURRENT").unlink()
+    (tmp_path / "CURRENT").mkdir()
+    assert "CURRENT cannot be read" in (await world.look()).problem
     assert world.artifact() is None
 
 

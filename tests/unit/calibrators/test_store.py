@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 def rewrite(store: ArtifactStore, artifact: Artifact, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a published file as a person with an editor would."""
-    path = store.folder / f"{artifact.version}.json"
+    path = Path(store.where) / f"{artifact.version}.json"
     body = json.loads(path.read_bytes())
     change(body)
     path.write_text(json.dumps(body))
@@ -51,8 +51,8 @@ def rewrite(store: ArtifactStore, artifact: Artifact, change: Callable[[dict[str
 def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Calibrator) -> None:
     """A published artifact is loaded equal to itself, with the same types, whichever method each calibrator has."""
     artifact = an_artifact(calibrators=dict.fromkeys((0, 1, 5), calibrator))
-    path = store.publish(artifact)
-    assert path == store.folder / f"{artifact.version}.json"
+    path = Path(store.publish(artifact))
+    assert path == Path(store.where) / f"{artifact.version}.json"
     loaded = store.load(artifact.version)
     assert loaded == artifact
     assert type(loaded.p0) is type(calibrator)
@@ -116,16 +116,16 @@ def test_parse_is_the_reverse_of_serialise(artifact: Artifact) -> None:
 def test_publishing_twice_changes_nothing(store: ArtifactStore) -> None:
     """A version is immutable: the second time its file is left as it is, and nothing else is left behind."""
     artifact = an_artifact()
-    path = store.publish(artifact)
+    path = Path(store.publish(artifact))
     os.utime(path, (1, 1))
-    assert store.publish(replace(artifact, name="another")) == path
+    assert Path(store.publish(replace(artifact, name="another"))) == path
     assert path.stat().st_mtime == 1
     assert store.load(artifact.version).name == artifact.name
-    assert [entry.name for entry in store.folder.iterdir()] == [path.name]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [".lock", path.name]
 
 
 def test_promote_names_the_served_version(store: ArtifactStore) -> None:
-    """CURRENT is one line, and follows each promotion, back as well as forward."""
+    """The first line of CURRENT follows each promotion, back as well as forward."""
     assert store.current() is None
     assert store.versions() == []
     for version in ("b", "a"):
@@ -134,7 +134,7 @@ def test_promote_names_the_served_version(store: ArtifactStore) -> None:
     for version in ("a", "b", "a"):
         store.promote(version)
         assert store.current() == version
-        assert (store.folder / "CURRENT").read_text() == f"{version}\n"
+        assert (Path(store.where) / "CURRENT").read_text().startswith(f"{version} 20")
     assert store.versions() == ["a", "b"]
 
 
@@ -182,7 +182,7 @@ def test_rolling_back_undoes_promotions_in_reverse(steps: list[str]) -> None:
 
 
 def test_history_tells_each_change(store: ArtifactStore) -> None:
-    """A line a change with its time, what was before and which command did it; the same version again is no change."""
+    """Each change has its time, what was before and which command did it; the same version again is no change."""
     store.publish(an_artifact(version="a"))
     store.promote("a", by="refit")
     store.promote("a")
@@ -199,58 +199,54 @@ def test_history_tells_each_change(store: ArtifactStore) -> None:
 
 
 def test_what_was_written_by_hand_counts(store: ArtifactStore) -> None:
-    """A CURRENT from before there was a history, or changed with an editor, is known as what was before."""
+    """A version alone on a line names it; the lines below stay the way back, whatever one of them looks like."""
     served(store, "a", "b")
-    (store.folder / "HISTORY").unlink()
-    assert store.served_before() == []
+    current = Path(store.where) / "CURRENT"
+    current.write_text("a\n")
+    assert (store.current(), store.served_before()) == ("a", [])
     served(store, "c")
-    (store.folder / "CURRENT").write_text("a\n")
+    current.write_text(f"b\nno line of ours\n{current.read_text()}")
+    assert store.current() == "b"
+    assert [(change.version, change.by) for change in store.history()] == [
+        ("a", "hand"),
+        ("c", "promote"),
+        ("b", "hand"),
+    ]
     assert store.rollback() == "c"
-    assert store.served_before() == ["b"]
-
-
-def test_a_torn_line_of_history_is_passed_over(store: ArtifactStore) -> None:
-    """What a crash left half written neither hides the lines before it nor spoils the next one."""
-    served(store, "a", "b")
-    with (store.folder / "HISTORY").open("ab") as file:
-        file.write(b'{"at": "2026-')
     assert store.served_before() == ["a"]
-    served(store, "c")
-    assert [change.version for change in store.history()] == ["a", "b", "c"]
-    assert store.rollback() == "b"
 
 
-def test_a_bad_version_changes_neither_file(store: ArtifactStore) -> None:
-    """Promoting or rolling back to what does not load leaves CURRENT and HISTORY as they were."""
+def test_a_bad_version_does_not_become_current(store: ArtifactStore) -> None:
+    """Promoting or rolling back to what does not load leaves CURRENT as it was."""
     served(store, "a", "b")
-    before = (store.folder / "HISTORY").read_bytes()
-    (store.folder / "a.json").write_text("{")
+    before = (Path(store.where) / "CURRENT").read_bytes()
+    (Path(store.where) / "a.json").write_text("{")
     for act in (store.rollback, lambda: store.promote("a")):
         with pytest.raises(ArtifactError, match=r"a\.json"):
             act()
-    assert store.current() == "b"
-    assert (store.folder / "HISTORY").read_bytes() == before
+    assert (Path(store.where) / "CURRENT").read_bytes() == before
 
 
-def test_a_senseless_current_is_mended(store: ArtifactStore) -> None:
-    """A rollback or a promotion puts a CURRENT that names nothing right again."""
+def test_a_senseless_current_is_repaired(store: ArtifactStore) -> None:
+    """A rollback or a promotion replaces a first line that names nothing, and keeps the others."""
     served(store, "a", "b")
-    for mend in (store.rollback, lambda: store.promote("a")):
-        (store.folder / "CURRENT").write_text("../x\n")
-        mend()
-        assert store.current() in {"a", "b"}
+    good = (Path(store.where) / "CURRENT").read_text()
+    for repair, version in ((store.rollback, "b"), (lambda: store.promote("a"), "a")):
+        (Path(store.where) / "CURRENT").write_text(f"../x\n{good}")
+        repair()
+        assert store.current() == version
+        assert (Path(store.where) / "CURRENT").read_text().endswith(good)
 
 
 def test_nothing_to_roll_back_to(store: ArtifactStore) -> None:
-    """A folder that is not there, or whose history cannot be read or written, is an ArtifactError that names it."""
-    with pytest.raises(ArtifactError, match="does not exist"):
+    """Where nothing was served before, or CURRENT cannot be read or written, an ArtifactError names it."""
+    with pytest.raises(ArtifactError, match="CURRENT knows of nothing served before"):
         store.rollback()
     store.publish(an_artifact(version="a"))
-    (store.folder / "HISTORY").mkdir()
-    with pytest.raises(ArtifactError, match="HISTORY cannot be written: Is a directory"):
-        store.promote("a")
-    with pytest.raises(ArtifactError, match="HISTORY cannot be read: Is a directory"):
-        store.history()
+    (Path(store.where) / "CURRENT").mkdir()
+    for act in (lambda: store.promote("a"), store.rollback, store.history):
+        with pytest.raises(ArtifactError, match="CURRENT cannot be read: Is a directory"):
+            act()
 
 
 def test_two_that_promote_at_once(store: ArtifactStore) -> None:
@@ -259,7 +255,7 @@ def test_two_that_promote_at_once(store: ArtifactStore) -> None:
     for version in versions:
         store.publish(an_artifact(version=version))
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda version: ArtifactStore(store.folder).promote(version), versions * 4))
+        list(pool.map(lambda version: ArtifactStore(store.where).promote(version), versions * 4))
     changes = store.history()
     assert {change.version for change in changes} == set(versions)
     assert [change.before for change in changes[1:]] == [change.version for change in changes[:-1]]
@@ -280,7 +276,7 @@ def test_a_torn_file_is_refused(store: ArtifactStore) -> None:
 def test_a_changed_number_is_refused(store: ArtifactStore) -> None:
     """A file that is valid and says something else than was published fails its checksum."""
     artifact = an_artifact()
-    path = store.publish(artifact)
+    path = Path(store.publish(artifact))
     path.write_bytes(path.read_bytes().replace(b'"tau0": 0.75', b'"tau0": 0.74'))
     with pytest.raises(ArtifactChecksumError, match="was changed after it was published"):
         store.load(artifact.version)
@@ -376,7 +372,7 @@ def test_half_a_character_is_refused() -> None:
 def test_a_renamed_file_is_refused(store: ArtifactStore) -> None:
     """A file under another name than its version is not that version."""
     artifact = an_artifact()
-    store.publish(artifact).rename(store.folder / "other.json")
+    Path(store.publish(artifact)).rename(Path(store.where) / "other.json")
     with pytest.raises(ArtifactSchemaError, match="files must not be renamed"):
         store.load("other")
 
@@ -389,8 +385,8 @@ def test_a_missing_file_is_named(store: ArtifactStore) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(store: ArtifactStore) -> None:
     """A folder where a file should be is an ArtifactError, for a version and for CURRENT."""
-    (store.folder / "folder.json").mkdir(parents=True)
-    (store.folder / "CURRENT").mkdir()
+    (Path(store.where) / "folder.json").mkdir(parents=True)
+    (Path(store.where) / "CURRENT").mkdir()
     with pytest.raises(ArtifactError, match=r"folder\.json cannot be read: Is a directory"):
         store.load("folder")
     with pytest.raises(ArtifactError, match="CURRENT cannot be read: Is a directory"):
@@ -399,13 +395,13 @@ def test_a_file_that_cannot_be_read_is_named(store: ArtifactStore) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", b"../../x", b"/etc/passwd", b"a/b", b".hidden", b"two\nlines", b"a b", b"\xff\xfe", b"\0", b"x" * 101],
+    [b"", b"\n", b"../../x", b"/etc/passwd", b"a/b", b".hidden", b"\ntwo", b"a b", b"\xff\xfe", b"\0", b"x" * 101],
     ids=repr,
 )
 def test_current_must_name_a_version(store: ArtifactStore, content: bytes) -> None:
     """CURRENT that holds garbage, or a way out of the folder, is refused before anything is opened."""
-    store.folder.mkdir(parents=True)
-    (store.folder / "CURRENT").write_bytes(content)
+    Path(store.where).mkdir(parents=True)
+    (Path(store.where) / "CURRENT").write_bytes(content)
     with pytest.raises(ArtifactSchemaError, match="does not name a version"):
         store.current()
 
@@ -416,4 +412,4 @@ def test_a_version_stays_in_the_folder(store: ArtifactStore, version: str) -> No
     for act in (store.load, store.promote, lambda version: store.publish(an_artifact(version=version))):
         with pytest.raises(ArtifactSchemaError, match="is not a version"):
             act(version)
-    assert not (store.folder / "CURRENT").exists()
+    assert not (Path(store.where) / "CURRENT").exists()

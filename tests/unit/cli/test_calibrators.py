@@ -60,7 +60,7 @@ def test_list_marks_what_is_current(console: Console) -> None:
     console.publish("a", policies={"graded": an_uncertified_fit(0.875)}, abstention=an_abstention(certificate=None))
     console.publish("b", policies={})
     console.run("promote", "a")
-    (console.store.folder / "c.json").write_text("{")
+    (Path(console.store.where) / "c.json").write_text("{")
     told = console.run("list")
     (current,) = [line for line in told.splitlines() if "→" in line]
     at = console.store.history()[-1].at
@@ -93,7 +93,7 @@ def test_show_says_what_is_guaranteed(console: Console) -> None:
     assert "not certified: too few labels" in told
     assert "at most 0.2 of the given answers are wrong" in told
     assert "fake-reader" in told
-    assert console.run("show", "a", "--json") == (console.store.folder / "a.json").read_text()
+    assert console.run("show", "a", "--json") == (Path(console.store.where) / "a.json").read_text()
     console.publish("bare", identity=None)
     assert "identity" in console.run("show", "bare")
 
@@ -132,7 +132,7 @@ def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> No
     console.publish("bare", identity=None)
     for name, (old, new) in {"torn": ('"', ""), "old": ('"schema": 2', '"schema": 1')}.items():
         console.publish(name)
-        path = console.store.folder / f"{name}.json"
+        path = Path(console.store.where) / f"{name}.json"
         path.write_text(path.read_text().replace(old, new))
     told = console.run("promote", version, code=1)
     assert told.startswith("error: ")
@@ -158,6 +158,6 @@ def test_another_folder(console: Console, tmp_path: Path) -> None:
     """`--folder` overrules the setting."""
     other = ArtifactStore(tmp_path / "other")
     other.publish(an_artifact(version="x"))
-    console.run("promote", "x", "--folder", str(other.folder))
+    console.run("promote", "x", "--folder", str(Path(other.where)))
     assert other.current() == "x"
     assert console.store.current() is None

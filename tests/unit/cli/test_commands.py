@@ -72,7 +72,7 @@ def test_refit_evaluate_and_report_run_on_one_table(
     """The three commands of the offline job, one after the other, as docs/labels.md shows them."""
     folder = tmp_path / "calibrators" / "demo"
     assert run(monkeypatch, "refit", "--outcomes", str(table), "--out", str(folder)) == 0
-    version = (folder / "CURRENT").read_text().strip()
+    version = (folder / "CURRENT").read_text().split()[0]
     capsys.readouterr()
     assert run(monkeypatch, "evaluate", "--outcomes", str(table), "--json", "--resamples", "100") == 0
     result = json.loads(capsys.readouterr().out)

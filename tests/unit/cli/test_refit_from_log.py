@@ -34,7 +34,7 @@ def test_a_log_becomes_a_published_calibrator(run: Run, monkeypatch: pytest.Monk
     assert re.search(r"- log: \d+ full rows on \d+ questions", said)
     assert "clipped at 8" in said
     assert "now served" in said
-    artifact = json.loads((out / f"{(out / 'CURRENT').read_text().strip()}.json").read_bytes())
+    artifact = json.loads((out / f"{(out / 'CURRENT').read_text().split()[0]}.json").read_bytes())
     assert artifact["window"]["source"] == "decision log"
     assert artifact["window"]["first"].startswith("2023-11-14")
     assert artifact["report"]["log"]["single_action_rows"] > 0
