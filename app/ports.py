@@ -7,11 +7,12 @@ from typing import Protocol
 
 from app.core.artifact import Identity
 from app.core.available import Passage
+from app.core.feedback import AuditRow, Feedback, Judged, Solicited
 from app.core.ladder import Step
 from app.core.question import Filter, Turn
-from app.core.record import DecisionRecord
+from app.core.record import DecisionRecord, Shadow
 from app.core.signals import TokenLogprobs
-from app.errors import DocumentConflict
+from app.errors import BadRequest, DocumentConflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,37 @@ def update(documents: Documents, name: str, change: Callable[[bytes | None], byt
         except DocumentConflict:
             continue
         return
+
+
+class Rows(Protocol):
+    """The append-only rows of the decision log. Every call blocks; LogUnavailable where it fails."""
+
+    def write(
+        self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
+    ) -> list[Judged | BadRequest]:
+        """Store decisions and shadow runs, then feedback, durably and all or nothing; one outcome for each feedback."""
+        ...
+
+    def prune(self, before: float, *, limit: int) -> int:
+        """Delete up to `limit` of the oldest decisions from before that time; returns how many."""
+        ...
+
+    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
+        """Judgements that were asked for under this calibrator, after a position in the log."""
+        ...
+
+    def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
+        """At most `limit` decisions from that time on, newest first."""
+        ...
+
+    @property
+    def documents(self) -> Documents:
+        """Documents beside the rows, for state that means nothing without them."""
+        ...
+
+    def close(self) -> None:
+        """Release connections; idempotent."""
+        ...
 
 
 class Observer(Protocol):

@@ -13,9 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 from app.certify.bets import Gambler
-from app.certify.drift import DriftTest, Solicited
+from app.certify.drift import DriftTest
 from app.core.artifact import Artifact
 from app.core.calibrator import signals_of
+from app.core.feedback import Solicited
 from app.core.record import DecisionRecord
 from app.errors import DocumentConflict
 from app.ports import Documents

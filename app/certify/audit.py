@@ -5,18 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from app.certify.intervals import Interval, wilson
+from app.core.feedback import AuditRow
 from app.core.policy import ABSTAIN
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRow:
-    """One logged answer. `correct` is None without a judgement; `solicited`: drawn at random for feedback."""
-
-    tags: Mapping[str, str]
-    action: str
-    k: int
-    correct: bool | None = None
-    solicited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,9 @@ bets against it (`app.certify.bets`).
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.certify.bets import Gambler
-
-
-@dataclass(frozen=True, slots=True)
-class Solicited:
-    """A judgement that was asked for. `key` is whose it is, None where callers have no keys.
-
-    `position` grows in the order of the log; `version` is the calibrator that p, the confidence shown, came from.
-    """
-
-    position: int
-    p: float
-    correct: bool
-    key: str | None
-    version: str
 
 
 class DriftTest:

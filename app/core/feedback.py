@@ -48,6 +48,31 @@ class Judged:
     repeated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Solicited:
+    """A judgement that was asked for. `key` is whose it is, None where callers have no keys.
+
+    `position` grows in the order of the log; `version` is the calibrator that p, the confidence shown, came from.
+    """
+
+    position: int
+    p: float
+    correct: bool
+    key: str | None
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One logged answer. `correct` is None without a judgement; `solicited`: drawn at random for feedback."""
+
+    tags: Mapping[str, str]
+    action: str
+    k: int
+    correct: bool | None = None
+    solicited: bool = False
+
+
 def verdict(feedback: Feedback, action: str, answer: str | None, *, texts_kept: bool) -> bool | None:
     """Whether the answer that was given is right.
 

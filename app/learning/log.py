@@ -22,14 +22,11 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter
 
 from app.certify.audit import Audit, audit
-from app.certify.drift import Solicited
-from app.core.feedback import Feedback, Judged
+from app.core.feedback import Feedback, Judged, Solicited
 from app.core.policy import action_of
 from app.core.record import DecisionRecord, Shadow
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
-from app.ports import Documents
-from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import audit_rows, solicited
+from app.ports import Documents, Rows
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +94,7 @@ class DecisionLog:
 
     def __init__(
         self,
-        store: SqlDecisionStore,
+        store: Rows,
         *,
         capacity: int,
         keep_days: int,
@@ -147,11 +144,11 @@ class DecisionLog:
 
     async def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
         """The next judgements that were asked for under this calibrator, for the drift test."""
-        return await asyncio.to_thread(solicited, self._store.engine, version, after=after, limit=limit)
+        return await asyncio.to_thread(self._store.solicited, version, after=after, limit=limit)
 
     async def audit(self, since: float, limit: int) -> Audit:
         """Rates by tag over the newest decisions from that time on."""
-        return await asyncio.to_thread(lambda: audit(audit_rows(self._store.engine, since=since, limit=limit)))
+        return await asyncio.to_thread(lambda: audit(self._store.audit_rows(since=since, limit=limit)))
 
     @property
     def documents(self) -> Documents:

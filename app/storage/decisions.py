@@ -12,9 +12,10 @@ from sqlalchemy import BindParameter, Connection, Engine, Row, bindparam, delete
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.core.feedback import Feedback, Judged, Source, verdict
+from app.core.feedback import AuditRow, Feedback, Judged, Solicited, Source, verdict
 from app.core.record import DecisionRecord, Shadow
 from app.errors import BadRequest, LogUnavailable, UnknownDecision
+from app.storage import reading
 from app.storage.database import open_database, writing
 from app.storage.documents import SqlDocuments, prepare_documents
 from app.storage.tables import (
@@ -107,6 +108,14 @@ class SqlDecisionStore:
         )
         with _translated(), writing(self.engine) as connection:
             return connection.execute(delete(decisions).where(decisions.c.seq.in_(oldest))).rowcount
+
+    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
+        """Judgements that were asked for under this calibrator."""
+        return reading.solicited(self.engine, version, after=after, limit=limit)
+
+    def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
+        """The newest decisions, each with its last judgement."""
+        return reading.audit_rows(self.engine, since=since, limit=limit)
 
     @property
     def documents(self) -> SqlDocuments:

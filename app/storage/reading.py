@@ -12,9 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.certify.audit import AuditRow
-from app.certify.drift import Solicited
-from app.core.feedback import Source
+from app.core.feedback import AuditRow, Solicited, Source
 from app.core.policy import ABSTAIN
 from app.errors import LogUnavailable
 from app.storage.tables import VERSION, decisions, feedback, shadows

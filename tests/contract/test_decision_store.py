@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 
-from app.certify.drift import Solicited
 from app.core.artifact import Thresholds
 from app.core.available import Passage, Usage
-from app.core.feedback import Feedback, Judged, Source
+from app.core.feedback import Feedback, Judged, Solicited, Source
 from app.core.record import Timings
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage.decisions import SqlDecisionStore

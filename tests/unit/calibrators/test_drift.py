@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
-from app.certify.drift import Solicited
 from app.core.artifact import Artifact
 from app.core.calibrator import Fused
+from app.core.feedback import Solicited
 from app.errors import DocumentError, LogUnavailable
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.documents import FakeDocuments

@@ -2,8 +2,9 @@
 
 import random
 
-from app.certify.audit import AuditRow, audit
+from app.certify.audit import audit
 from app.certify.intervals import Interval, wilson
+from app.core.feedback import AuditRow
 
 
 def test_rates_by_tag() -> None:
