@@ -94,7 +94,7 @@ def test_refit_evaluate_and_report_run_on_one_table(
     ("spoil", "says"),
     [
         (lambda lines: [*lines[:-1], lines[-1][:40]], "501"),
-        (lambda lines: [*lines, lines[5]], "already on line"),
+        (lambda lines: [*lines, lines[5]], "already at"),
         (lambda lines: lines[:11], "groups"),
         (
             lambda lines: [*lines[:3], lines[3].replace('"seq_logprob":', '"seq_logprob":NaN,"x":', 1), *lines[4:]],
