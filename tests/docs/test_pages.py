@@ -77,3 +77,13 @@ def test_typical_changes_name_at_most_four_files() -> None:
         title = change.partition("\n")[0]
         assert len(places) <= 4, title
         assert places or "Configuration only" in change, title
+
+
+def test_the_glossary_is_complete_and_sorted() -> None:
+    """Every term that the other pages rely on is defined, in alphabetical order."""
+    terms = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(terms, key=str.casefold)
+    wanted = {"abstain", "artifact", "break-even skip rate", "bypass", "calibrator", "certificate", "delta (δ)"}
+    wanted |= {"epsilon (ε)", "evidence", "exploration", "fallback k", "group", "k", "ladder", "probe", "receipt"}
+    wanted |= {"reference", "rung", "scope", "shadow run", "signals", "skip rate", "state", "step"}
+    assert wanted <= set(terms)
