@@ -221,6 +221,30 @@ class Rows(Protocol):
         ...
 
 
+class Rate(Protocol):
+    """What one key may still do. Called for every request: it neither blocks nor raises."""
+
+    def take(self, per_minute: int) -> float:
+        """Take one request; returns how many seconds to wait for one, 0 where it was taken."""
+        ...
+
+    def begin(self, at_once: int) -> bool:
+        """Count one more question that is being answered, unless there are `at_once`; `end` follows if True."""
+        ...
+
+    def end(self) -> None:
+        """One question is answered."""
+        ...
+
+
+class Rates(Protocol):
+    """The rates of all keys."""
+
+    def of(self, identifier: str) -> Rate:
+        """The rate of the key with this public id."""
+        ...
+
+
 class Observer(Protocol):
     """Receives every finished decision; must not block. Errors are logged and do not affect the response."""
 

@@ -1,4 +1,4 @@
-"""Who may ask: keys with their scopes, and the limits of each key.
+"""Who may ask: keys, and what each allows.
 
 `api`, `wiring` and `cli` import it.
 """

@@ -1,4 +1,5 @@
-"""What survives a restart: the tables of the decision log on SQLite or PostgreSQL.
+"""Three kinds of storage behind ports: small documents with revisions, the rows of the decision log, and rates of keys.
 
-The only package that imports SQLAlchemy. `calibrators` and the layers above it may import it.
+Documents are files or rows of a database, the log is on SQLite or PostgreSQL, rates are in shared memory. Only this
+package imports SQLAlchemy. `calibrators` and the layers above it may import it.
 """

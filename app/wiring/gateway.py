@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from app.access.limits import key_meters
 from app.answer.answer import Answerer
 from app.answer.run import Upstreams
 from app.api.answer import router as answer_router
@@ -28,6 +27,7 @@ from app.correlation import RequestNote
 from app.economics.window import traffic_window
 from app.learning.log import LogMetrics
 from app.settings import Settings
+from app.storage.rates import open_rates
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import LAG_EVERY_S, Gauges, LoopLag, TrafficMetrics, load, registries
 from app.wiring.parts import Parts, open_decision_log, open_keys, open_parts
@@ -86,7 +86,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             if parts.resilience is not None:
                 parts.resilience.watch(traffic.breaker_open, traffic.retried)
             with (
-                key_meters(shared.limits if shared else None) as meters,
+                open_rates(shared.limits if shared else None) as rates,
                 traffic_window(shared.traffic if shared else None) as window,
             ):
                 watching = watch_calibrator(settings, gatekeeper, log, window)
@@ -104,7 +104,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         *(observer, window, log, watching.signals),
                         *(learning.budget, RequestNote(), tracing, learning.shadows),
                     )
-                    app.state.guard = Guard(keys, meters)
+                    app.state.guard = Guard(keys, rates)
                     app.state.gateway = Gateway(
                         answerer=Answerer(
                             Upstreams(

@@ -17,9 +17,9 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
 from app.access.keys import Key, KeyStore, Scope
-from app.access.limits import KeyMeter, KeyMeters
 from app.core.question import Filter
 from app.errors import Denial, Denied, OverLimit, Unauthorised
+from app.ports import Rate, Rates
 
 _BEARER = "Bearer"
 # A browser then asks for a password, and presents it again by itself for what the page loads.
@@ -31,7 +31,7 @@ class Guard:
     """What the routes ask about keys; opened and closed by the application's lifespan."""
 
     keys: KeyStore
-    meters: KeyMeters
+    rates: Rates
 
     def may_operate(self, request: Request) -> bool:
         """Whether more may be told on a route that is open; never refuses."""
@@ -47,7 +47,7 @@ class Caller:
     """Whose request it is; `key` is None where keys are off."""
 
     key: Key | None
-    meter: KeyMeter | None = None
+    rate: Rate | None = None
 
     @property
     def id(self) -> str | None:
@@ -68,10 +68,10 @@ class Caller:
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """Count a question among those that the key has under way, or refuse it."""
-        if self.key is None or self.meter is None or self.key.at_once is None:
+        if self.key is None or self.rate is None or self.key.at_once is None:
             yield
             return
-        if not self.meter.begin(self.key.at_once):
+        if not self.rate.begin(self.key.at_once):
             raise OverLimit(
                 f"this key may have {self.key.at_once} questions under way at once, and has: wait for an answer",
                 why=Denial.CONCURRENCY,
@@ -79,7 +79,7 @@ class Caller:
         try:
             yield
         finally:
-            self.meter.end()
+            self.rate.end()
 
 
 def collection_for(listed: list[str], asked: str | None, default: str) -> str:
@@ -142,14 +142,14 @@ class Needs(SecurityBase):
             raise Denied(f"this key may not do that: it has no scope `{self.scope.value}`", why=Denial.SCOPE)
         if key.per_minute is None and key.at_once is None:
             return Caller(key)
-        meter = guard.meters.of(key.id)
-        if key.per_minute is not None and (wait := meter.take(key.per_minute)):
+        rate = guard.rates.of(key.id)
+        if key.per_minute is not None and (wait := rate.take(key.per_minute)):
             raise OverLimit(
                 f"this key may send {key.per_minute} requests a minute: try again in {wait:.1f} s",
                 why=Denial.RATE,
                 retry_after_s=math.ceil(wait),
             )
-        return Caller(key, meter)
+        return Caller(key, rate)
 
 
 Asker = Annotated[Caller, Depends(Needs(Scope.ANSWER))]

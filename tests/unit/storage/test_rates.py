@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access import limits as key_limits
-from app.access.limits import KeyMeter, KeyMeters, key_meters, take
+from app.storage import rates as module
+from app.storage.rates import SharedRate, SharedRates, open_rates, take
 
 FORK = multiprocessing.get_context("fork")
 
@@ -31,23 +31,23 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def meters(tmp_path: Path, clock: Clock) -> Iterator[KeyMeters]:
-    opened = KeyMeters(tmp_path, clock=clock)
+def rates(tmp_path: Path, clock: Clock) -> Iterator[SharedRates]:
+    opened = SharedRates(tmp_path, clock=clock)
     yield opened
     opened.close()
 
 
-def test_a_minutes_worth_and_then_a_wait(meters: KeyMeters, clock: Clock) -> None:
+def test_a_minutes_worth_and_then_a_wait(rates: SharedRates, clock: Clock) -> None:
     """The wait that is told is the right one: a moment before it nothing, then one."""
-    meter = meters.of("aaaaaaaaaaaa")
-    assert [meter.take(6) for _ in range(6)] == [0.0] * 6
-    wait = meter.take(6)
+    rate = rates.of("aaaaaaaaaaaa")
+    assert [rate.take(6) for _ in range(6)] == [0.0] * 6
+    wait = rate.take(6)
     assert wait == pytest.approx(10.0)
     clock.now += wait - 0.01
-    assert meter.take(6) == pytest.approx(0.01)
+    assert rate.take(6) == pytest.approx(0.01)
     clock.now += 0.01
-    assert meter.take(6) == 0.0
-    assert math.ceil(meter.take(6)) == 10
+    assert rate.take(6) == 0.0
+    assert math.ceil(rate.take(6)) == 10
 
 
 @given(
@@ -72,9 +72,9 @@ def test_the_bucket_is_a_token_bucket(gaps: list[Fraction], per_minute: int, sta
             assert wait == pytest.approx(float(missing), abs=1e-5)
 
 
-def test_keys_do_not_share_limits(meters: KeyMeters) -> None:
+def test_keys_do_not_share_limits(rates: SharedRates) -> None:
     """What one has used up is the other's to use."""
-    one, other = meters.of("aaaaaaaaaaaa"), meters.of("bbbbbbbbbbbb")
+    one, other = rates.of("aaaaaaaaaaaa"), rates.of("bbbbbbbbbbbb")
     assert one.take(1) == 0.0
     assert one.take(1) > 0.0
     assert other.take(1) == 0.0
@@ -83,18 +83,18 @@ def test_keys_do_not_share_limits(meters: KeyMeters) -> None:
     assert not one.begin(1)
 
 
-def test_questions_under_way(meters: KeyMeters) -> None:
+def test_questions_under_way(rates: SharedRates) -> None:
     """As many as allowed; one that ends makes room."""
-    meter = meters.of("aaaaaaaaaaaa")
-    assert [meter.begin(2) for _ in range(3)] == [True, True, False]
-    meter.end()
-    assert meter.begin(2)
-    assert meters.of("aaaaaaaaaaaa") is meter
+    rate = rates.of("aaaaaaaaaaaa")
+    assert [rate.begin(2) for _ in range(3)] == [True, True, False]
+    rate.end()
+    assert rate.begin(2)
+    assert rates.of("aaaaaaaaaaaa") is rate
 
 
 def _take_fifty(directory: Path, taken: "multiprocessing.SimpleQueue[int]") -> None:
-    meter = KeyMeters(directory, clock=lambda: 5000.0).of("aaaaaaaaaaaa")
-    taken.put(sum(meter.take(60) == 0.0 for _ in range(50)))
+    rate = SharedRates(directory, clock=lambda: 5000.0).of("aaaaaaaaaaaa")
+    taken.put(sum(rate.take(60) == 0.0 for _ in range(50)))
 
 
 def test_workers_take_from_one_bucket(tmp_path: Path) -> None:
@@ -108,52 +108,52 @@ def test_workers_take_from_one_bucket(tmp_path: Path) -> None:
 
 
 def _hold_two(directory: Path, ready: "multiprocessing.SimpleQueue[int]") -> None:
-    meter = KeyMeters(directory).of("aaaaaaaaaaaa")
-    assert meter.begin(9)
-    assert meter.begin(9)
+    rate = SharedRates(directory).of("aaaaaaaaaaaa")
+    assert rate.begin(9)
+    assert rate.begin(9)
     ready.put(1)
     signal.pause()
 
 
-def test_questions_of_other_workers_count_until_those_are_gone(tmp_path: Path, meters: KeyMeters) -> None:
+def test_questions_of_other_workers_count_until_those_are_gone(tmp_path: Path, rates: SharedRates) -> None:
     """A worker that was killed has nothing under way, and its place is given to the next."""
-    meter = meters.of("aaaaaaaaaaaa")
+    rate = rates.of("aaaaaaaaaaaa")
     for _ in range(3):
         ready: multiprocessing.SimpleQueue[int] = FORK.SimpleQueue()
         worker = FORK.Process(target=_hold_two, args=(tmp_path, ready))
         worker.start()
         ready.get()
-        assert meter.begin(3)
-        assert not meter.begin(3)
+        assert rate.begin(3)
+        assert not rate.begin(3)
         worker.kill()
         worker.join()
-        assert [meter.begin(3) for _ in range(3)] == [True, True, False]
+        assert [rate.begin(3) for _ in range(3)] == [True, True, False]
         for _ in range(3):
-            meter.end()
-    assert sum(pid != 0 for pid in meter._pids) == 2
+            rate.end()
+    assert sum(pid != 0 for pid in rate._pids) == 2
 
 
 def test_a_worker_with_the_number_of_a_dead_one_starts_at_zero(tmp_path: Path) -> None:
     """Process numbers come again."""
-    crashed = KeyMeter(tmp_path / "aaaaaaaaaaaa")
+    crashed = SharedRate(tmp_path / "aaaaaaaaaaaa")
     assert crashed.begin(1)
-    later = KeyMeter(tmp_path / "aaaaaaaaaaaa")
+    later = SharedRate(tmp_path / "aaaaaaaaaaaa")
     assert later.begin(1)
     # A worker that stops in mid-question leaves no count.
     later.close()
     data = (tmp_path / "aaaaaaaaaaaa").read_bytes()
     assert data == bytes(len(data))
     # There may be 64 workers, and as many that replace them.
-    assert key_limits._SLOTS >= 2 * 64
+    assert module._SLOTS >= 2 * 64
 
 
 def test_a_single_process_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its directory goes with it; one that workers share stays."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with key_meters(None) as meters:
-        assert meters.of("aaaaaaaaaaaa").begin(1)
+    with open_rates(None) as rates:
+        assert rates.of("aaaaaaaaaaaa").begin(1)
         assert len(list(tmp_path.rglob("aaaaaaaaaaaa"))) == 1
     assert list(tmp_path.iterdir()) == []
-    with key_meters(tmp_path / "shared") as meters:
-        meters.of("aaaaaaaaaaaa")
+    with open_rates(tmp_path / "shared") as rates:
+        rates.of("aaaaaaaaaaaa")
     assert (tmp_path / "shared" / "aaaaaaaaaaaa").stat().st_mode & 0o777 == 0o600
