@@ -1,4 +1,4 @@
-"""Held-out operating points: train fits, validation chooses, test is asked once; then the whole table beside it."""
+"""Operating points: held out (train fits, validation chooses, test is used once), and on the whole table."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from app.core.artifact import FIXED, Artifact, Thresholds
+from app.core.artifact import FIXED, Artifact, PolicyFit, Thresholds
 from app.core.calibrator import signals_of
 from app.core.cost import Objective
 from app.errors import DataError
-from app.offline.evaluate.frontier import match
 from app.offline.evaluate.study import Study
+from app.offline.refit.choose import grid
 from app.offline.refit.fit import Method, predict_many
 from app.offline.refit.metrics import Draws
 from app.offline.refit.refit import Options, refit
@@ -21,7 +21,7 @@ from app.offline.table import Floats, Outcomes
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Point:
-    """One operating point: thresholds, what each question would have read, and what that comes to."""
+    """One operating point: its thresholds, what each question reads, and the figures of the report."""
 
     name: str
     thresholds: Thresholds
@@ -30,13 +30,18 @@ class Point:
     right: Floats
     figures: dict[str, Any]
 
+    @property
+    def skipped(self) -> Floats:
+        """1.0 where no passage is read, else 0.0."""
+        return np.where(self.route == 0, 1.0, 0.0)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Deployed:
-    """What would be deployed: how p0 is made, and the operating points on the whole table.
+    """What would be served: how p0 is computed, and the operating points on the whole table.
 
-    `p` is what would be served, by the calibrator that the thresholds belong to: another one, out-of-fold, has other
-    probabilities, on which they mean nothing. `out_of_fold` judges each answer unseen.
+    `p` is from the calibrator that the thresholds belong to; on the probabilities of another calibrator they mean
+    nothing. `out_of_fold` predicts each answer by a calibrator that was not fitted on it.
     """
 
     figures: dict[str, Any]
@@ -48,24 +53,24 @@ class Deployed:
 
     @property
     def point(self) -> Point:
-        """The point that other parts describe: the served one if it gates at all, else one by the published rule."""
+        """The point that other parts describe: the first that is not a fixed k, else the first."""
         gates = [point for point in self.points.values() if point.thresholds not in FIXED]
         return gates[0] if gates else next(iter(self.points.values()))
 
 
 def deploy(study: Study, main: str, resamples: int, given: Artifact | None = None) -> Deployed:
-    """Refit on the table, and evaluate what it would serve; and the published matching rule on the same splits.
+    """Refit on the table, and evaluate what would be served, and the published matching rule on the same splits.
 
-    An artifact that is given is one more operating point, ahead of the others.
+    The thresholds of a given artifact come first among the operating points.
     """
-    first = [] if given is None else [_given(study, given)]
+    first = [] if given is None else [_point_of(study, given)]
     try:
         artifact, summary = refit(study.outcomes, _options(study.ks))
     except DataError as error:
         return _without_splits(study, main, str(error), first)
     method, names = artifact.p0.method, signals_of(artifact.p0)
-    unseen = study.judged(method, names, 0, 0)
-    if unseen is None:
+    out_of_fold = study.predict(method, names, 0, 0)
+    if out_of_fold is None:
         return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
     p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
     validation, test = split(study.outcomes)[1].outcomes, summary.test.outcomes
@@ -80,15 +85,7 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         "splits": artifact.report["splits"],
         "p0": artifact.report["chosen"]["k0"],
         "fallback": f"always-k{artifact.fallback_action}",
-        "policies": {
-            name: {
-                "thresholds": _pair(fit.thresholds),
-                "certificate": asdict(fit.certificate) if fit.certificate else None,
-                "why_not": fit.why_not,
-                "labels_needed": fit.labels_needed,
-            }
-            for name, fit in artifact.policies.items()
-        },
+        "policies": {name: describe(fit) for name, fit in artifact.policies.items()},
         "abstention": asdict(artifact.abstention),
         "test": artifact.report["test"],
         "matched": {
@@ -102,36 +99,43 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     points += [
         _point(ledger, study.draws, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")
     ]
-    return Deployed(figures | _described(points), p, unseen, method, names, _named(points))
+    return Deployed(figures | _whole_table(points), p, out_of_fold, method, names, {one.name: one for one in points})
+
+
+def describe(fit: PolicyFit) -> dict[str, Any]:
+    """A fitted policy as in the report."""
+    return {
+        "thresholds": asdict(fit.thresholds),
+        "certificate": asdict(fit.certificate) if fit.certificate else None,
+        "why_not": fit.why_not,
+        "labels_needed": fit.labels_needed,
+    }
 
 
 def _options(ks: tuple[int, int, int]) -> Options:
-    """What a table is evaluated for: the fewest passages, which every table can count."""
+    """Minimise passages, which every table can count."""
     created = "1970-01-01T00:00:00+00:00"
     return Options(name="evaluation", created=created, objective=Objective.MONEY, tariff=per_passage(ks))
 
 
 def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> Deployed:
-    """Too small a table to part: the published rule on out-of-fold probabilities, which flatters itself."""
-    p = study.judged("logistic", (main,), 0, 0)
+    """The table is too small to split: the published rule on out-of-fold probabilities, which is optimistic."""
+    p = study.predict("logistic", (main,), 0, 0)
     assert p is not None
     points = list(first)
     for name in ("graded", "binary"):
         thresholds = _matching(study.outcomes, p, graded=name == "graded")
         points.append(_point(_ledger(study, p), study.draws, f"matched_{name}", thresholds, "the whole table"))
-    return Deployed({"why_not": why} | _described(points), p, p, "logistic", (main,), _named(points))
+    figures = {"why_not": why} | _whole_table(points)
+    return Deployed(figures, p, p, "logistic", (main,), {one.name: one for one in points})
 
 
-def _described(points: list[Point]) -> dict[str, Any]:
+def _whole_table(points: list[Point]) -> dict[str, Any]:
     return {"whole_table": {point.name: {"chosen_on": point.chosen_on} | point.figures for point in points}}
 
 
-def _named(points: list[Point]) -> dict[str, Point]:
-    return {point.name: point for point in points}
-
-
 def shares(route: Route, ks: tuple[int, int, int], weights: Floats) -> dict[str, float]:
-    """How often each number of passages is read, and what that is on the three axes."""
+    """How often each number of passages is read, and the budget used on the three axes."""
     found = {f"k{k}": float(weights @ (route == k)) for k in ks}
     _, few, many = ks
     return found | {
@@ -149,7 +153,7 @@ def _point(ledger: Ledger[Test], draws: Draws, name: str, thresholds: Thresholds
     route, most = ledger.route(thresholds), ledger.ks[-1]
     right = ledger.right(route)
     figures = {
-        "thresholds": _pair(thresholds),
+        "thresholds": asdict(thresholds),
         "accuracy": draws.interval(right),
         f"minus_k{most}": draws.interval(right - ledger.fixed(most)),
         "shares": shares(route, ledger.ks, ledger.units.weights),
@@ -157,37 +161,44 @@ def _point(ledger: Ledger[Test], draws: Draws, name: str, thresholds: Thresholds
     return Point(name, thresholds, chosen_on, route, right, figures)
 
 
-def _given(study: Study, artifact: Artifact) -> Point:
+def _point_of(study: Study, artifact: Artifact) -> Point:
     thresholds = artifact.policies["graded"].thresholds
     p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
     return _point(_ledger(study, p), study.draws, "artifact", thresholds, "its own data")
 
 
 def _matching(outcomes: Outcomes, p: Floats, *, graded: bool) -> Thresholds:
-    # The published rule tunes on what it validates on; for this rule, that is what it trains on.
+    # The published rule tunes on the rows it validates on, so these are its train split.
     ledger = Ledger(Train(outcomes), p, units(outcomes), passage_costs(outcomes))
     return match(ledger, graded=graded, floor=ledger.mean(ledger.fixed(outcomes.ks[-1])))
 
 
-def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[str, Floats], dict[str, str]]:
-    """The proper and the naive confidence of each answer at a point, and what the proper one is made of.
+def match(ledger: Ledger[Train], *, graded: bool, floor: float) -> Thresholds:
+    """The published rule: the cheapest thresholds that reach an accuracy; the largest fixed k if none do.
 
-    Where the answers read with k passages have no signal of their own, the closed-book signal judges them.
+    It chooses by the same accuracy that it promises, so its promise is optimistic.
+    """
+    pairs = grid(ledger, graded=graded)
+    good = np.flatnonzero(pairs.accuracy >= floor - 1e-12)
+    if not good.size:
+        return FIXED[-1]
+    return pairs.thresholds(good[np.lexsort((-pairs.accuracy[good], np.round(pairs.cost[good], 12)))[0]])
+
+
+def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[str, Floats], dict[str, str]]:
+    """The proper and the naive confidence of each answer at a point, and which signal the proper one uses.
+
+    If the answers from k passages have no signal of their own, the closed-book signal predicts them.
     """
     proper, made_of = deployed.out_of_fold, {"k0": "its own signal"}
     for k in study.ks[1:]:
-        own = study.judged(deployed.method, deployed.names, k, k)
-        judged = study.judged(deployed.method, deployed.names, 0, k) if own is None else own
-        made_of[f"k{k}"] = (
-            "the signal of the answer read"
-            if own is not None
-            else f"the closed-book signal, as the table has none for k={k}"
-            if judged is not None
-            else "none: too few answers of either kind"
-        )
-        proper = np.where(point.route == k, np.nan if judged is None else judged, proper)
+        predicted, made_of[f"k{k}"] = study.predict(deployed.method, deployed.names, k, k), "its own signal"
+        if predicted is None:
+            predicted = study.predict(deployed.method, deployed.names, 0, k)
+            made_of[f"k{k}"] = (
+                "none: too few right or wrong answers"
+                if predicted is None
+                else f"the closed-book signal, as the table has none for k={k}"
+            )
+        proper = np.where(point.route == k, np.nan if predicted is None else predicted, proper)
     return {"proper": proper, "naive": deployed.out_of_fold}, made_of
-
-
-def _pair(thresholds: Thresholds) -> dict[str, float]:
-    return {"tau0": thresholds.tau0, "tau1": thresholds.tau1}

@@ -1,9 +1,9 @@
-"""What accuracy a signal buys at each retrieval budget, and the area under that curve.
+"""The accuracy that a signal reaches at each retrieval budget, and the area under that curve.
 
-Questions are sorted by p; a policy is a cut (binary: above it no passage, below it many) or a pair of cuts (graded: few
-between them). Cuts fall only where p differs, for a threshold cannot split ties. A missing p sorts last: it retrieves
-at every threshold, and is skipped only at the cheap end, where nothing is read at all. The axes are the share of
-questions that read many (full), that retrieve (call), and the passages read, of always reading many (passage).
+Questions are sorted by p. A policy is a cut (binary: no passage above it, many below) or a pair of cuts (graded: few
+between them). A threshold cannot split ties, so cuts are only where p differs. Questions without a p come last: they
+retrieve at every threshold, except at the cheap end, where nothing is read. The axes are the share of questions that
+read many (full) or retrieve (call), and the passages read as a share of always reading many (passage).
 """
 
 from collections.abc import Mapping
@@ -12,29 +12,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.core.artifact import FIXED, Thresholds
-from app.offline.refit.choose import grid
 from app.offline.refit.metrics import Draws, cells_of
-from app.offline.refit.splits import Ledger, Train
 from app.offline.table import Floats
 
 AXES = ("full", "call", "passage")
-# Up to so many cuts the passage axis tries every pair; beyond, pairs of so many quantile cuts.
+# The passage axis tries every pair of cuts up to this many; beyond it, pairs of this many quantile cuts.
 MOST_CUTS = 4_000
-# Cells and budgets on which a resampled frontier is computed; the interval is centred on the exact figure.
+# Cells and budgets on which a resampled frontier is computed; the interval is centred on the exact value.
 CELLS = 48
 _BUDGETS = 200
-# Costs are counted in whole units of the least weight, or in so many parts where the weights have no such unit.
+# Costs are counted in whole units of the smallest weight, or in this many parts if the weights have no common unit.
 _PARTS = 1_600_000
 _MOST_DENOMINATOR = 60
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ladder:
-    """Weight and right answers of the questions above each cut, surest first; leading axes are draws.
+    """Weight and right answers of the questions above each cut, most confident first; leading axes are draws.
 
-    `weight` rises from 0 to 1; the others are the accuracy that the questions above a cut contribute when they read no
-    passage, `few` or `many` of them.
+    `weight` rises from 0 to 1. The others are the accuracy that the questions above a cut contribute if they read no
+    passage, few or many.
     """
 
     weight: Floats
@@ -46,7 +43,7 @@ class Ladder:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Curve:
-    """Accuracy against cost, cheapest first, and how far its area may be from the exact one."""
+    """Accuracy against cost, cheapest first, and a bound on the error of its area."""
 
     x: Floats
     accuracy: Floats
@@ -60,7 +57,7 @@ class Curve:
 
 
 def ladder(p: Floats, right: Mapping[int, Floats], weights: Floats) -> Ladder:
-    """Sort, and sum up to each place where p falls."""
+    """Sort the questions by p, and sum up to each cut."""
     score = np.where(np.isfinite(p), p, -np.inf)
     order = np.argsort(-score, kind="stable")
     ends = np.append(np.flatnonzero(score[order][:-1] != score[order][1:]) + 1, len(p))
@@ -84,12 +81,12 @@ def binary(rungs: Ladder) -> Curve:
 
 
 def envelope(curve: Curve) -> Curve:
-    """At each cost the best accuracy reached at that cost or less."""
+    """At each cost the best accuracy at that cost or less."""
     return Curve(curve.x, np.maximum.accumulate(curve.accuracy, axis=-1), curve.error_bound)
 
 
 def graded(rungs: Ladder, axis: str) -> Curve:
-    """Every pair of cuts, enveloped. On the full and the call axis one cut fixes the cost, so the other is free."""
+    """The envelope over every pair of cuts. On the full and the call axis one cut fixes the cost, the other is free."""
     skip, compact = rungs.none - rungs.few, rungs.few - rungs.many
     everything = rungs.many[..., -1:]
     if axis == "full":
@@ -108,9 +105,9 @@ def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: floa
     """All pairs at once, on a lattice of costs counted in passages.
 
     With more than MOST_CUTS cuts, only cuts at most h apart in weight are kept. Rounding both cuts of a pair to the
-    next kept one on the cheap side moves at most h from many to few and h from few to none: it costs no more and loses
-    at most 2h. Costs of neighbouring pairs are at most h apart, which is all that a trapezoid can differ from the
-    steps under it, as accuracy rises by no more than one. So the area is at most 3h too low, and h too high.
+    next kept one on the cheap side moves at most h from many to few and h from few to none: this never costs more, and
+    loses at most 2h. Costs of neighbouring pairs are at most h apart, and accuracy rises by at most one, so a trapezoid
+    differs from the steps below it by at most h. In total the area is at most 3h too low, and at most h too high.
     """
     few, many = passages
     bound = 0.0
@@ -129,14 +126,14 @@ def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: floa
     best = np.full(many * total + 1, -np.inf)
     for second, at in enumerate(parts.tolist()):
         place = many * total - (many - few) * at - few * parts[: second + 1]
-        # For one second cut the first cuts all cost differently, so that no place occurs twice.
+        # For one second cut all first cuts have different costs, so no place occurs twice.
         best[place] = np.maximum(best[place], skip[: second + 1] + compact[second])
     reached = np.flatnonzero(np.isfinite(best))
     return envelope(Curve(reached / float(many * total), best[reached] + everything, bound))
 
 
 def _parts(weight: Floats) -> tuple[NDArray[np.intp], bool]:
-    """Cumulative weights as whole numbers: exactly where a small unit measures them all, else rounded."""
+    """Cumulative weights as whole numbers: exact if they have a small common unit, else rounded."""
     scaled = weight / float(np.diff(weight).min())
     for unit in range(1, _MOST_DENOMINATOR + 1):
         whole = np.rint(scaled * unit)
@@ -156,7 +153,7 @@ def areas(p: Floats, right: Mapping[int, Floats], weights: Floats) -> dict[str, 
 
 
 def _areas(rungs: Ladder) -> dict[str, Floats]:
-    """All areas but that of the passage axis, which is computed otherwise for one table than for many draws."""
+    """All areas except the passage axis, which has another algorithm for many draws than for one table."""
     plain = binary(rungs)
     return {
         "binary": plain.area,
@@ -166,8 +163,8 @@ def _areas(rungs: Ladder) -> dict[str, Floats]:
     }
 
 
-def yardsticks(right: Mapping[int, Floats], weights: Floats) -> dict[str, float]:
-    """What random skipping and an oracle that knows where retrieval helps would reach on the binary frontier."""
+def random_and_oracle(right: Mapping[int, Floats], weights: Floats) -> dict[str, float]:
+    """The binary area of random skipping, and of an oracle that knows where retrieval helps."""
     share = weights / weights.sum()
     none, many = right[min(right)], right[max(right)]
     random = float(share @ (none + many)) / 2.0
@@ -175,7 +172,7 @@ def yardsticks(right: Mapping[int, Floats], weights: Floats) -> dict[str, float]
 
 
 def drawn_areas(p: Floats, right: Mapping[int, Floats], draws: Draws) -> dict[str, Floats]:
-    """The same areas in every draw of a bootstrap, on CELLS cells of p; the undrawn table first."""
+    """The areas in every draw of a bootstrap, on CELLS cells of p; the table itself first."""
     cell, cells = cells_of(-np.where(np.isfinite(p), p, -np.inf), CELLS)
     ks = sorted(right)
     sums = draws.sums([np.ones(len(p)), *(right[k] for k in ks)], cell, cells)
@@ -186,7 +183,7 @@ def drawn_areas(p: Floats, right: Mapping[int, Floats], draws: Draws) -> dict[st
 
 
 def _drawn_passage(rungs: Ladder) -> Floats:
-    """The passage axis of every draw: the best pair within each of so many budgets."""
+    """The area on the passage axis of every draw: the best pair within each budget."""
     first, second = np.triu_indices(rungs.weight.shape[-1])
     few, many = rungs.passages
     cost = 1.0 - rungs.weight[:, first] * (few / many) - rungs.weight[:, second] * (1.0 - few / many)
@@ -196,16 +193,3 @@ def _drawn_passage(rungs: Ladder) -> Floats:
     best = np.full((len(cost), _BUDGETS + 1), -np.inf)
     np.maximum.at(best.reshape(-1), (np.arange(len(cost))[:, None] * (_BUDGETS + 1) + budget).ravel(), accuracy.ravel())
     return np.trapezoid(np.maximum.accumulate(best, axis=-1), dx=1.0 / _BUDGETS, axis=-1)
-
-
-def match(ledger: Ledger[Train], *, graded: bool, floor: float) -> Thresholds:
-    """The published rule: the thresholds that cost least without falling below an accuracy; else always read the most.
-
-    It chooses by the very accuracy that it promises, and so promises too much.
-    """
-    pairs = grid(ledger, graded=graded)
-    good = np.flatnonzero(pairs.accuracy >= floor - 1e-12)
-    if not good.size:
-        return FIXED[-1]
-    pick = good[np.lexsort((-pairs.accuracy[good], np.round(pairs.cost[good], 12)))[0]]
-    return pairs.thresholds(pick)

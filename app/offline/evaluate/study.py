@@ -1,7 +1,7 @@
-"""What every part of an evaluation shares: one table, its folds, its draws, its signals and the baselines to beat.
+"""One table with its folds and bootstrap draws, and how well its signals predict that a closed-book answer is right.
 
-Baselines are decision signals that know nothing of the reader's answer. First-token entropy and margin (the TARG gate)
-and the retrieval trigger come with the table, as signals of its own.
+Baselines are decision signals that do not look at the reader's answer. First-token entropy and margin (the TARG gate)
+and the retrieval trigger are columns of the table.
 """
 
 import re
@@ -17,16 +17,20 @@ from sklearn.linear_model import LogisticRegression
 from app.core.labels import Rule, judge
 from app.core.signals import NAMES
 from app.errors import DataError
-from app.offline.evaluate.frontier import areas, drawn_areas, yardsticks
-from app.offline.refit.fit import FOLDS, Method, fit, folds, out_of_fold, predict_many
-from app.offline.refit.metrics import Draws, quality
+from app.offline.evaluate.frontier import areas, drawn_areas, random_and_oracle
+from app.offline.refit.fit import FOLDS, FUSIONS, METHODS, Method, fit, folds, out_of_fold, predict_many
+from app.offline.refit.metrics import Draws, ece, losses, quality
 from app.offline.refit.splits import Units, position, units
 from app.offline.table import Floats, Labels, Outcomes
 
 FUSED = "fused"
 TRIGGER = "trigger"
-# A classifier of words learns little more from more questions than these, and takes its time.
+# A text classifier gains little from more questions than these, and becomes slow.
 _MOST_TEXTS = 20_000
+SIZES = (50, 100, 200, 400, 800, 1_600, 3_200)
+REPEATS = 20
+_HELD_OUT = 0.3
+_SIZED: tuple[Method, ...] = ("logistic", "isotonic")
 _PREFIX_GATE = re.compile(r"(neg_entropy|margin)@\d+")
 
 
@@ -48,13 +52,13 @@ class Study:
 
     @property
     def weights(self) -> Floats:
-        """Weights of rows under which every group weighs one."""
+        """Weights of rows; each group has the same weight."""
         return self.units.weights
 
-    def judged(self, method: Method, names: tuple[str, ...], source: int, k: int) -> Floats | None:
-        """Out-of-fold P(the answer with k passages is right) from the signals of the answer with `source` passages.
+    def predict(self, method: Method, names: tuple[str, ...], source: int, k: int) -> Floats | None:
+        """Out-of-fold P(the answer from k passages is right) from the signals of the answer from `source` passages.
 
-        None where the table has no such signal, or too few answers of either kind.
+        None if the table has no such signal, or too few right or wrong answers.
         """
         columns = self.outcomes.signals[source]
         labels = self.outcomes.correct[k]
@@ -65,17 +69,21 @@ class Study:
             return None
 
 
-def study_of(outcomes: Outcomes, resamples: int) -> Study:
-    """Lay folds and draws for a table; a table of which nothing can be learned is refused here."""
+def make_study(outcomes: Outcomes, resamples: int, rule: Rule | None = None) -> Study:
+    """Make folds and draws for a table, labelled again if there is a rule.
+
+    Raises a DataError if it has too few right or wrong answers.
+    """
+    outcomes = relabelled(outcomes, rule) if rule else outcomes
     grouping, labels = units(outcomes), outcomes.correct[0]
     right = {k: correct.astype(np.float64) for k, correct in outcomes.correct.items()}
     return Study(outcomes, grouping, Draws(grouping, resamples), right, labels, folds(labels, grouping.codes))
 
 
 def relabelled(outcomes: Outcomes, rule: Rule) -> Outcomes:
-    """The same table with every answer judged again from its text."""
+    """The same table with every answer labelled again from its text."""
     if not outcomes.gold or not all(any(texts) for texts in outcomes.answers.values()):
-        raise DataError("the table has no answers to judge again: leave the labels as they are, or collect it anew")
+        raise DataError("the table has no answers to label again: leave out --rule, or collect the table again")
     correct = {
         k: np.array([judge(text, gold, rule) for text, gold in zip(texts, outcomes.gold, strict=True)])
         for k, texts in outcomes.answers.items()
@@ -94,7 +102,7 @@ class Assessed:
 
 
 def assess_all(study: Study) -> tuple[dict[str, Assessed], dict[str, str]]:
-    """Every closed-book signal, their fusion, and every baseline; and those left out, with the reason."""
+    """Every closed-book signal, their fusion and every baseline; and the reason for each that is left out."""
     columns = {n: c for n, c in study.outcomes.signals[0].items() if np.isfinite(c).any()}
     present = tuple(name for name in NAMES if name in columns)
     columns |= baselines(study.outcomes, study.labels, study.fold)
@@ -124,10 +132,10 @@ def _assess(study: Study, name: str, method: Method, names: tuple[str, ...], col
     else:
         figures |= dict.fromkeys(("auroc_raw", "ece_raw", "brier_raw"))
     figures["intervals"] = calibrated
-    # The closed-book answer is one of three that the frontier needs; a further k is reported elsewhere.
+    # The frontier uses the three k of a policy; larger ones are reported elsewhere.
     right = {k: study.right[k] for k in study.ks}
     exact, drawn = areas(p, right, study.weights), drawn_areas(p, right, study.draws)
-    marks = yardsticks(right, study.weights)
+    marks = random_and_oracle(right, study.weights)
     headroom = marks["oracle"] - marks["random"]
     figures["frontier"] = (
         exact
@@ -138,8 +146,63 @@ def _assess(study: Study, name: str, method: Method, names: tuple[str, ...], col
     return Assessed(figures, p, exact, drawn)
 
 
+def methods(study: Study, main: str, present: tuple[str, ...]) -> dict[str, Any]:
+    """AUROC, ECE, Brier and NLL of every method, out-of-fold on the main signal, or on all of them for a fusion."""
+    found: dict[str, Any] = {"signal": main}
+    for method in METHODS:
+        names = present if method in FUSIONS else (main,)
+        if method in FUSIONS and len(present) < 2:
+            continue
+        try:
+            p = out_of_fold(method, names, study.outcomes.signals[0], study.labels, study.fold)
+        except DataError:
+            continue  # a fold without right or without wrong answers
+        found[method] = quality(p, study.labels, study.draws)
+    return found
+
+
+def sizes(study: Study, main: str) -> dict[str, Any]:
+    """ECE and Brier score on 30 % of the groups after fitting on a number of the others.
+
+    Mean and standard deviation over twenty random draws of both.
+    """
+    code, count = study.units.codes, study.units.count
+    rng = np.random.default_rng(0)
+    drawn = [rng.permutation(count)[code] for _ in range(REPEATS)]
+    pool = int(count * (1.0 - _HELD_OUT))
+    table = []
+    for size in (*(size for size in SIZES if size < pool), pool):
+        for method in _SIZED:
+            parts = ((np.flatnonzero(place < size), np.flatnonzero(place >= pool)) for place in drawn)
+            scores = [_scores(study, (method, main), rows, held) for rows, held in parts]
+            known = np.array([score for score in scores if score is not None])
+            if len(known):
+                ece_, brier = _spread(known[:, 0]), _spread(known[:, 1])
+                table.append({"groups": size, "method": method, "ece": ece_, "brier": brier})
+    return {"signal": main, "held_out_groups": count - pool, "repeats": REPEATS, "rows": table}
+
+
+def _scores(
+    study: Study, source: tuple[Method, str], rows: NDArray[np.intp], held: NDArray[np.intp]
+) -> tuple[float, float] | None:
+    method, main = source
+    column = study.outcomes.signals[0][main]
+    try:
+        fitted = fit(method, (main,), {main: column[rows]}, study.labels[rows])
+    except DataError:
+        return None  # all answers of this draw are right, or all are wrong
+    p, labels = predict_many(fitted, {main: column[held]}, len(held)), study.labels[held]
+    weights = study.weights[held] * np.isfinite(p)
+    brier = np.where(np.isfinite(p), losses(p, labels)["brier"], 0.0)
+    return ece(p, labels, study.weights[held]), float(weights @ brier / weights.sum())
+
+
+def _spread(values: Floats) -> dict[str, float]:
+    return {"mean": float(values.mean()), "deviation": float(values.std())}
+
+
 def main_signal(names: Mapping[str, Any]) -> str:
-    """The signal that methods, sizes and deltas are about: the first of the three that the table has."""
+    """The signal that methods, sizes and deltas use: the first of the three standard ones that the table has."""
     ours = [name for name in names if kind_of(name) == "ours" and name != FUSED]
     if not ours:
         raise DataError("no signal to evaluate: collect the table with log-probabilities switched on")
@@ -147,7 +210,7 @@ def main_signal(names: Mapping[str, Any]) -> str:
 
 
 def kind_of(name: str) -> str:
-    """What a signal is compared as: ours, a prefix gate in the manner of TARG, or a baseline."""
+    """The kind of a signal: ours, a first-token gate like TARG, or a baseline."""
     if name in {"random", "question_length", "query_text", TRIGGER}:
         return "baseline"
     return "targ" if _PREFIX_GATE.fullmatch(name) else "ours"

@@ -1,30 +1,34 @@
-"""Pieces of the report's page: numbers as people read them, cards, tables, figures, and the sentence at the top."""
+"""Building blocks of the report: formatted numbers, cards, tables, figures, and the sentence at the top."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from app.core.artifact import Artifact, Thresholds
-from app.offline.refit.splits import fixed_k
+from matplotlib.figure import Figure
 
-CSS = Path(__file__).with_name("report.css").read_text()
+from app.core.artifact import Artifact, Thresholds
+from app.offline.evaluate.deploy import describe
+from app.offline.refit.splits import fixed_k
+from app.offline.report.plots import to_svg
+
+_CSS = Path(__file__).with_name("report.css").read_text()
 
 Cell = str | tuple[str, str]
 
 
 def decimal(value: float | None, places: int = 3) -> str:
-    """A number, or a dash where there is none."""
+    """A number, or a dash if there is none."""
     return "–" if value is None else f"{value:,.{places}f}"
 
 
 def percent(value: float | None) -> str:
-    """A share."""
+    """A share in percent."""
     return "–" if value is None else f"{value * 100:.1f} %"
 
 
 def with_interval(entry: Mapping[str, Any] | float | None, places: int = 3) -> tuple[str, str]:
-    """A value, and the interval that belongs to it if there is one."""
+    """A value, and its interval if it has one."""
     if not isinstance(entry, Mapping):
         return decimal(entry, places), ""
     if entry["low"] is None:
@@ -32,36 +36,54 @@ def with_interval(entry: Mapping[str, Any] | float | None, places: int = 3) -> t
     return decimal(entry["value"], places), f"[{decimal(entry['low'], places)}, {decimal(entry['high'], places)}]"
 
 
-def cards(numbers: Sequence[tuple[str, str, tuple[str, str]]]) -> str:
-    """Key numbers: a colour, a name, and the value with its interval."""
+def page(title: str, *sections: str) -> str:
+    """A whole HTML document that needs no other file."""
     return (
-        '<div class="cards">'
-        + "".join(
-            f'<div class="{kind}"><span>{escape(name)}</span><b>{value}</b><small>{spread}</small></div>'
-            for kind, name, (value, spread) in numbers
-        )
-        + "</div>"
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_CSS}</style></head><body><main>"
+        f"<h1>{escape(title)}</h1>{''.join(sections)}</main></body></html>\n"
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table that scrolls on its own where the page is narrow. Cells must be escaped where they come from data."""
+def section(title: str, *parts: str) -> str:
+    """A part of the page under a heading."""
+    return f"<section><h2>{title}</h2>{''.join(parts)}</section>"
+
+
+def columns(*parts: str, kind: str = "row") -> str:
+    """Parts beside each other if the page is wide enough."""
+    return f'<div class="{kind}">{"".join(parts)}</div>'
+
+
+def cards(numbers: Sequence[tuple[str, str, tuple[str, str]]]) -> str:
+    """Key numbers: a colour, a name, and the value with its interval."""
+    each = (
+        f'<div class="{kind}"><span>{escape(name)}</span><b>{value}</b><small>{spread}</small></div>'
+        for kind, name, (value, spread) in numbers
+    )
+    return columns(*each, kind="cards")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], title: str = "") -> str:
+    """A table that scrolls by itself on a narrow page. The caller escapes cells that come from data."""
+    above = f"<h3>{title}</h3>" if title else ""
     titles = "".join(f'<th scope="col">{title}</th>' for title in head)
     body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'{above}<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _cell(cell: Cell) -> str:
     return cell if isinstance(cell, str) else f"{cell[0]} <small>{cell[1]}</small>"
 
 
-def figure(svg: str, look: str) -> str:
-    """A picture, and one sentence on what to look at."""
-    return f"<figure>{svg}<figcaption>{look}</figcaption></figure>"
+def picture(figure: Figure, name: str, alt: str, caption: str) -> str:
+    """A figure with its caption: what to look at."""
+    return f"<figure>{to_svg(figure, name, alt)}<figcaption>{caption}</figcaption></figure>"
 
 
 def matrix(cells: Mapping[str, Any], k: int) -> str:
-    """The four ways in which a closed-book answer and one read from k passages can be right or wrong."""
+    """The four ways in which the closed-book answer and the one from k passages can be right or wrong."""
     cell = {
         key: f"<td class='{kind}'><strong>{percent(cells[key]['share']['value'])}</strong>"
         f"<br>{word}<br><small>{cells[key]['n']} questions</small></td>"
@@ -83,33 +105,25 @@ def matrix(cells: Mapping[str, Any], k: int) -> str:
 def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     """What is guaranteed, in one sentence; or why nothing is, and how many labels it would take."""
     none, few, many = found["ks"]
-    ks = (none, few, many)
     if artifact is not None:
-        fit = artifact.policies["graded"]
-        held = fit.certificate
-        promise = held and (held.epsilon, held.delta, held.reference, held.n, held.bound)
-        why, needed, fixed = fit.why_not, fit.labels_needed, fixed_k(fit.thresholds, ks)
-        subject = f"Calibrator {artifact.name} {artifact.version}"
+        entry, subject = describe(artifact.policies["graded"]), f"Calibrator {artifact.name} {artifact.version}"
+    elif "policies" in found["deploy"]:
+        entry, subject = found["deploy"]["policies"]["graded"], "The graded policy fitted on this table"
     else:
-        entry = found["deploy"].get("policies", {}).get("graded")
-        if entry is None:
-            return escape(f"Nothing can be certified on this table: {found['deploy'].get('why_not')}.")
-        held = entry["certificate"]
-        promise = held and tuple(held[key] for key in ("epsilon", "delta", "reference", "n", "bound"))
-        fixed = fixed_k(Thresholds(**entry["thresholds"]), ks)
-        why, needed, subject = entry["why_not"], entry["labels_needed"], "The graded policy fitted on this table"
+        return escape(f"Nothing can be certified on this table: {found['deploy'].get('why_not')}.")
+    promise, why, needed = entry["certificate"], entry["why_not"], entry["labels_needed"]
     more = f" About {needed:,} labelled groups would be needed for more." if needed else ""
     if not promise:
         return escape(f"{subject} is not certified: {why}.{more if str(needed) not in str(why) else ''}")
-    epsilon, delta, reference, n, bound = promise
+    points, confidence = f"{promise['epsilon'] * 100:g} points", f"{1 - promise['delta']:.0%} confidence"
+    basis = f"validation, n = {promise['n']:,} groups"
+    fixed = fixed_k(Thresholds(**entry["thresholds"]), (none, few, many))
     if fixed is not None:
         return escape(
-            f"{subject} is certified only as always-k{fixed}, which is no gate: no cheaper thresholds could be shown "
-            f"to stay within {epsilon * 100:g} points of {reference} at {1 - delta:.0%} confidence (validation, "
-            f"n = {n:,} groups).{more}"
+            f"{subject} is certified only as always-k{fixed}, which saves nothing: no cheaper thresholds could be "
+            f"shown to stay within {points} of {promise['reference']} at {confidence} ({basis}).{more}"
         )
     return escape(
-        f"{subject} is certified: with {1 - delta:.0%} confidence its accuracy is at most {epsilon * 100:g} points "
-        f"below that of {reference} (validation, n = {n:,} groups; pointwise lower bound of the "
-        f"difference at this step {bound:+.3f}).{more}"
+        f"{subject} is certified: with {confidence} its accuracy is at most {points} below that of "
+        f"{promise['reference']} ({basis}; pointwise lower bound of the difference {promise['bound']:+.3f}).{more}"
     )

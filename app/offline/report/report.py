@@ -1,57 +1,50 @@
-"""One self-contained page about an outcome table and what was fitted on it: for people, with nothing fetched.
+"""One self-contained HTML page about an outcome table and what was fitted on it.
 
-`evaluate` computes, `plots` draws, and this module says in plain words what to look at.
+`evaluate` computes, `plots` draws, and this module writes the page.
 """
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
-
 from app.core.artifact import Artifact
-from app.offline.evaluate.evaluate import evaluate
+from app.offline.evaluate.evaluate import evaluate, histogram
 from app.offline.evaluate.frontier import AXES
 from app.offline.refit.fit import predict_many
 from app.offline.report import plots
 from app.offline.report.pages import (
-    CSS,
     Cell,
     cards,
     certificate,
+    columns,
     decimal,
-    figure,
     matrix,
+    page,
     percent,
+    picture,
+    section,
     table,
     with_interval,
 )
 from app.offline.table import Outcomes
 
-_BARS = 20
-
 
 def report(outcomes: Outcomes, *, artifact: Artifact | None = None, evaluation: Mapping[str, Any] | None = None) -> str:
-    """The page as HTML. Without an evaluation the table is evaluated here, with the artifact's thresholds if given."""
+    """The page as HTML. Without an evaluation it evaluates the table, with the thresholds of an artifact if given."""
     found = evaluate(outcomes, artifact=artifact) if evaluation is None else evaluation
     title = f"Fetchwise report: {artifact.name} {artifact.version}" if artifact else "Fetchwise report"
-    sections = [
+    return page(
+        title,
         _summary(found, artifact),
         _calibration(found),
         _gate(found, outcomes, artifact),
         _frontiers(found),
         _selective(found),
         _harm(found),
-        *_audits(found),
+        _tags(found),
         _cost(found),
         _signals(found),
-        _small_print(found),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>"
-        f"<h1>{escape(title)}</h1>{''.join(sections)}</main></body></html>\n"
+        _notes(found),
     )
 
 
@@ -64,8 +57,7 @@ def _point(found: Mapping[str, Any]) -> dict[str, Any]:
 def _summary(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     point, main = _point(found), found["signals"][found["main"]]
     _, few, many = found["ks"]
-    harm, selective = found["harm"][f"k{many}"], found["selective"]
-    ms = found["cost"]["ms"]
+    harm, selective, ms = found["harm"][f"k{many}"], found["selective"], found["cost"]["ms"]
     numbers = [
         ("none", "closed-book", with_interval(found["accuracy_intervals"]["k0"])),
         ("few", f"always k={few}", with_interval(found["accuracy_intervals"][f"k{few}"])),
@@ -78,75 +70,61 @@ def _summary(found: Mapping[str, Any], artifact: Artifact | None) -> str:
         ("abstain", "accuracy at 80 % coverage", with_interval(selective["proper"]["accuracy_at_80"])),
         ("", "break-even skip rate", with_interval(ms["break_even_skip"]) if ms else ("not measured", "no timings")),
     ]
-    lead = certificate(found, artifact)
     basis = (
         f"{found['n']:,} questions in {found['groups']:,} groups; labels {escape(found['labels'])}. "
         f"Intervals: {escape(found['protocol']['intervals'])}. Unless a split is named, figures are "
         f"{escape(found['protocol']['diagnostic'])}."
     )
-    return f'<p class="lead">{lead}</p><p class="basis">{basis}</p>{cards(numbers)}'
+    return f'<p class="lead">{certificate(found, artifact)}</p><p class="basis">{basis}</p>{cards(numbers)}'
 
 
 def _calibration(found: Mapping[str, Any]) -> str:
     curves, main, n = found["curves"]["reliability"], escape(found["main"]), found["n"]
-    raw, calibrated = (
-        figure(
-            plots.to_svg(
-                plots.reliability(curves[kind], title), f"reliability-{kind}", f"Reliability diagram, {title}"
-            ),
-            look,
-        )
-        for kind, title, look in (
-            ("raw", f"{main}, min-max scaled", f"A raw score is no probability: off the diagonal. n = {n}."),
-            ("calibrated", f"{main}, calibrated", f"On the diagonal, 70 % sure means right 70 % of the time. n = {n}."),
-        )
+    titles = {
+        "raw": (f"{main}, min-max scaled", f"A raw score is not a probability: it is off the diagonal. n = {n}."),
+        "calibrated": (f"{main}, calibrated", f"On the diagonal, 70 % means right 70 % of the time. n = {n}."),
+    }
+    pictures = [
+        picture(plots.reliability(curves[kind], title), f"reliability-{kind}", f"Reliability diagram, {title}", caption)
+        for kind, (title, caption) in titles.items()
+    ]
+    sizes = picture(
+        plots.sizes(found["sizes"]["rows"]),
+        "sizes",
+        "Calibration error by number of labels",
+        f"How many labels calibration needs: mean and standard deviation of {found['sizes']['repeats']} draws, "
+        f"each evaluated on {found['sizes']['held_out_groups']} other groups.",
     )
     rows = [
         [name, *(with_interval(entry[metric]) for metric in ("auroc", "ece", "brier", "nll"))]
         for name, entry in found["methods"].items()
         if name != "signal"
     ]
-    sizes = figure(
-        plots.to_svg(plots.sizes(found["sizes"]["rows"]), "sizes", "Calibration error against labels"),
-        f"How many labels calibration needs: mean and standard deviation of {found['sizes']['repeats']} draws, "
-        f"each judged on {found['sizes']['held_out_groups']} other groups.",
-    )
-    return (
-        f'<section><h2>Calibration</h2><div class="row">{raw}{calibrated}{sizes}</div>'
-        f"<h3>Methods on {main}, out-of-fold, n = {n}</h3>"
-        f"{table(['method', 'AUROC', 'ECE', 'Brier', 'NLL'], rows)}</section>"
-    )
+    methods = table(["method", "AUROC", "ECE", "Brier", "NLL"], rows, f"Methods on {main}, out-of-fold, n = {n}")
+    return section("Calibration", columns(*pictures, sizes), methods)
 
 
 def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | None) -> str:
-    point, bars = _point(found), found["curves"]["histogram"]
-    thresholds, right, wrong, missing = point["thresholds"], bars["right"], bars["wrong"], bars["missing"]
+    point, bars, ks = _point(found), found["curves"]["histogram"], found["ks"]
     made = f"{found['curves']['p0']['method']} on {', '.join(found['curves']['p0']['signals'])}"
     if artifact is not None:
-        p, labels = predict_many(artifact.p0, outcomes.signals[0], len(outcomes)), outcomes.correct[0]
-        known = np.isfinite(p)
-        right, wrong = (np.histogram(p[known & kind], _BARS, (0.0, 1.0))[0].tolist() for kind in (labels, ~labels))
-        missing, made = int((~known).sum()), "the artifact's own p0"
-    picture = figure(
-        plots.to_svg(
-            plots.histogram(right, wrong, found["ks"], thresholds["tau0"], thresholds["tau1"]),
-            "histogram",
-            "Histogram of p0",
-        ),
-        f"Where the thresholds fall ({point['name']}, chosen on {point['chosen_on']}; {made}): right answers should "
-        f"pile up on the k0 side. n = {found['n']}, {missing} without a signal, which read {found['ks'][-1]}.",
+        p = predict_many(artifact.p0, outcomes.signals[0], len(outcomes))
+        bars, made = histogram(p, outcomes.correct[0]), "the artifact's own p0"
+    thresholds = picture(
+        plots.histogram(bars["right"], bars["wrong"], ks, **point["thresholds"]),
+        "histogram",
+        "Histogram of p0",
+        f"Where the thresholds are ({point['name']}, chosen on {point['chosen_on']}; {made}): right answers should be "
+        f"on the k0 side. n = {found['n']}, of which {bars['missing']} have no signal and read {ks[-1]}.",
     )
-    ks = found["ks"]
     head = ["accuracy", f"minus always-k{ks[-1]}", *(f"k{k}" for k in ks)]
     rows = [
-        [name.replace("_", " "), entry["chosen_on"], *_operating(entry, ks)]
+        [_words(name), entry["chosen_on"], *_operating(entry, ks)]
         for name, entry in found["deploy"]["whole_table"].items()
     ]
-    seen = "<h3>On the whole table, the rows it was chosen on included</h3>"
-    return (
-        f'<section><h2>The gate</h2><div class="row">{picture}</div>{_held_out(found, head)}'
-        f"{seen}{table(['operating point', 'chosen on', *head], rows)}</section>"
-    )
+    title = "On the whole table, including the rows it was chosen on"
+    whole = table(["operating point", "chosen on", *head], rows, title)
+    return section("The gate", columns(thresholds), _held_out(found, head), whole)
 
 
 def _operating(entry: Mapping[str, Any], ks: Sequence[int]) -> list[Cell]:
@@ -155,10 +133,10 @@ def _operating(entry: Mapping[str, Any], ks: Sequence[int]) -> list[Cell]:
 
 
 def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
-    title = "<h3>Held out: train fits, validation chooses, test is asked once</h3>"
+    title = "Held out: train fits, validation chooses, test is evaluated once"
     deploy = found["deploy"]
     if "test" not in deploy:
-        return f"{title}<p>{escape(deploy.get('why_not', 'not evaluated'))}</p>"
+        return f"<h3>{title}</h3><p>{escape(deploy.get('why_not', 'not evaluated'))}</p>"
     test, ks = deploy["test"], found["ks"]
     rows: list[list[Cell]] = [[f"always k{k}", with_interval(test["accuracy"][f"k{k}"])] for k in ks]
     refitted = {
@@ -168,69 +146,60 @@ def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
     }
     rows.append(["graded, by refit", *_operating(refitted, ks)])
     rows += [[f"{name}, published rule", *_operating(entry, ks)] for name, entry in deploy["matched"].items()]
-    columns = [f"policy, on test, n = {test['n']}", *head]
-    return f"{title}{table(columns, rows)}"
+    return table([f"policy, on test, n = {test['n']}", *head], rows, title)
 
 
 def _frontiers(found: Mapping[str, Any]) -> str:
     point, curves = _point(found), found["curves"]["frontier"]
     _, few, many = found["ks"]
-    looks = {
-        "full": f"Each question that does not read {many} passages is saved, even if it reads {few}.",
-        "call": "Few passages are a retrieval call too: grading can hardly help here.",
+    captions = {
+        "full": f"Only questions that read {many} passages count; those that read {few} are free.",
+        "call": f"Reading {few} is a retrieval call, too: grading can hardly help here.",
         "passage": f"The fair budget: k={few} costs {few}/{many} of k={many}.",
     }
-    pictures = "".join(
-        figure(
-            plots.to_svg(
-                plots.frontier(
-                    curves, axis, found["ks"], found["accuracy"], (point["shares"][axis], point["accuracy"]["value"])
-                ),
-                f"frontier-{axis}",
-                f"Accuracy against the {axis} budget",
+    pictures = [
+        picture(
+            plots.frontier(
+                curves, axis, found["ks"], found["accuracy"], (point["shares"][axis], point["accuracy"]["value"])
             ),
-            looks[axis],
+            f"frontier-{axis}",
+            f"Accuracy by {axis} budget",
+            caption,
         )
-        for axis in AXES
-    )
+        for axis, caption in captions.items()
+    ]
     legend = (
         '<p class="legend"><span class="accent">━ graded</span> <span>╍ binary</span> '
         '<span class="dim">┈ random</span> <span class="dim">─ oracle (binary)</span> '
         '<span>◆ operating point</span> <span class="none">● always k0</span> '
         f'<span class="few">● always k{few}</span> <span class="many">● always k{many}</span></p>'
     )
-    delta = found["deltas"]["graded_minus_binary"]["passage"]
-    held = found["deltas"]["graded_minus_binary_on_test"]
-    rows: list[list[Cell]] = [
-        ["out-of-fold, both enveloped on the rows they are measured on", with_interval(delta["binary_enveloped"])]
-    ]
+    delta, held = found["deltas"]["graded_minus_binary"]["passage"], found["deltas"]["graded_minus_binary_on_test"]
+    whole = "out-of-fold, both enveloped on the rows they are measured on"
+    rows: list[list[Cell]] = [[whole, with_interval(delta["binary_enveloped"])]]
     if held:
         rows.append(["on test, both paths from train", with_interval(held["difference"])])
-    return (
-        f"<section><h2>Frontiers</h2>{legend}<div class='row three'>{pictures}</div>"
-        f"<h3>Area of graded minus binary on the passage axis</h3>{table(['measured', 'difference'], rows)}</section>"
-    )
+    areas = table(["measured", "difference"], rows, "Area of graded minus binary on the passage axis")
+    return section("Frontiers", legend, columns(*pictures, kind="row three"), areas)
 
 
 def _selective(found: Mapping[str, Any]) -> str:
     entry = found["selective"]
-    picture = figure(
-        plots.to_svg(
-            plots.risk(found["curves"]["risk"], 1.0 - entry["full_coverage"]["value"]), "risk", "Risk against coverage"
-        ),
-        f"Lower is better: the error left when only the surest are answered, at {entry['point'].replace('_', ' ')}.",
+    curves = picture(
+        plots.risk(found["curves"]["risk"], 1.0 - entry["full_coverage"]["value"]),
+        "risk",
+        "Risk by coverage",
+        f"Lower is better: the error if only the most confident answers are given, at {_words(entry['point'])}.",
     )
     rows = [
         [name, *(with_interval(entry[name][key]) for key in ("aurc", "accuracy_at_80", "accuracy_at_90"))]
         for name in ("proper", "naive", "random", "oracle")
     ]
     made = "; ".join(f"{k} by {source}" for k, source in entry["made_of"].items())
-    return (
-        f'<section><h2>Abstaining</h2><div class="row">{picture}<div>'
-        f"{table(['confidence', 'AURC', 'accuracy at 80 %', 'at 90 %'], rows)}"
-        f"<p>Full coverage: {' '.join(with_interval(entry['full_coverage']))}. Proper confidence: {escape(made)}. "
-        f"n = {found['n']}.</p></div></div></section>"
-    )
+    full = " ".join(with_interval(entry["full_coverage"]))
+    text = f"<p>Full coverage: {full}. Proper confidence: {escape(made)}. n = {found['n']}.</p>"
+    figures = table(["confidence", "AURC", "accuracy at 80 %", "at 90 %"], rows)
+    return section("Abstention", columns(curves, f"<div>{figures}{text}</div>"))
 
 
 def _harm(found: Mapping[str, Any]) -> str:
@@ -240,40 +209,36 @@ def _harm(found: Mapping[str, Any]) -> str:
         [escape(text), with_interval(harm[name])] for name, text in found["harm"]["definitions"].items() if name in harm
     ]
     rows += [
-        [f"harmful retrievals avoided at {name.replace('_', ' ')}", with_interval(entry)]
+        [f"harmful retrievals avoided at {_words(name)}", with_interval(entry)]
         for name, entry in found["harm"]["saved"].items()
     ]
-    return (
-        f'<section><h2>Harm and rescue</h2><div class="row"><div>{matrix(harm["matrix"], most)}</div>'
-        f"<div>{table([f'k = {most}', 'share'], rows)}<p>n = {found['n']}, the whole table.</p></div></div></section>"
-    )
+    shares = f"{table([f'k = {most}', 'share'], rows)}<p>n = {found['n']}, the whole table.</p>"
+    return section("Harm and rescue", columns(f"<div>{matrix(harm['matrix'], most)}</div>", f"<div>{shares}</div>"))
 
 
-def _audits(found: Mapping[str, Any]) -> list[str]:
+def _tags(found: Mapping[str, Any]) -> str:
     tags = ({"popularity": found["popularity"]} if found["popularity"] else {}) | found["tags"]
-    if not tags:
-        return []
-    pictures = "".join(
-        figure(
-            plots.to_svg(
-                plots.buckets(rows, key, found["ks"]), f"tag-{number}", f"Accuracy and skip rate by {escape(key)}"
-            ),
-            f"Does the gate serve every kind of {escape(key)} alike? Skipping should follow closed-book accuracy. "
+    pictures = [
+        picture(
+            plots.buckets(rows, key, found["ks"]),
+            f"tag-{number}",
+            f"Accuracy and skip rate by {escape(key)}",
+            f"Does the gate work for every {escape(key)}? Skipping should follow closed-book accuracy. "
             f"n = {sum(row['n'] for row in rows)}.",
         )
         for number, (key, rows) in enumerate(tags.items())
-    )
-    return [f'<section><h2>Audits by tag</h2><div class="row">{pictures}</div></section>']
+    ]
+    return section("By tag", columns(*pictures)) if pictures else ""
 
 
 def _cost(found: Mapping[str, Any]) -> str:
     point, cost = _point(found), found["cost"]
     _, few, many = found["ks"]
-    picture = figure(
-        plots.to_svg(
-            plots.break_even(cost["ms"], f"c_ob{many}", point["shares"]["k0"]), "break-even", "Break-even skip rate"
-        ),
-        "A gate pays where the blue line lies above the curve of your probe.",
+    break_even = picture(
+        plots.break_even(cost["ms"], f"c_ob{many}", point["shares"]["k0"]),
+        "break-even",
+        "Break-even skip rate",
+        "A gate pays if the blue line is above the curve of your probe.",
     )
     parts = []
     for unit in ("ms", "tokens"):
@@ -286,22 +251,24 @@ def _cost(found: Mapping[str, Any]) -> str:
         ]
         rows.append(["break-even skip rate", with_interval(regime["break_even_skip"])])
         rows += [
-            [f"gate over always-k{many}, {name.replace('_', ' ')}", decimal(entry[f"gate_over_always_k{many}"])]
+            [f"gate over always-k{many}, {_words(name)}", decimal(entry[f"gate_over_always_k{many}"])]
             for name, entry in regime["gates"].items()
         ]
-        parts.append(f"<h3>{unit}, mean a question</h3>{table(['', unit], rows)}")
+        parts.append(table(["", unit], rows, f"{unit}, mean per question"))
     if found["drafts"]:
         rows = [
             [name, decimal(found["drafts"][name]["total"], 0)] for name in ("probe", "draft32", "draft64", "draft128")
         ]
-        parts.append(f"<h3>Tokens a question: probe against a prefix draft</h3>{table(['gate', 'tokens'], rows)}")
-    return f'<section><h2>Cost</h2><div class="row">{picture}<div>{"".join(parts)}</div></div></section>'
+        parts.append(table(["gate", "tokens"], rows, "Tokens per question: probe and prefix drafts"))
+    return section("Cost", columns(break_even, f"<div>{''.join(parts)}</div>"))
 
 
 def _signals(found: Mapping[str, Any]) -> str:
-    picture = figure(
-        plots.to_svg(plots.signals(found["signals"]), "signals", "Area under the frontier of every signal"),
-        f"Which signal knows best when to retrieve; baselines should lie left of ours. n = {found['n']}.",
+    areas = picture(
+        plots.signals(found["signals"]),
+        "signals",
+        "Area under the frontier of every signal",
+        f"Which signal best predicts when to retrieve; baselines should be to the left of ours. n = {found['n']}.",
     )
     rows = [
         [
@@ -315,14 +282,18 @@ def _signals(found: Mapping[str, Any]) -> str:
     ]
     head = ["signal", "kind", "AUROC", "raw ECE", "ECE", "raw Brier", "Brier", "NLL"]
     head += ["binary", *AXES, "normalised", "missing"]
-    return f'<section><h2>Signals and baselines</h2><div class="row">{picture}</div>{table(head, rows)}</section>'
+    return section("Signals and baselines", columns(areas), table(head, rows))
 
 
-def _small_print(found: Mapping[str, Any]) -> str:
+def _notes(found: Mapping[str, Any]) -> str:
     notes = [*found["deploy"].get("notes", []), *(f"{name}: {why}" for name, why in found["left_out"].items())]
     most = found["ks"][-1]
     for name, entry in found[f"beyond_k{most}"].items():
         accuracy, against = (" ".join(with_interval(entry[key])) for key in ("accuracy", f"minus_k{most}"))
         notes.append(f"{name}: accuracy {accuracy}, minus k{most} {against}, on the whole table")
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f"<section><h2>Notes</h2><ul>{items or '<li>none</li>'}</ul></section>"
+    return section("Notes", f"<ul>{items or '<li>none</li>'}</ul>")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

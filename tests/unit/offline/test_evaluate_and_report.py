@@ -93,7 +93,7 @@ def test_parts_tell_what_the_world_is(found: dict[str, Any]) -> None:
     skips = {row["bucket"]: row["skip"]["value"] for row in found["popularity"]}
     assert skips["head"] > skips["torso"] > skips["tail"]
     assert len(found["tags"]["views"]) == 4
-    assert found["selective"]["made_of"]["k5"] == "the signal of the answer read"
+    assert found["selective"]["made_of"]["k5"] == "its own signal"
     assert found["selective"]["proper"]["accuracy_at_80"]["value"] > found["selective"]["full_coverage"]["value"]
 
 

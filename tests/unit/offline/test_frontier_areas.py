@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from app.core.artifact import FIXED
 from app.offline.evaluate import frontier as module
+from app.offline.evaluate.deploy import match
 from app.offline.evaluate.frontier import (
     AXES,
     Curve,
@@ -17,8 +18,7 @@ from app.offline.evaluate.frontier import (
     envelope,
     graded,
     ladder,
-    match,
-    yardsticks,
+    random_and_oracle,
 )
 from app.offline.refit.metrics import Draws
 from app.offline.refit.splits import Ledger, Train, Units, units
@@ -99,7 +99,7 @@ def reached(curve: Curve) -> np.ndarray:
 def test_an_oracle_is_the_best_order(table: Table) -> None:
     """No signal's binary area is above the oracle's, nor below that of the oracle turned round."""
     p, right, weights = table
-    marks, found = yardsticks(right, weights), areas(p, right, weights)["binary"]
+    marks, found = random_and_oracle(right, weights), areas(p, right, weights)["binary"]
     assert 2 * marks["random"] - marks["oracle"] - 1e-9 <= found <= marks["oracle"] + 1e-9
 
 
