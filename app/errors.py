@@ -161,6 +161,8 @@ class DocumentConflict(DocumentError):
 class NoPassages(FetchwiseError):
     """The search found nothing, and the request allows neither abstaining nor a closed-book answer."""
 
+    kind = "no_passages"
+
 
 class ArtifactError(FetchwiseError):
     """A calibrator that must not be served."""

@@ -69,7 +69,7 @@ class ArtifactStore:
         name = _name(version)
         content, where = self._read(name), self._documents.where(name)
         if content is None:
-            raise ArtifactError(f"{where} does not exist: is CURRENT naming a deleted version?")
+            raise ArtifactError(f"{where} does not exist: it was deleted, or never published here")
         artifact = parse(content, name=where)
         if artifact.version != version:
             raise ArtifactSchemaError(f"{where} holds version {artifact.version!r}: files must not be renamed")

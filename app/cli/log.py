@@ -1,4 +1,4 @@
-"""`fetchwise log`: export the decision log as JSON lines or Parquet, prune it, count it."""
+"""`fetchwise log`: export the decision log as JSON lines or Parquet, prune it, count it, replay it."""
 
 import re
 import time
@@ -14,18 +14,22 @@ import orjson
 import typer
 from rich.table import Table
 
+from app.calibrators.store import ArtifactStore
 from app.cli.console import AsJson, app, out, progress
-from app.errors import ConfigurationError, DataError
+from app.core.replay import replay_logged
+from app.errors import ConfigurationError, DataError, UnknownDecision
 from app.settings import Settings
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import count, pages, stats
+from app.storage.reading import count, logged, pages, stats
 from app.storage.tables import decisions, feedback
 
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PRUNED_AT_ONCE = 1_000
 _Rows = list[dict[str, Any]]
+# Their shape depends on the policy, so Parquet gets them as JSON.
+_AS_TEXT = ("effective_policy", "steps")
 
-log = typer.Typer(no_args_is_help=True, help="Look into the decision log: export it, prune it, count it.")
+log = typer.Typer(no_args_is_help=True, help="The decision log: export it, prune it, count it, replay it.")
 app.add_typer(log, name="log")
 
 
@@ -95,6 +99,33 @@ def show_stats(as_json: AsJson = False) -> None:  # noqa: FBT002
         out.print(f"from {_when(found.first_at)} to {_when(found.last_at)}; {found.feedback} verdicts in all")
 
 
+@log.command("replay")
+def replay_log(
+    identifier: Annotated[str | None, typer.Argument(metavar="[ID]", help="One decision, by its receipt's id.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="How many of the latest decisions, where no id is given.")] = 1_000,
+) -> None:
+    """Decide logged questions again with the calibrators they name; exit code 1 where a result differs.
+
+    Needs no text of a question or an answer, so it works with `FETCHWISE_LOG_TEXTS=hash` too.
+    """
+    settings = Settings()
+    with opened_log(settings.decision_log_at) as store:
+        found = logged(store.engine, last=last, identifier=identifier)
+    if identifier is not None and not found:
+        raise UnknownDecision(f"the decision log has no decision {identifier}: never made, not kept, or pruned since")
+    done = list(replay_logged(found, ArtifactStore(settings.calibrators).load))
+    different = [one for one in done if one.differences]
+    missing = [one for one in done if one.problem is not None]
+    for one in different:
+        typer.echo(f"{one.id} differs: {'; '.join(one.differences)}")
+    for one in missing:
+        typer.echo(f"{one.id} cannot be replayed: {one.problem}")
+    same = len(done) - len(different) - len(missing)
+    typer.echo(f"{len(done)} decisions: {same} the same, {len(different)} different, {len(missing)} not replayed")
+    if different:
+        raise typer.Exit(1)
+
+
 @contextmanager
 def opened_log(where: str | None) -> Iterator[SqlDecisionStore]:
     """The log at this path or URL, which must be there already: looking at it makes none."""
@@ -148,7 +179,8 @@ def _write_parquet(pages: Iterable[_Rows], path: Path, on_rows: Callable[[int], 
     schema = _schema(pa)
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         for page in pages:
-            writer.write_table(pa.Table.from_pylist(page, schema=schema))
+            rows = [row | {name: orjson.dumps(row[name]).decode() for name in _AS_TEXT} for row in page]
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             on_rows(len(page))
 
 
@@ -160,6 +192,7 @@ def _schema(pa: Any) -> Any:  # noqa: ANN401 a module that is imported only if i
         "propensities": numbers,
         "tags": labels,
         "passages": pa.list_(pa.string()),
+        **dict.fromkeys(_AS_TEXT, pa.string()),
         "reference_answers": pa.list_(pa.string()),
     }
     plain = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}

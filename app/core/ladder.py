@@ -17,6 +17,9 @@ class Search:
 
     limit: int
 
+    def __str__(self) -> str:
+        return f"search {self.limit}"
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -24,12 +27,18 @@ class Read:
 
     k: int
 
+    def __str__(self) -> str:
+        return f"read {self.k}"
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Give the answer at k, or withhold it; None: there is no answer that may be given."""
 
     k: int | None
+
+    def __str__(self) -> str:
+        return "stop" if self.k is None else f"stop {self.k}"
 
 
 @dataclass(frozen=True, slots=True)

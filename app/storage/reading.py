@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.core.feedback import AuditRow, Solicited, Source
 from app.core.policy import ABSTAIN
+from app.core.replay import Logged
 from app.errors import LogUnavailable
 from app.storage.tables import VERSION, decisions, feedback, shadows
 
@@ -172,6 +173,15 @@ def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[di
             given = _dicts(feedback, connection.execute(select(feedback).where(about).order_by(feedback.c.seq)))
         reached = page[-1]["seq"]
         yield _joined(page, given)
+
+
+def logged(engine: Engine, *, last: int, identifier: str | None = None) -> list[Logged]:
+    """The last decisions, newest first; or the one with this id, if it is there."""
+    wanted = select(*(decisions.c[one.name] for one in fields(Logged))).order_by(decisions.c.seq.desc()).limit(last)
+    if identifier is not None:
+        wanted = wanted.where(decisions.c.id == identifier)
+    with _reading(engine) as connection:
+        return [Logged(*row) for row in connection.execute(wanted)]
 
 
 def stats(engine: Engine) -> Stats:

@@ -28,6 +28,7 @@ from sqlalchemy.types import TypeEngine
 
 from app.core.available import Usage
 from app.core.record import DecisionRecord, Shadow
+from app.core.replay import inputs_of, step_values
 from app.errors import ConfigurationError
 from app.storage.database import as_json
 
@@ -103,7 +104,10 @@ _FIELDS = (
     _Field("passages", JSON, lambda one: as_json([storable(passage.id) for passage in one.citations])),
     _Field("searches", Integer, lambda one: one.searches),
     _Field("failed_part", Text, lambda one: one.failure and one.failure[0], optional=True),
-    _Field("failure_kind", Text, lambda one: one.failure and one.failure[1], optional=True),
+    _Field("failure_kind", Text, lambda one: one.policy.failure and one.policy.failure.error.kind, optional=True),
+    # With the signals and the failure, all that the decision followed from; and each step of it.
+    _Field("effective_policy", JSON, lambda one: as_json(inputs_of(one.policy))),
+    _Field("steps", JSON, lambda one: as_json([step_values(step) for step in one.steps])),
     _Field("probe_prompt_tokens", BigInteger, lambda one: _prompt(one.probe_usage), optional=True),
     _Field("probe_completion_tokens", BigInteger, lambda one: _completion(one.probe_usage), optional=True),
     _Field("read_prompt_tokens", BigInteger, lambda one: _prompt(one.read_usage), optional=True),

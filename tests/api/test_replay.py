@@ -1,14 +1,16 @@
 """Every logged decision, read back from disk and decided again by the artifact that it names, comes out the same."""
 
 import itertools
-import json
-import sqlite3
+from typing import Any
+
+import pytest
 
 from app.calibrators.store import ArtifactStore
-from app.core.artifact import Artifact
-from app.core.effective_policy import resolve
-from app.core.policy import Ask, Policy, Retrieval
-from tests.fakes.walks import World, walk
+from app.core.replay import Logged, Replayed, replay_logged
+from app.errors import UpstreamTimeout, UpstreamUnavailable
+from app.storage.decisions import SqlDecisionStore
+from app.storage.reading import logged
+from tests.fakes.gateway import FakeGateway
 
 from .conftest import Open
 from .test_learning import eventually_kept
@@ -16,34 +18,78 @@ from .test_learning import eventually_kept
 POLICIES = ("graded", "binary", "always", "never")
 RETRIEVALS = ("auto", "required", "forbidden")
 SURE = (0.05, 0.3, 0.55, 0.65, 0.9)
+WISHES = [
+    {"policy": policy, "retrieval": retrieval, "abstain": abstain}
+    for policy, retrieval, abstain in itertools.product(POLICIES, RETRIEVALS, (True, False))
+    if (policy, retrieval) not in {("always", "forbidden"), ("never", "required")}
+]
 
 
-async def test_logged_decisions_decide_again_to_the_same_action(open_gateway: Open) -> None:
-    """Over all policies, wishes and degrees of confidence: the same passages, the same action, the same confidence."""
-    wishes = [
-        (policy, retrieval, abstain)
-        for policy, retrieval, abstain in itertools.product(POLICIES, RETRIEVALS, (True, False))
-        if (policy, retrieval) not in {("always", "forbidden"), ("never", "required")}
-    ]
+async def ask_everything(gateway: FakeGateway, **more: Any) -> int:
+    """Ask with every wish and degree of confidence; returns how many questions were answered."""
+    answered = 0
+    for number, (wish, sure) in enumerate(itertools.product(WISHES, SURE)):
+        question = f"What is the secret of number {number}?"
+        gateway.reader.says(question, "Nobody knows.", k=0, sure=sure)
+        for k in (1, 5):
+            gateway.reader.says(question, "It is out.", k=k, sure=1.0 - sure)
+        reply = await gateway.ask(question, **wish, **more)
+        answered += reply.status_code == 200
+    return answered
+
+
+async def decided_again(gateway: FakeGateway, count: int) -> tuple[list[Logged], list[Replayed]]:
+    """What the log holds, and what comes of deciding it again."""
+    await eventually_kept(gateway, "decisions", count)
+    store = SqlDecisionStore.open(str(gateway.settings.data_dir / "decisions.sqlite3"))
+    found = logged(store.engine, last=10_000)
+    store.close()
+    assert len(found) == count
+    return found, list(replay_logged(found, ArtifactStore(gateway.settings.calibrators).load))
+
+
+@pytest.mark.parametrize("texts", ["full", "hash"])
+async def test_logged_decisions_replay(open_gateway: Open, texts: str) -> None:
+    """Over all policies, wishes and degrees of confidence; no text of a question or an answer is needed."""
+    async with open_gateway(artifact={}, log_texts=texts) as gateway:
+        found, again = await decided_again(gateway, await ask_everything(gateway))
+    assert {one.action for one in found} == {"k0", "k1", "k5", "abstain"}
+    assert again == [Replayed(one.id) for one in found]
+
+
+async def test_explored_decisions_replay(open_gateway: Open) -> None:
+    """What was drawn is in the row."""
+    async with open_gateway(artifact={}, explore_share=0.5, learning_budget=1.0) as gateway:
+        found, again = await decided_again(gateway, await ask_everything(gateway))
+    assert len([one for one in found if one.effective_policy["sampled"]["explore"] is not None]) > 10
+    assert again == [Replayed(one.id) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("broken", "reasons"),
+    [
+        ("vectors", {"retrieval_failed"}),
+        ("filter", {"no_passages"}),
+        ("reader", {"degraded", "low_confidence"}),
+    ],
+)
+async def test_decisions_with_a_failure_replay(open_gateway: Open, broken: str, reasons: set[str]) -> None:
+    """A search that failed or found nothing, a read that failed: the answer that was left comes out again."""
     async with open_gateway(artifact={}) as gateway:
-        for number, (wish, sure) in enumerate(itertools.product(wishes, SURE)):
-            question = f"What is the secret of number {number}?"
-            gateway.reader.says(question, "Nobody knows.", k=0, sure=sure)
-            for k in (1, 5):
-                gateway.reader.says(question, "It is out.", k=k, sure=1.0 - sure)
-            policy, retrieval, abstain = wish
-            await gateway.receipt(question, policy=policy, retrieval=retrieval, abstain=abstain)
-        rows = await eventually_kept(gateway, "decisions", len(wishes) * len(SURE))
-        store = ArtifactStore(gateway.settings.calibrators)
-        artifacts = {version: store.load(version) for version in {row["calibrator"] for row in rows}}
-    assert {row["action"] for row in rows} == {"k0", "k1", "k5", "abstain"}
-    for row in rows:
-        assert decided_again(row, artifacts[row["calibrator"]]) == (row["k"], row["action"], row["confidence"])
+        if broken == "vectors":
+            gateway.vectors.fail_with = UpstreamUnavailable("vectors", "gone")
+        elif broken == "reader":
+            gateway.reader.fail_on_k, gateway.reader.fail_with = 5, UpstreamTimeout("reader", "slow")
+        more = {"filter": {"lang": "nowhere"}} if broken == "filter" else {}
+        found, again = await decided_again(gateway, await ask_everything(gateway, **more))
+    failed = [one for one in found if one.failure_kind is not None]
+    assert reasons <= {one.reason for one in failed}
+    assert again == [Replayed(one.id) for one in found]
 
 
-def decided_again(row: sqlite3.Row, artifact: Artifact) -> tuple[int, str, float | None]:
-    """Passages, action and confidence from what the row holds, and nothing else."""
-    ask = Ask(Policy(row["policy"]), Retrieval(row["retrieval"]), abstain=bool(row["abstain"]))
-    answers = {0: json.loads(row["signals"]), row["k"]: json.loads(row["read_signals"] if row["k"] else row["signals"])}
-    reply = walk(resolve(ask, artifact, ks=artifact.ks), World(answers)).reply
-    return reply.k, "abstain" if reply.withheld else f"k{reply.k}", reply.confidence
+async def test_decisions_without_a_calibrator_replay(open_gateway: Open) -> None:
+    """There is no artifact to load."""
+    async with open_gateway() as gateway:
+        found, again = await decided_again(gateway, await ask_everything(gateway))
+    assert {one.reason for one in found} >= {"not_calibrated", "retrieval_forbidden"}
+    assert again == [Replayed(one.id) for one in found]

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,20 @@ from sqlalchemy import create_engine, inspect, text
 
 from app.core.artifact import Thresholds
 from app.core.available import Passage, Usage
+from app.core.effective_policy import EffectivePolicy
 from app.core.feedback import Feedback, Judged, Solicited, Source
-from app.core.record import Timings
+from app.core.ladder import Reply
+from app.core.record import DecisionRecord, Timings
+from app.core.replay import Replayed, replay_logged
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import count, pages, solicited, stats
+from app.storage.reading import count, logged, pages, solicited, stats
 from app.storage.tables import Texts
 from tests.e2e.postgres import PostgresServer
+from tests.fakes.artifacts import an_artifact
+from tests.fakes.random_walks import policies, worlds
 from tests.fakes.records import a_record
+from tests.fakes.walks import World, walk
 
 Opener = Callable[..., SqlDecisionStore]
 
@@ -116,6 +123,21 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "passages": ["p1", "p2"],
         "failed_part": "vectors",
         "failure_kind": "timeout",
+        "effective_policy": {
+            "ks": [0, 1, 5],
+            "kind": {"thresholds": {"tau0": 0.75, "tau1": 0.5}, "few": 1, "many": 5},
+            "minimum": 0,
+            "maximum": 5,
+            "required": False,
+            "tau": 0.25,
+            "abstain": True,
+            "certifiable": False,
+            "sampled": {"share": 0.75, "explore": 0.5, "shadow": True, "solicit": True},
+        },
+        "steps": [
+            {"state": "", "action": action, "wanted": 1, "why": "borderline", "p": 0.625}
+            for action in ("read 0", "search 1", "read 1", "stop 1")
+        ],
         "probe_prompt_tokens": 40,
         "probe_completion_tokens": 8,
         "read_prompt_tokens": 120,
@@ -161,6 +183,27 @@ def test_only_hashes_are_kept_where_texts_are_private(open_store: Opener) -> Non
     assert row["question_sha256"] == hashlib.sha256(b"Who is ill?").hexdigest()
     assert row["answer_sha256"] == hashlib.sha256(b"Ruth is").hexdigest()
     assert "Ruth" not in str(row)
+
+
+@given(policies, worlds)
+def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: EffectivePolicy, world: World) -> None:
+    """Whatever failed, was drawn, required or withheld: the row and the calibrator give the same decision again."""
+    done = walk(policy, world)
+    if not isinstance(done.outcome, Reply):
+        return
+    question = replace(a_record().question, id=os.urandom(12).hex())
+    record = DecisionRecord(question, done.policy, done.steps, done.available, done.outcome, Timings(total=1.0))
+    store.write([(1.0, record)], [])
+    (one,) = logged(store.engine, last=1, identifier=question.id)
+    assert list(replay_logged([one], lambda _: an_artifact(calibrators=policy.heads))) == [Replayed(question.id)]
+
+
+def test_the_last_decisions_are_the_newest(store: SqlDecisionStore) -> None:
+    """Newest first, and no more than are wanted; an id that is not there gives none."""
+    store.write([(1.0, a_record(id=name)) for name in "abc"], [])
+    assert [one.id for one in logged(store.engine, last=2)] == ["c", "b"]
+    assert [one.id for one in logged(store.engine, last=2, identifier="a")] == ["a"]
+    assert logged(store.engine, last=2, identifier="d") == []
 
 
 # Surrogates too: what a JSON parser lets pass, no database takes.

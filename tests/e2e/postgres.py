@@ -60,8 +60,12 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End it by a signal, by default in order but without waiting for clients; idempotent."""
         if self._process is not None:
+            pid = self._process.pid
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             self._process.send_signal(how)
             self._process.wait(60)
+            # Killed, it leaves processes behind that serve their clients for a moment longer.
+            wait_until(lambda: not any(map(_alive, children)), "PostgreSQL does not end")
             self._process = None
 
     def _ready(self) -> bool:
@@ -73,6 +77,13 @@ class PostgresServer:
         command: list[str | Path] = [self._bin / program, "-D", self._folder / "data", *options]
         done = subprocess.run(command, user=self._user, cwd=self._folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli.doctor import _decision_log, _Patient
+from app.core.effective_policy import resolve
 from app.core.feedback import Feedback
+from app.core.policy import Ask, Reason
+from app.core.record import DecisionRecord, Timings
 from app.settings import Settings
 from app.storage.decisions import SqlDecisionStore
+from tests.fakes.artifacts import an_artifact, closed_book
+from tests.fakes.gateway import publish
 from tests.fakes.records import a_record, a_skip
+from tests.fakes.walks import World, walk
 
 DAY = 86_400.0
 
@@ -71,7 +78,33 @@ def test_export_as_parquet(log: Run, filled: Path) -> None:
     assert str(table.schema.field("created_at").type) == "double"
     assert str(table.schema.field("certified").type) == "bool"
     assert table.column_names == list(lines(also)[0])
-    assert table.to_pylist(maps_as_pydicts="strict") == lines(also)
+    as_json = {"effective_policy", "steps"}
+    rows = table.to_pylist(maps_as_pydicts="strict")
+    assert [row | {name: json.loads(row[name]) for name in as_json} for row in rows] == lines(also)
+
+
+def test_replay(log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Says what agrees; exit code 1 where a decision comes out otherwise, and one line where its calibrator is gone."""
+    artifact = an_artifact()
+    publish(tmp_path / "calibrators", artifact)
+    monkeypatch.setenv("FETCHWISE_CALIBRATORS", str(tmp_path / "calibrators"))
+    policy = resolve(Ask(), artifact, ks=artifact.ks)
+    done = walk(policy, World({0: closed_book(0.875)}))
+    good = DecisionRecord(a_record(id="good").question, policy, done.steps, done.available, done.reply, Timings(1.0))
+    question = a_record(id="lost").question
+    store = SqlDecisionStore.open(str(tmp_path / "decisions.sqlite3"), texts="hash")
+    store.write([(1.0, good), (2.0, replace(good, question=question, policy=replace(policy, version="gone")))], [])
+    assert log("replay", "good")[0] == "1 decisions: 1 the same, 0 different, 0 not replayed\n"
+    lost, counted = log("replay")[0].splitlines()
+    assert lost.startswith("lost cannot be replayed: its calibrator gone cannot be loaded: ")
+    assert counted == "2 decisions: 1 the same, 0 different, 1 not replayed"
+    wrong = replace(good.reply, k=1, reason=Reason.BORDERLINE)
+    store.write([(3.0, replace(good, question=a_record(id="wrong").question, reply=wrong))], [])
+    store.close()
+    differs, counted = log("replay", "--last", "1", code=1)[0].splitlines()
+    assert differs.startswith("wrong differs: k: logged 1, now 0; action: logged k1, now k0; reason: logged borderline")
+    assert counted == "1 decisions: 0 the same, 1 different, 0 not replayed"
+    assert "the decision log has no decision nobody" in log("replay", "nobody", code=1)[1]
 
 
 def test_an_export_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:

@@ -1,7 +1,5 @@
 """The core's choices, walked as the loop walks them: total, bounded, and never sure of what nothing vouches for."""
 
-import itertools
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -35,23 +33,16 @@ from tests.fakes.artifacts import (
     an_uncertified_fit,
     closed_book,
 )
+from tests.fakes.random_walks import KS, NOTHING_FOUND, SEARCH_DOWN, policies, worlds
 from tests.fakes.walks import READER_DOWN, Walk, World, walk
 
-KS = (0, 1, 5)
 # The least that the signals of these artifacts hold exactly, and so do their probabilities.
 BIT = 2.0**-40
-ASKS = [
-    Ask(policy, retrieval, abstain, filtered)
-    for policy, retrieval, abstain, filtered in itertools.product(Policy, Retrieval, (True, False), (True, False))
-    if (policy, retrieval) not in {(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)}
-]
 CERTIFIED = an_artifact()
 UNCERTIFIED = an_artifact(
     policies={"graded": an_uncertified_fit(), "binary": an_uncertified_fit(TAU_BINARY, TAU_BINARY)},
     abstention=an_abstention(certificate=None),
 )
-SEARCH_DOWN = UpstreamUnavailable("vectors", "down")
-NOTHING_FOUND = NoPassages("nothing")
 
 
 def sure(**probabilities: float) -> World:
@@ -61,46 +52,6 @@ def sure(**probabilities: float) -> World:
 
 def asked(ask: Ask, world: World, artifact: Artifact | None = CERTIFIED, **more: Any) -> Walk:
     return walk(resolve(ask, artifact, ks=KS, **more), world)
-
-
-@st.composite
-def artifacts(draw: st.DrawFn) -> Artifact:
-    """Artifacts of every kind: with and without each head, policy and certificate."""
-    tau1, tau0 = sorted((draw(st.floats(0.0, 2.0)), draw(st.floats(0.0, 2.0))))
-    tau = draw(st.floats(0.0, 2.0))
-    fits = {
-        "graded": draw(st.sampled_from([None, a_fit(tau0, tau1), an_uncertified_fit(tau0, tau1)])),
-        "binary": draw(st.sampled_from([None, a_fit(tau, tau), an_uncertified_fit(tau, tau)])),
-    }
-    heads = {0: a_line()} | {k: a_line(0.25, 0.75) for k in KS[1:] if draw(st.booleans())}
-    return an_artifact(
-        calibrators=heads,
-        policies={name: fit for name, fit in fits.items() if fit is not None},
-        abstention=draw(st.sampled_from([an_abstention(), an_abstention(certificate=None)])),
-        fallback_action=draw(st.sampled_from([1, 5])),
-    )
-
-
-signals = st.one_of(
-    st.floats(0.0, 1.0).map(closed_book), st.just({}), st.just({"seq_logprob": math.nan}), st.just({"margin": 1.0})
-)
-worlds = st.builds(
-    World,
-    st.fixed_dictionaries(dict.fromkeys(KS, signals)),
-    st.sampled_from([None, None, None, SEARCH_DOWN, NOTHING_FOUND]),
-    st.frozensets(st.sampled_from(KS), max_size=1),
-)
-sampled = st.builds(Sampled, st.just(0.1), st.none() | st.floats(0.0, 1.0, exclude_max=True))
-policies = st.builds(
-    lambda ask, artifact, sampled, **flags: resolve(ask, artifact, ks=KS, sampled=sampled, **flags),
-    st.sampled_from(ASKS),
-    st.none() | artifacts(),
-    sampled,
-    allow_uncertified=st.booleans(),
-    revoked=st.booleans(),
-    bypassed=st.booleans(),
-    mandatory=st.booleans(),
-)
 
 
 # What holds of every walk

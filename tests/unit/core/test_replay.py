@@ -1,0 +1,102 @@
+"""Deciding logged questions again: what counts as a difference, and what cannot be decided."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.core.artifact import Artifact
+from app.core.replay import Logged, Replayed, replay_logged
+from app.errors import ArtifactError
+from tests.fakes.artifacts import a_line, an_artifact, closed_book
+
+ARTIFACT = an_artifact()
+PROBE: dict[str, Any] = {"state": "", "action": "read 0", "wanted": None, "why": None, "p": None}
+STOP: dict[str, Any] = {"state": "k0", "action": "stop 0", "wanted": 0, "why": "confident", "p": 0.875}
+LOGGED = Logged(
+    id="0123",
+    k=0,
+    action="k0",
+    reason="confident",
+    confidence=0.875,
+    certified=True,
+    calibrator="v1",
+    signals=closed_book(0.875),
+    read_signals={},
+    failed_part=None,
+    failure_kind=None,
+    effective_policy={
+        "ks": [0, 1, 5],
+        "kind": {"thresholds": {"tau0": 0.75, "tau1": 0.5}, "few": 1, "many": 5},
+        "minimum": 0,
+        "maximum": 5,
+        "required": False,
+        "tau": 0.25,
+        "abstain": True,
+        "certifiable": True,
+        "sampled": {"share": 0.0, "explore": None, "shadow": False, "solicit": False},
+    },
+    steps=[PROBE, STOP],
+)
+
+
+def load(_: str) -> Artifact:
+    return ARTIFACT
+
+
+def again(one: Logged) -> tuple[str, ...]:
+    """Where a decision differs from the log."""
+    (done,) = replay_logged([one], load)
+    return done.differences
+
+
+def test_the_same_decision_has_no_difference() -> None:
+    """Also where another machine rounds a probability differently."""
+    assert again(LOGGED) == ()
+    assert again(replace(LOGGED, confidence=0.875 + 1e-15)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences"),
+    [
+        ({"reason": "borderline"}, ("reason: logged borderline, now confident",)),
+        ({"confidence": 0.8}, ("confidence: logged 0.8, now 0.875",)),
+        ({"confidence": None}, ("confidence: logged None, now 0.875",)),
+        ({"certified": False}, ("certified: logged False, now True",)),
+        ({"steps": [PROBE, STOP | {"why": "explored"}]}, ("why of step 2: logged explored, now confident",)),
+    ],
+)
+def test_a_difference_says_what_was_logged_and_what_comes_out(
+    changes: dict[str, Any], differences: tuple[str, ...]
+) -> None:
+    """One for each value."""
+    assert again(replace(LOGGED, **changes)) == differences
+
+
+def test_another_choice_needs_what_was_never_bought() -> None:
+    """Under other thresholds the search would run, of which there is no result: every value of the end differs."""
+    kind = {"thresholds": {"tau0": 0.9, "tau1": 0.5}, "few": 1, "many": 5}
+    found = again(replace(LOGGED, effective_policy={**LOGGED.effective_policy, "kind": kind}))
+    assert "action of step 2: logged stop 0, now search 1" in found
+    assert "action: logged k0, now None" in found
+
+
+def test_the_artifact_is_read_once_and_may_be_gone() -> None:
+    """A decision by a calibrator that is not there is not decided; the others are."""
+    asked: list[str] = []
+
+    def some(version: str) -> Artifact:
+        asked.append(version)
+        if version == "gone":
+            raise ArtifactError("gone.json does not exist")
+        return an_artifact(calibrators={0: a_line()})
+
+    lost = [replace(LOGGED, id=name, calibrator="gone") for name in ("a", "b")]
+    problem = "its calibrator gone cannot be loaded: gone.json does not exist"
+    assert list(replay_logged([*lost, LOGGED, LOGGED], some)) == [
+        Replayed("a", problem=problem),
+        Replayed("b", problem=problem),
+        Replayed("0123"),
+        Replayed("0123"),
+    ]
+    assert asked == ["gone", "v1"]
