@@ -52,7 +52,7 @@ class Key(BaseModel):
     filter: dict[_Name, _Value]
     # None: as many as the gateway takes.
     per_minute: Annotated[StrictInt, Field(ge=1)] | None
-    at_once: Annotated[StrictInt, Field(ge=1)] | None
+    max_concurrent: Annotated[StrictInt, Field(ge=1)] | None
     created: datetime
     revoked: datetime | None
 

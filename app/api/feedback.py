@@ -89,7 +89,7 @@ class FeedbackReceipt(BaseModel):
 
     id: str
     correct: bool | None = Field(description="Null for an abstention: nothing was given that could be right or wrong.")
-    source: Source = Field(description="`given` with the request, or judged by its `references`.")
+    source: Source = Field(description="Who judged: the `caller`, or the label rule by the `references`.")
     replaced: bool = Field(description="Whether an earlier, different verdict stood; it stays in the log's history.")
     action: str = Field(description="What was done for the question.")
 

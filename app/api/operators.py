@@ -11,7 +11,7 @@ from app.api.gateway import TheGateway
 from app.api.http.errors import DENIALS, documented
 from app.api.http.guard import OPERATOR
 from app.calibrators.store import ArtifactStore
-from app.calibrators.survey import Survey, survey
+from app.calibrators.survey import CalibratorList, survey
 from app.certify.audit import Audit
 from app.economics.breakeven import BreakEven
 from app.economics.bypass import BypassReport
@@ -28,7 +28,7 @@ FIELDS = {
     "CalibratorStatus": {
         "matches": "Whether it was fitted on what runs: else it decides nothing.",
         "problem": "Why questions are not decided by it, if they are not.",
-        "fallback_action": "Passages read where no gate decides.",
+        "fallback_k": "Passages read where no gate decides.",
         "revoked": "Whether feedback showed that its confidences are too high.",
     },
     "GroupRates": {
@@ -39,10 +39,10 @@ FIELDS = {
     "AuditReport": {
         "answers": "How many decisions this is about; the newest, where there are more than `limit`.",
         "tags": "By tag, then by value, the commonest first.",
-        "left_out": "By tag, how many rarer values are not shown.",
+        "omitted_values": "By tag, how many rarer values are not shown.",
     },
     "Interval": {"needs": "What is missing where the value is null; else null."},
-    "Covered": {
+    "MeasuredWindow": {
         "seconds": "How far back was asked for.",
         "covered_seconds": "How far back the oldest question lies.",
         "gated": "Questions whose number of passages the gate chose.",
@@ -56,9 +56,10 @@ FIELDS = {
         "verdict": "By the interval of the ratio: `unclear` if it holds 1.",
     },
     "CostView": {
-        "parts": "Mean cost of a closed-book probe (`cb`), and of retrieving (`ret`) and reading (`ob`) each number of "
-        "passages. The top 1 % of each are counted as the largest below them: one timeout must not rule.",
-        "gate": "What a gated question costs, all parts together.",
+        "stages": "Mean cost of the closed-book probe (`probe`), and of retrieving (`retrieve_k1`, ...) and reading "
+        "(`read_k1`, ...) each number of passages. The top 1 % of values are capped at the largest value below them, "
+        "so that one timeout does not dominate.",
+        "gate": "What a gated question costs, all stages together.",
         "against": "Against always reading one number of passages, such as one (`k1`) or five (`k5`).",
     },
     "BypassReport": {"objective": "What gating is judged by."},
@@ -69,16 +70,16 @@ FIELDS = {
         "shares": "By action: `k` and the number of passages read, and `abstain`.",
         "costs": "By `latency`, `tokens` and `money`, which is null unless the operator named a tariff.",
     },
-    "Version": {
+    "CalibratorVersion": {
         "current": "Whether CURRENT names it.",
         "serving": "Whether this worker holds it.",
         "problem": "Why it cannot serve here: unreadable, fitted on something else, or revoked.",
         "certified": "Whether its graded policy carries a certificate.",
         "identity": "What it was fitted on: all of it must be what runs.",
-        "fallback_action": "Passages read where its thresholds may not decide.",
-        "data": "The rows and groups behind it, and their source.",
+        "fallback_k": "Passages read where its thresholds may not decide.",
+        "data_window": "The rows and groups behind it, and their source.",
     },
-    "Survey": {
+    "CalibratorList": {
         "current": "What CURRENT names.",
         "serving": "What this worker holds; another one where CURRENT was refused.",
         "problem": "Why questions are not decided by a certified calibrator, if they are not.",
@@ -138,7 +139,7 @@ async def breakeven(
 async def calibrators(
     gateway: TheGateway,
     limit: Annotated[int, Query(ge=1, le=500, description="At most so many versions, the newest.")] = 20,
-) -> Survey:
+) -> CalibratorList:
     """List the calibrator folder: what each version was fitted on, its thresholds, its certificate, its problem.
 
     A new CURRENT is taken up within seconds by every worker. One that is damaged, of another schema or fitted on

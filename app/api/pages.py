@@ -79,7 +79,7 @@ async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
         **look.figures,
         "in_flight": snapshot.load.in_flight,
         "shed": snapshot.load.shed,
-        "parts": {name: str(part) for name, part in snapshot.parts.items()},
+        "upstreams": {name: str(part) for name, part in snapshot.parts.items()},
         "calibrator": snapshot.calibrator,
         "bypass": snapshot.bypass,
         "thresholds": graded and {"tau0": graded.tau0, "tau1": graded.tau1, "tau_abstain": snapshot.policy.tau},

@@ -118,7 +118,7 @@ class DecisionOut(BaseModel):
     calibrator: CalibratorOut
 
 
-class CallsOut(BaseModel):
+class SearchesOut(BaseModel):
     """Searches, by whether their passages were read."""
 
     used: int
@@ -131,7 +131,7 @@ class UsageOut(BaseModel):
     probe: Usage | None
     read: Usage | None
     passages: int
-    calls: CallsOut
+    searches: SearchesOut
 
 
 class TimingsOut(BaseModel):
@@ -177,7 +177,7 @@ class Receipt(BaseModel):
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
                         "passages": 1,
-                        "calls": {"used": 1, "wasted": 0},
+                        "searches": {"used": 1, "wasted": 0},
                     },
                     "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
                     "feedback_wanted": False,
@@ -227,7 +227,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "probe": record.probe_usage,
             "read": record.read_usage,
             "passages": len(record.citations),
-            "calls": {"used": used, "wasted": record.searches - used},
+            "searches": {"used": used, "wasted": record.searches - used},
         },
         "timings_ms": {
             "probe": _ms(timings.probe),

@@ -30,7 +30,7 @@ class Readiness(BaseModel):
     """Whether questions can be answered, part by part; a part's text is `ok`, `ok, but …` or what is wrong with it."""
 
     ready: bool
-    parts: dict[str, str]
+    upstreams: dict[str, str]
     calibrator: CalibratorStatus
 
     @classmethod
@@ -41,12 +41,12 @@ class Readiness(BaseModel):
         """
         age = now - snapshot.pinged_at
         stale = f"not pinged for {age:.0f} s: the gateway is overloaded or stuck" if age > STALE_S else ""
-        parts = {name: stale or (str(part) if details else _brief(part)) for name, part in snapshot.parts.items()}
+        upstreams = {name: stale or (str(part) if details else _brief(part)) for name, part in snapshot.parts.items()}
         calibrator = snapshot.calibrator
         if calibrator.problem and not details:
             calibrator = replace(calibrator, problem="shown to keys with scope `operate`")
         ready = not stale and all(part.up for part in snapshot.parts.values())
-        return cls(ready=ready, parts=parts, calibrator=calibrator)
+        return cls(ready=ready, upstreams=upstreams, calibrator=calibrator)
 
 
 def _brief(part: Part) -> str:
@@ -65,7 +65,7 @@ async def healthz() -> Health:
 @router.get(
     "/readyz",
     summary="Can questions be answered?",
-    responses={503: {"model": Readiness, "description": "A part is not ready; `parts` names it."}},
+    responses={503: {"model": Readiness, "description": "An upstream is not ready; `upstreams` names it."}},
 )
 async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Response) -> Readiness:
     """Name the parts that did not answer their last ping, and say which calibrator decides, or why none does.

@@ -186,7 +186,7 @@ class _Recent:
 
     def __init__(self, artifact: Artifact, window: int) -> None:
         self.version = artifact.version
-        self.fitted_on = max(1, round(_TRAIN * artifact.window.groups))
+        self.fitted_on = max(1, round(_TRAIN * artifact.data_window.groups))
         self.confidence = RecentMean(window)
         deciding = sorted(signals_of(artifact.p0))
         bins = {name: bins_of(artifact.quantiles[name]) for name in deciding if name in artifact.quantiles}

@@ -148,7 +148,7 @@ class ArtifactGatekeeper:
         artifact = self._artifact
         if artifact is None:
             problem = self._refusal or f"no calibrator in {self._store.where}: {self._ungated}"
-            return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_action=self._ks[-1])
+            return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_k=self._ks[-1])
         certified = artifact.certified
         mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)
         problem = mismatch
@@ -161,7 +161,7 @@ class ArtifactGatekeeper:
             certified=certified and not mismatch and revoked is None,
             matches=not mismatch,
             problem="; ".join(said for said in (problem, self._refusal) if said),
-            fallback_action=self._ks[-1] if mismatch else artifact.fallback_action,
+            fallback_k=self._ks[-1] if mismatch else artifact.fallback_k,
             revoked=not mismatch and revoked is not None,
         )
 

@@ -11,7 +11,7 @@ _CHANGES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class CalibratorVersion:
     """One calibrator; all but its version and its problem are null where its file cannot be read."""
 
     version: str
@@ -23,18 +23,18 @@ class Version:
     identity: Identity | None = None
     policies: Mapping[str, PolicyFit] | None = None
     abstention: Abstention | None = None
-    fallback_action: int | None = None
-    data: DataWindow | None = None
+    fallback_k: int | None = None
+    data_window: DataWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class CalibratorList:
     """The folder of calibrators as this worker sees it."""
 
     current: str | None
     serving: str | None
     problem: str
-    versions: tuple[Version, ...]
+    versions: tuple[CalibratorVersion, ...]
     changes: tuple[Change, ...]
 
 
@@ -45,7 +45,7 @@ def survey(
     serving: str | None = None,
     problem: str = "",
     problem_of: Callable[[Artifact], str] = lambda _: "",
-) -> Survey:
+) -> CalibratorList:
     """Look through the folder; `problem_of` says why a sound artifact may not serve here. Blocks."""
     current, changes = None, []
     try:
@@ -54,11 +54,11 @@ def survey(
     except ArtifactError as error:
         problem = problem or str(error)
 
-    def described(version: str, found: Artifact | ArtifactError) -> Version:
+    def described(version: str, found: Artifact | ArtifactError) -> CalibratorVersion:
         is_current, is_serving = version == current, version == serving
         if isinstance(found, ArtifactError):
-            return Version(version, is_current, is_serving, str(found))
-        return Version(
+            return CalibratorVersion(version, is_current, is_serving, str(found))
+        return CalibratorVersion(
             version,
             is_current,
             is_serving,
@@ -68,9 +68,9 @@ def survey(
             identity=found.identity,
             policies=found.policies,
             abstention=found.abstention,
-            fallback_action=found.fallback_action,
-            data=found.window,
+            fallback_k=found.fallback_k,
+            data_window=found.data_window,
         )
 
     versions = tuple(described(version, found) for version, found in store.survey(most))
-    return Survey(current, serving, problem, versions, tuple(changes))
+    return CalibratorList(current, serving, problem, versions, tuple(changes))

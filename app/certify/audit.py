@@ -24,11 +24,11 @@ class GroupRates:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The rates of all questions and of each tag's values, largest group first; `left_out` counts values not shown."""
+    """The rates of all questions, and of each tag's values by size; `omitted_values` counts those not shown."""
 
     overall: GroupRates
     tags: Mapping[str, Mapping[str, GroupRates]]
-    left_out: Mapping[str, int]
+    omitted_values: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -64,9 +64,9 @@ def audit(rows: Iterable[AuditRow], *, most: int = 50) -> Audit:
         overall.add(row)
         for tag, value in row.tags.items():
             by_tag[tag][value].add(row)
-    tags, left_out = {}, {}
+    tags, omitted_values = {}, {}
     for tag, values in sorted(by_tag.items()):
         ranked = sorted(values.items(), key=lambda item: (-item[1].answers, item[0]))
         tags[tag] = {value: tally.rates() for value, tally in ranked[:most]}
-        left_out[tag] = max(0, len(ranked) - most)
-    return Audit(overall.rates(), tags, left_out)
+        omitted_values[tag] = max(0, len(ranked) - most)
+    return Audit(overall.rates(), tags, omitted_values)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from app.calibrators.store import ArtifactStore, serialise
-from app.calibrators.survey import Version, survey
+from app.calibrators.survey import CalibratorVersion, survey
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.core.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
@@ -66,7 +66,7 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
         out.print(found.problem or "nothing is served: `fetchwise calibrators promote VERSION`", highlight=False)
 
 
-def _row(one: Version, since: str) -> list[str]:
+def _row(one: CalibratorVersion, since: str) -> list[str]:
     if one.policies is None or one.abstention is None:
         return [one.version, "", "unreadable", "", "", "", _minute(since)]
     graded = one.policies.get("graded")
@@ -96,7 +96,7 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
         typer.echo(serialise(artifact).decode(), nl=False)
         return
     table = Table(show_header=False, title=f"calibrator {artifact.version}")
-    window = artifact.window
+    window = artifact.data_window
     table.add_row("created", f"{artifact.created}, from {window.rows} rows ({window.groups} groups) of {window.source}")
     for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
         table.add_row(name, str(value))
@@ -105,12 +105,14 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
         table.add_row(
             name,
             f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, least {fit.objective}; "
-            f"{guarantee or f'not certified: {fit.why_not}'}",
+            f"{guarantee or f'not certified: {fit.uncertified_reason}'}",
         )
     abstention = artifact.abstention
     guarantee = _guarantee(abstention.certificate, "at most {epsilon:g} of the given answers are wrong")
-    table.add_row("abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.why_not}'}")
-    table.add_row("fallback", f"{artifact.fallback_action} passages where these may not decide")
+    table.add_row(
+        "abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.uncertified_reason}'}"
+    )
+    table.add_row("fallback", f"{artifact.fallback_k} passages where these may not decide")
     out.print(table)
 
 

@@ -56,7 +56,7 @@ def create(
         ),
     ] = None,
     per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
-    at_once: Annotated[int | None, typer.Option(min=1, help="Most questions under way at once.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Most questions under way at once.")] = None,
     path: File = None,
 ) -> None:
     """Make a key and print it, once: only a hash of it is kept.
@@ -71,7 +71,7 @@ def create(
         collections=list(dict.fromkeys(collection or ())),
         filter=dict(_condition(one) for one in filters or ()),
         per_minute=per_minute,
-        at_once=at_once,
+        max_concurrent=max_concurrent,
     )
     err.print(
         f"{made.name}: key {made.id} is in {file.where}. This is the only time that it is shown:",
@@ -107,7 +107,7 @@ def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT0
     if not found:
         out.print(f"no keys in {file.where}: `fetchwise keys create NAME` makes one", highlight=False, soft_wrap=True)
         return
-    columns = ("id", "name", "scopes", "collections", "filter", "a minute", "at once", "created", "revoked")
+    columns = ("id", "name", "scopes", "collections", "filter", "per minute", "concurrent", "created", "revoked")
     print_rows(columns, *(tuple(_cells(one).values()) for one in found))
 
 
@@ -139,8 +139,8 @@ def _cells(one: Key) -> dict[str, str]:
         "scopes": ", ".join(one.scopes),
         "collections": ", ".join(one.collections) or "all",
         "filter": " and ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in one.filter.items()),
-        "a minute": "–" if one.per_minute is None else str(one.per_minute),
-        "at once": "–" if one.at_once is None else str(one.at_once),
+        "per minute": "–" if one.per_minute is None else str(one.per_minute),
+        "concurrent": "–" if one.max_concurrent is None else str(one.max_concurrent),
         "created": f"{one.created:%Y-%m-%d %H:%M}",
         "revoked": f"{one.revoked:%Y-%m-%d %H:%M}" if one.revoked else "",
     }

@@ -13,7 +13,7 @@ from typing import Any
 from app.core.calibrator import Calibrator
 from app.core.cost import Objective
 
-SCHEMA = 2
+SCHEMA = 3
 # A threshold that no probability reaches: isotonic curves do reach 1.
 UNREACHABLE = 2.0
 
@@ -79,7 +79,7 @@ class CalibratorStatus:
     matches: bool
     problem: str
     # Passages read where no gate decides.
-    fallback_action: int
+    fallback_k: int
     # Found wrong while it served: its fallback action serves instead.
     revoked: bool = False
 
@@ -117,7 +117,7 @@ class PolicyFit:
     thresholds: Thresholds
     objective: Objective
     certificate: Certificate | None = None
-    why_not: str | None = None
+    uncertified_reason: str | None = None
     labels_needed: int | None = None
 
 
@@ -128,7 +128,7 @@ class Abstention:
     tau: float
     risk_target: float
     certificate: Certificate | None = None
-    why_not: str | None = None
+    uncertified_reason: str | None = None
     labels_needed: int | None = None
 
     def __post_init__(self) -> None:
@@ -163,8 +163,8 @@ class Artifact:
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
     # The best fixed number of passages above zero on train: what serves where the policy may not.
-    fallback_action: int
-    window: DataWindow
+    fallback_k: int
+    data_window: DataWindow
     # Deciles of each closed-book signal on train, against which drift is measured.
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -173,8 +173,8 @@ class Artifact:
     def __post_init__(self) -> None:
         if self.ks[:1] != (0,) or len(self.ks) < 2 or list(self.ks) != sorted(set(self.ks)):
             raise ValueError(f"ks must rise from 0 to at least one number of passages, got {self.ks}")
-        if self.fallback_action not in self.ks[1:]:
-            raise ValueError(f"fallback_action must be one of {self.ks[1:]}, got {self.fallback_action}")
+        if self.fallback_k not in self.ks[1:]:
+            raise ValueError(f"fallback_k must be one of {self.ks[1:]}, got {self.fallback_k}")
         if 0 not in self.calibrators or not self.calibrators.keys() <= set(self.ks):
             raise ValueError(f"calibrators are for k=0 and others of {self.ks}, got {sorted(self.calibrators)}")
 

@@ -156,7 +156,7 @@ def resolve(
     elif artifact is None:
         kind = Fixed(ks[-1], Reason.NOT_CALIBRATED)
     elif fit is None:
-        kind = Fixed(artifact.fallback_action, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
+        kind = Fixed(artifact.fallback_k, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
     else:
         kind = _graded(fit.thresholds, artifact, required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None

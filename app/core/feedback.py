@@ -12,7 +12,7 @@ from app.errors import NothingToJudge
 class Source(StrEnum):
     """Who judged: the one who sent the feedback, or the label rule by the reference answers that were sent."""
 
-    GIVEN = "given"
+    CALLER = "caller"
     REFERENCES = "references"
 
 
@@ -31,7 +31,7 @@ class Feedback:
     @property
     def source(self) -> Source:
         """Who judges."""
-        return Source.REFERENCES if self.correct is None else Source.GIVEN
+        return Source.REFERENCES if self.correct is None else Source.CALLER
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class DecisionRecord:
         """How it was decided, for logs and traces: never the question, the answer or a passage."""
         reply = self.reply
         return {
-            "receipt": self.question.id,
+            "decision_id": self.question.id,
             "action": self.action,
             "k": reply.k,
             "reason": reply.reason.value,

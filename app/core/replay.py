@@ -79,7 +79,7 @@ class Logged:
     calibrator: str | None
     signals: Mapping[str, float]
     read_signals: Mapping[str, float]
-    failed_part: str | None
+    failed_upstream: str | None
     failure_kind: str | None
     effective_policy: Mapping[str, Any]
     steps: Sequence[Mapping[str, Any]]
@@ -123,8 +123,8 @@ def _differences(one: Logged, heads: Mapping[int, Calibrator]) -> Iterator[str]:
 
 
 def _error(one: Logged) -> UpstreamError | NoPassages | None:
-    if one.failed_part is not None:
-        return UpstreamError(one.failed_part, "as it failed then")
+    if one.failed_upstream is not None:
+        return UpstreamError(one.failed_upstream, "as it failed then")
     return None if one.failure_kind is None else NoPassages("as nothing was found then")
 
 

@@ -35,13 +35,13 @@ class CostView:
     """Everything in one unit: each part of a question, the gate, and the gate against each reference."""
 
     unit: str
-    parts: Mapping[str, Interval]
+    stages: Mapping[str, Interval]
     gate: Interval
     against: Mapping[str, Comparison]
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class MeasuredWindow:
     """What the figures were measured on."""
 
     seconds: float
@@ -55,7 +55,7 @@ class Covered:
 class BreakEven:
     """What gating costs, what it would cost without, and from which skip rate it pays."""
 
-    window: Covered
+    window: MeasuredWindow
     sentence: str
     reference: str
     skip_rate: Interval

@@ -56,7 +56,7 @@ class BypassReport:
     setting: Literal["off", "auto"]
     on: bool
     objective: Objective
-    why: str
+    reason: str
 
 
 def live_ratio(found: BreakEven, objective: Objective) -> Interval:
@@ -85,7 +85,7 @@ class BypassWatch:
         """`calibrator` returns the version that decides now; None where none does."""
         self.objective = objective
         self.enabled = enabled
-        self.why = _UNKNOWN if enabled else OFF
+        self.reason = _UNKNOWN if enabled else OFF
         self._view = view
         self._calibrator = calibrator
         self._clock = clock
@@ -101,7 +101,7 @@ class BypassWatch:
 
     def report(self) -> BypassReport:
         """The state now."""
-        return BypassReport("auto" if self.enabled else "off", self._bypass.on, self.objective, self.why)
+        return BypassReport("auto" if self.enabled else "off", self._bypass.on, self.objective, self.reason)
 
     def consider(self) -> None:
         """Look at the traffic once, and change the state if enough looks in a row agree."""
@@ -112,14 +112,14 @@ class BypassWatch:
             before, self._bypass = self._bypass, self._bypass.look(ratio)
             view = found.costs.get(self.objective.value)
             if view is None:
-                self.why = "Gating never makes more retrieval calls: every question meets the gate."
+                self.reason = "Gating never makes more retrieval calls: every question meets the gate."
             elif self._bypass.on:
                 said = view.against[found.reference].sentence
-                self.why = f"{said} All but {percent(WATCH)} of the questions bypass the gate."
+                self.reason = f"{said} All but {percent(WATCH)} of the questions bypass the gate."
             else:
-                self.why = f"{view.against[found.reference].sentence} Every question meets the gate."
+                self.reason = f"{view.against[found.reference].sentence} Every question meets the gate."
             if self._bypass.on != before.on:
-                logger.warning("%s", self.why)
+                logger.warning("%s", self.reason)
 
     def _restart_for_new_calibrator(self) -> None:
         """A new calibrator starts over: what gating by the old one cost says nothing about it."""

@@ -26,7 +26,7 @@ from app.economics.breakeven import (
     BreakEven,
     Comparison,
     CostView,
-    Covered,
+    MeasuredWindow,
     passages,
     percent,
     sentence,
@@ -88,7 +88,7 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
     if not len(gated):
         headline = f"The gate decided no question in the last {seconds:g} s, so there is nothing to compare."
     return BreakEven(
-        window=Covered(seconds, round(traffic.covered_seconds, 3), len(rows), len(gated), traffic.workers),
+        window=MeasuredWindow(seconds, round(traffic.covered_seconds, 3), len(rows), len(gated), traffic.workers),
         sentence=headline,
         reference=f"k{reference}",
         skip_rate=skip,
@@ -133,11 +133,11 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
     (probe,) = _means(rng, count(gated).probe)
     probe = probe.wanting(_GATED)
     read = {k: _reading(rng, count(_that_read(rows, k))) for k in ks}
-    parts = {"cb": probe.estimate()}
+    stages = {"probe": probe.estimate()}
     always = {}
     for k, (retrieval, reading) in read.items():
         retrieval, reading = retrieval.wanting(_reading_of(k)), reading.wanting(_reading_of(k))  # noqa: PLW2901
-        parts |= {f"ret{k}": retrieval.estimate(), f"ob{k}": reading.estimate()}
+        stages |= {f"retrieve_k{k}": retrieval.estimate(), f"read_k{k}": reading.estimate()}
         always[k] = _combine(add, retrieval, reading)
     skipped, retrieving = _retrieving(rng, gated, {k: _combine(add, *both) for k, both in read.items()})
     gate = probe if retrieving is None else _combine(gate_cost, probe, skipped, retrieving)
@@ -148,7 +148,7 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
         against[f"k{k}"] = Comparison(
             always[k].estimate(), even, ratio, verdict(ratio), sentence(cost, k, ratio, even, skip)
         )
-    return CostView(unit, parts, gate.estimate(), against)
+    return CostView(unit, stages, gate.estimate(), against)
 
 
 def _reading(rng: np.random.Generator, spent: Spent) -> tuple[Drawn, Drawn]:

@@ -69,18 +69,18 @@ class LogMetrics:
         self._shadows = Counter(
             "fetchwise_shadow_runs",
             "Questions drawn to be asked again at every k, by whether they were.",
-            ("end",),
+            ("result",),
             registry=registry,
         )
-        for end in ("done", "lost"):
-            self._shadows.labels(end)
+        for result in ("completed", "lost"):
+            self._shadows.labels(result)
         for correct in ("true", "false"):
             for k in ks:
                 self._feedback.labels(correct, action_of(k))
 
-    def shadow(self, end: str) -> None:
+    def shadow(self, result: str) -> None:
         """A shadow run is done, or lost."""
-        self._shadows.labels(end).inc()
+        self._shadows.labels(result).inc()
 
     def feedback(self, judged: Judged) -> None:
         """A verdict came in; references to an abstention are none."""

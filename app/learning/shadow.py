@@ -135,7 +135,7 @@ class ShadowRunner:
                 # A reader that was swapped in mid-run answered one part of it and not the other.
                 if shadow.identity == self._identity():
                     self._on_done(shadow)
-                    self._on_end("done")
+                    self._on_end("completed")
                 else:
                     self._on_end("lost")
             finally:

@@ -191,7 +191,7 @@ class _Sorter:
             "single_action_rows": len(single),
             "clip": self._clip,
             "worth": {f"k{k}": asdict(one) for k, one in worth.items()},
-            "left_out": {why.name.lower(): count for why, count in self._excluded.most_common()},
+            "excluded": {why.name.lower(): count for why, count in self._excluded.most_common()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
         }
         notes = (

@@ -23,9 +23,9 @@ from app.storage.tables import (
     decision_row,
     decisions,
     feedback,
+    full_runs,
     prepare,
     shadow_row,
-    shadows,
     storable,
     storable_tags,
 )
@@ -60,7 +60,7 @@ class SqlDecisionStore:
         self.engine = engine
         self._texts = texts
         dialect = postgresql if engine.dialect.name == "postgresql" else sqlite
-        self._insert_shadows = dialect.insert(shadows).on_conflict_do_nothing(index_elements=["decision_id"])
+        self._insert_full_runs = dialect.insert(full_runs).on_conflict_do_nothing(index_elements=["decision_id"])
 
     @classmethod
     def open(
@@ -92,7 +92,7 @@ class SqlDecisionStore:
             # The decision of a run may have been dropped, or pruned since: then the run is dropped too.
             known = _ids(connection, [run["decision_id"] for run in runs]) if runs else set()
             if kept := [run for run in runs if run["decision_id"] in known]:
-                connection.execute(self._insert_shadows, kept)
+                connection.execute(self._insert_full_runs, kept)
             return _judge_all(connection, given) if given else []
 
     def prune(self, before: float, *, limit: int) -> int:
@@ -196,7 +196,7 @@ def _feedback_row(
         raise UnknownDecision(f"no answer with the id {one.id!r} is known: never given, not kept, or pruned since")
     return {
         "decision_id": one.id,
-        "given_at": at,
+        "created_at": at,
         "key": one.key,
         "correct": verdict(one, decision.action, decision.answer, texts_kept=decision.question is not None),
         "source": one.source.value,

@@ -66,10 +66,10 @@ class SharedRate:
         _FULL_AT.pack_into(self._map, 0, full_at)
         return wait
 
-    def begin(self, at_once: int) -> bool:
-        """Count one more question, unless `at_once` are being answered."""
+    def begin(self, max_concurrent: int) -> bool:
+        """Count one more question, unless `max_concurrent` are being answered."""
         # Workers that crashed are looked for only where it matters: that is a system call for each.
-        if sum(self._counts) >= at_once and self._under_way() >= at_once:
+        if sum(self._counts) >= max_concurrent and self._under_way() >= max_concurrent:
             return False
         self._counts[self._slot] += 1
         return True

@@ -16,7 +16,7 @@ from app.core.feedback import AuditRow, Solicited, Source
 from app.core.policy import ABSTAIN
 from app.core.replay import Logged
 from app.errors import LogUnavailable
-from app.storage.tables import VERSION, decisions, feedback, shadows
+from app.storage.tables import VERSION, decisions, feedback, full_runs
 
 PAGE = 1_000
 
@@ -84,8 +84,8 @@ _ELSEWHERE = {
     "seq": feedback.c.seq,
     "correct": feedback.c.correct,
     "references": feedback.c.reference_answers,
-    "outcomes": shadows.c.outcomes,
-    "identity": shadows.c.identity,
+    "outcomes": full_runs.c.outcomes,
+    "identity": full_runs.c.identity,
 }
 _LESSON = [_ELSEWHERE[one.name] if one.name in _ELSEWHERE else decisions.c[one.name] for one in fields(Lesson)]
 
@@ -117,10 +117,10 @@ class Lessons:
     def latest_identity(self) -> Mapping[str, Any] | None:
         """What the last shadow run was asked of; None where there was none."""
         query = (
-            select(shadows.c.identity)
-            .join(decisions, decisions.c.id == shadows.c.decision_id)
+            select(full_runs.c.identity)
+            .join(decisions, decisions.c.id == full_runs.c.decision_id)
             .where(*self._wanted)
-            .order_by(shadows.c.seq.desc())
+            .order_by(full_runs.c.seq.desc())
             .limit(1)
         )
         with _reading(self._engine) as connection:
@@ -133,7 +133,7 @@ class Lessons:
         label = exists().where(feedback.c.decision_id == decisions.c.id, feedback.c.source == Source.REFERENCES.value)
         query = (
             select(func.count(), func.avg(p), func.avg(p * p))
-            .select_from(decisions.join(shadows, shadows.c.decision_id == decisions.c.id))
+            .select_from(decisions.join(full_runs, full_runs.c.decision_id == decisions.c.id))
             .where(*self._wanted, label if labelled else ~label)
         )
         with _reading(self._engine) as connection:
@@ -147,7 +147,7 @@ class Lessons:
             select(*_LESSON)
             .select_from(feedback)
             .join(decisions, decisions.c.id == feedback.c.decision_id)
-            .outerjoin(shadows, shadows.c.decision_id == feedback.c.decision_id)
+            .outerjoin(full_runs, full_runs.c.decision_id == feedback.c.decision_id)
             .where(feedback.c.seq > reached, feedback.c.seq <= last, *self._wanted, ~replaced)
             .order_by(feedback.c.seq)
             .limit(PAGE)

@@ -103,7 +103,7 @@ _FIELDS = (
     _Field("shadowed", Boolean, lambda one: one.policy.sampled.shadow),
     _Field("passages", JSON, lambda one: as_json([storable(passage.id) for passage in one.citations])),
     _Field("searches", Integer, lambda one: one.searches),
-    _Field("failed_part", Text, lambda one: one.failure and one.failure[0], optional=True),
+    _Field("failed_upstream", Text, lambda one: one.failure and one.failure[0], optional=True),
     _Field("failure_kind", Text, lambda one: one.policy.failure and one.policy.failure.error.kind, optional=True),
     # With the signals and the failure, all that the decision followed from; and each step of it.
     _Field("effective_policy", JSON, lambda one: as_json(inputs_of(one.policy))),
@@ -154,7 +154,7 @@ decisions = _table(
 feedback = _table(
     "feedback",
     _about(unique=False),
-    Column("given_at", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
     Column("key", Text),
     # NULL where the answer was withheld: nothing was right or wrong, but the references label its shadow run.
     Column("correct", Boolean),
@@ -166,10 +166,10 @@ feedback = _table(
 )
 
 # What every action answered to some questions, asked again in the background.
-shadows = _table(
-    "shadows",
+full_runs = _table(
+    "full_runs",
     _about(unique=True),
-    Column("at", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
     # The system that was asked, in the words of a calibrator's identity.
     Column("identity", JSON, nullable=False),
     # By k, as text: answer, signals, tokens and milliseconds.
@@ -199,10 +199,10 @@ def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[objec
 
 
 def shadow_row(at: float, shadow: Shadow, texts: Texts) -> dict[str, Any]:
-    """The columns of `shadows` after `seq`; with `hash` the answers are left out, and nothing can be judged by them."""
+    """The columns of `full_runs` after `seq`; with `hash`, without the answers, so that none can be judged."""
     return {
         "decision_id": shadow.id,
-        "at": at,
+        "created_at": at,
         "identity": asdict(shadow.identity),
         "outcomes": {
             str(k): asdict(outcome) | {"answer": storable(outcome.answer) if texts == "full" else None}

@@ -59,7 +59,7 @@ class PrometheusObserver:
         )
         self._passages = Counter("fetchwise_passages", "Passages given to the reader.", ("k",), registry=registry)
         self._calls = Counter(
-            "fetchwise_retrieval_calls", "Searches, by whether their passages were read.", ("use",), registry=registry
+            "fetchwise_searches", "Searches, by whether their passages were read.", ("use",), registry=registry
         )
         self._p = Histogram(
             "fetchwise_p_closed_book",

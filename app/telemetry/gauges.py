@@ -87,15 +87,15 @@ class TrafficMetrics:
             for kind in _FAILURES:
                 self._errors.labels(upstream, kind)
         self._denied = Counter(
-            "fetchwise_denied", "Requests refused for their key, or for want of one.", ("why",), registry=registry
+            "fetchwise_denied", "Requests refused for their key, or for want of one.", ("reason",), registry=registry
         )
         for why in Denial:
             self._denied.labels(why.value)
         # Of several workers, the one that cannot reach a part is the one to hear of.
         self._up = Gauge(
-            "fetchwise_part_up",
+            "fetchwise_upstream_up",
             "Whether a part behind the gateway answered the last ping, 1 or 0.",
-            ("part",),
+            ("upstream",),
             registry=registry,
             multiprocess_mode="livemin",
         )
@@ -175,8 +175,9 @@ class Gauges(Collector):
         status, economics = snapshot.calibrator, snapshot.economics
         # A calibrator that decides nothing is shown as none, whatever lies in the folder.
         version = status.version if status.matches else None
-        calibrator.add_metric((version or "none", "revoked" if status.revoked else str(status.certified).lower()), 1)
-        fallback.add_metric((f"k{status.fallback_action}",), 1)
+        state = "revoked" if status.revoked else "certified" if status.certified else "uncertified"
+        calibrator.add_metric((version or "none", state), 1)
+        fallback.add_metric((f"k{status.fallback_k}",), 1)
         bypass.add_metric((), snapshot.bypass.on)
         if economics is not None:
             _add(skip, (), economics.break_even.skip_rate.value)
@@ -197,12 +198,14 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
     return (
         GaugeMetricFamily(
             "fetchwise_calibrator_info",
-            "1 for the calibrator in force; the version is `none` where none matches what runs. `certified` is true, "
-            "false or revoked.",
-            labels=("version", "certified"),
+            "1 for the calibrator in force; the version is `none` where none matches what runs. `status` is "
+            "certified, uncertified or revoked.",
+            labels=("version", "status"),
         ),
         GaugeMetricFamily("fetchwise_fallback_info", "1 for what would be read without a gate.", labels=("reference",)),
-        GaugeMetricFamily("fetchwise_bypass", "1 while most questions bypass the gate because it loses, else 0."),
+        GaugeMetricFamily(
+            "fetchwise_bypass_active", "1 while most questions bypass the gate, which costs more than it saves."
+        ),
         GaugeMetricFamily("fetchwise_skip_ratio", "Share of gated questions in the window that read no passage."),
         GaugeMetricFamily(
             "fetchwise_break_even_skip_ratio",
@@ -232,7 +235,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
             "fetchwise_drift_evidence",
             "How much the judgements asked for speak against the confidences shown; from 1 on, drift is shown.",
         ),
-        GaugeMetricFamily("fetchwise_drift_revoked", "Whether the calibrator in force is revoked, 1 or 0."),
+        GaugeMetricFamily("fetchwise_calibrator_revoked", "Whether the calibrator in force is revoked, 1 or 0."),
     )
 
 

@@ -71,7 +71,7 @@ def watch_calibrator(
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
 
     def reference() -> int:
-        return gatekeeper.status().fallback_action
+        return gatekeeper.status().fallback_k
 
     def deciding() -> str | None:
         status = gatekeeper.status()

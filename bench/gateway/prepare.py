@@ -27,7 +27,7 @@ def main() -> None:
     settings = Settings()
     asyncio.run(publish(settings))
     _, key = key_file(settings.keys_at).create(
-        "bench", scopes=[Scope.ANSWER], collections=[], filter={}, per_minute=None, at_once=None
+        "bench", scopes=[Scope.ANSWER], collections=[], filter={}, per_minute=None, max_concurrent=None
     )
     print(key)
 

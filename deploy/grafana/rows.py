@@ -48,8 +48,8 @@ def does_it_pay() -> list[Panel]:
             "Calibrator in force",
             "Its version, and whether it carries a certificate; `none` where nothing matches what runs.",
             Query(
-                'max by (version, certified) (fetchwise_calibrator_info{job="$job"})',
-                "{{version}} (certified: {{certified}})",
+                'max by (version, status) (fetchwise_calibrator_info{job="$job"})',
+                "{{version}} ({{status}})",
             ),
         ),
         figure(
@@ -82,10 +82,10 @@ def does_it_pay() -> list[Panel]:
             limit=1,
         ),
         graph(
-            "Parts of a question",
-            "Mean time of a closed-book probe (cb), of fetching k passages (ret) and of reading them (ob).",
+            "Stages of a question",
+            "Mean time of the closed-book probe, of retrieving k passages and of reading them.",
             SECONDS,
-            Query('fetchwise:part_cost:rate15m{job="$job",cost="latency"}', "{{part}}"),
+            Query('fetchwise:stage_cost:rate15m{job="$job",cost="latency"}', "{{stage}}"),
         ),
         graph(
             "Tokens saved",
@@ -161,14 +161,14 @@ def what_is_decided() -> list[Panel]:
             "Searches",
             "By whether their passages were read.",
             PER_SECOND,
-            Query('sum by (use) (rate(fetchwise_retrieval_calls_total{job="$job"}[$__rate_interval]))', "{{use}}"),
+            Query('sum by (use) (rate(fetchwise_searches_total{job="$job"}[$__rate_interval]))', "{{use}}"),
             stacked=True,
         ),
         graph(
             "Bypass",
             "1 while most questions bypass the gate because it loses.",
             COUNT,
-            Query('max(fetchwise_bypass{job="$job"})', "bypassed"),
+            Query('max(fetchwise_bypass_active{job="$job"})', "bypassed"),
         ),
     ]
 
@@ -211,7 +211,7 @@ def is_everything_up() -> list[Panel]:
             "1 is up.",
             RATIO,
             Query('up{job="$job"}', "{{instance}}"),
-            Query('min by (instance, part) (fetchwise_part_up{job="$job"})', "{{part}} of {{instance}}"),
+            Query('min by (instance, upstream) (fetchwise_upstream_up{job="$job"})', "{{upstream}} of {{instance}}"),
             highest=1,
         ),
         graph(

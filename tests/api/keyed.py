@@ -79,7 +79,7 @@ class Keyed:
         """What the metric has counted, by why."""
         lines = (await self.send("GET", "/metrics", self.operator)).text.splitlines()
         counted = dict(line.rsplit(" ", 1) for line in lines if line.startswith("fetchwise_denied_total{"))
-        return {why.value: float(counted[f'fetchwise_denied_total{{why="{why.value}"}}']) for why in Denial}
+        return {why.value: float(counted[f'fetchwise_denied_total{{reason="{why.value}"}}']) for why in Denial}
 
 
 def basic(password: str, user: str = "me") -> dict[str, str]:

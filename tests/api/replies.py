@@ -9,7 +9,6 @@ from app.api.http.errors import ErrorOut, OpenAIErrorOut
 # Our word for an error, and OpenAI's where it has one.
 OPENAI_CODES = {
     "unauthorised": "invalid_api_key",
-    "over_limit": "rate_limit_exceeded",
     "prompt_too_long": "context_length_exceeded",
 }
 

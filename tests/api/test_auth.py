@@ -132,12 +132,12 @@ async def test_readiness_tells_why_to_operators_alone(open_keyed: OpenKeyed) -> 
         for presented in (None, answerer, "fw_000000000000_x"):
             told = await keyed.send("GET", "/readyz", presented)
             assert told.status_code == 503
-            assert told.json()["parts"] == {"reader": "not ready", "embedder": "ok", "vectors": "ok"}
+            assert told.json()["upstreams"] == {"reader": "not ready", "embedder": "ok", "vectors": "ok"}
             assert "10.0.0.7" not in told.text
             assert str(keyed.gateway.settings.calibrators) not in told.text
             assert told.json()["calibrator"]["problem"]
         told = await keyed.send("GET", "/readyz", keyed.operator)
-        assert "10.0.0.7" in told.json()["parts"]["reader"]
+        assert "10.0.0.7" in told.json()["upstreams"]["reader"]
         assert "no calibrator" in told.json()["calibrator"]["problem"]
 
 

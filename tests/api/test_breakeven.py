@@ -73,9 +73,9 @@ async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
     assert found.skip_rate.value == 0.5
     tokens = found.costs["tokens"]
     assert tokens is not None
-    assert all(part.n >= 40 and part.value is not None for part in tokens.parts.values())
-    spent = tokens.parts
-    expected = _value(spent["cb"]) + 0.25 * _value(spent["ob1"]) + 0.25 * _value(spent["ob5"])
+    assert all(part.n >= 40 and part.value is not None for part in tokens.stages.values())
+    spent = tokens.stages
+    expected = _value(spent["probe"]) + 0.25 * _value(spent["read_k1"]) + 0.25 * _value(spent["read_k5"])
     assert tokens.gate.value == pytest.approx(expected)
     assert any("sent there by the gate" in caveat for caveat in found.caveats)
     assert await shown(gateway, "skip_ratio") == {(): 0.5}
@@ -109,7 +109,7 @@ async def test_what_the_caller_chose_is_not_gated(gateway: FakeGateway) -> None:
     found = await breakeven(gateway)
     assert (found.window.answers, found.window.gated) == (35, 0)
     assert found.costs["latency"] is not None
-    assert found.costs["latency"].parts["ob5"].n == 30
+    assert found.costs["latency"].stages["read_k5"].n == 30
     assert found.caveats == ()
 
 
@@ -134,7 +134,7 @@ async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) ->
         found = await breakeven(gateway)
         assert (found.reference, found.window.answers, found.window.gated) == ("k5", 3, 0)
         assert await shown(gateway, "fallback_info") == {("k5",): 1}
-        assert await shown(gateway, "calibrator_info") == {("false", "none"): 1}
+        assert await shown(gateway, "calibrator_info") == {("uncertified", "none"): 1}
 
 
 async def test_the_window_is_the_callers_choice(gateway: FakeGateway) -> None:
@@ -176,4 +176,4 @@ async def test_which_parts_answer_is_shown(open_gateway: Open) -> None:
     """By the same pings as readiness: vectors without the collection are not up."""
     async with open_gateway(collection=False) as gateway:
         assert (await gateway.client.get("/readyz")).status_code == 503
-        assert await shown(gateway, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}
+        assert await shown(gateway, "upstream_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}

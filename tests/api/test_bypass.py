@@ -17,9 +17,9 @@ async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None
     """By default every question meets the gate, whatever it costs."""
     async with open_gateway(artifact={}, objective="tokens") as gateway:
         found = (await breakeven(gateway)).bypass
-        shown = await gateway.metric("bypass")
+        shown = await gateway.metric("bypass_active")
     assert (found.setting, found.on, found.objective.value) == ("off", False, "tokens")
-    assert found.why == "FETCHWISE_BYPASS=off: every question meets the gate."
+    assert found.reason == "FETCHWISE_BYPASS=off: every question meets the gate."
     assert shown == 0
 
 
@@ -38,13 +38,13 @@ async def test_a_gate_that_never_pays_is_bypassed(open_gateway: Open, monkeypatc
 
         await until(bypassing)
         receipts += [await gateway.receipt(HALF_SURE) for _ in range(30)]
-        found, shown = await breakeven(gateway), await gateway.metric("bypass")
+        found, shown = await breakeven(gateway), await gateway.metric("bypass_active")
     # One in fifty still meets the gate.
     bypassed = [receipt for receipt in receipts if receipt["decision"]["reason"] == "bypassed"]
     assert len(bypassed) >= 20
     assert all(receipt["usage"]["probe"] is None and receipt["action"] == "k1" for receipt in bypassed)
     assert (found.bypass.setting, found.bypass.on) == ("auto", True)
-    assert "bypass the gate" in found.bypass.why
+    assert "bypass the gate" in found.bypass.reason
     assert shown == 1
     # They are none of the questions by which gating is judged.
     assert found.window.gated == 70 - len(bypassed)

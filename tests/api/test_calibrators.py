@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from app.calibrators.store import ArtifactStore
-from app.calibrators.survey import Survey
+from app.calibrators.survey import CalibratorList
 from app.core.artifact import Thresholds
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.gateway import FakeGateway, fake_gateway, matching
@@ -24,10 +24,10 @@ async def calibrator(gateway: FakeGateway) -> dict[str, Any]:
     return said
 
 
-async def listed(gateway: FakeGateway, **query: Any) -> Survey:
+async def listed(gateway: FakeGateway, **query: Any) -> CalibratorList:
     response = await gateway.client.get("/calibrators", params=query)
     assert response.status_code == 200, response.text
-    return TypeAdapter(Survey).validate_python(response.json())
+    return TypeAdapter(CalibratorList).validate_python(response.json())
 
 
 async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
@@ -129,8 +129,8 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
         receipt = await gateway.receipt()
         assert (receipt["k"], receipt["decision"]["reason"]) == (1, "not_certified")
         assert not receipt["decision"]["calibrator"]["certified"]
-        assert await gateway.metric("drift_revoked") == 1
-        assert await gateway.metric("calibrator_info", certified="revoked", version="2026-01-31-0a1b2c3d") == 1
+        assert await gateway.metric("calibrator_revoked") == 1
+        assert await gateway.metric("calibrator_info", status="revoked", version="2026-01-31-0a1b2c3d") == 1
         (version,) = (await listed(gateway)).versions
         assert version.problem.startswith("revoked: of late, confidences exceed")
     async with open_gateway(artifact={}, solicit_share=1.0) as again:

@@ -29,7 +29,7 @@ async def test_a_verdict_at_once_after_the_answer(gateway: FakeGateway) -> None:
     assert response.json() == {
         "id": receipt["id"],
         "correct": True,
-        "source": "given",
+        "source": "caller",
         "replaced": False,
         "action": receipt["action"],
     }
@@ -52,8 +52,8 @@ async def test_verdicts_replace_each_other_and_the_same_again_is_no_news(gateway
     replies = [(await say(gateway, receipt["id"], **one)).json() for one in said]
     assert [(one["correct"], one["source"], one["replaced"]) for one in replies] == [
         (True, "references", False),
-        (False, "given", True),
-        (False, "given", True),
+        (False, "caller", True),
+        (False, "caller", True),
     ]
     assert [row["correct"] for row in gateway.logged("feedback")] == [1, 0]
     for correct in ("true", "false"):

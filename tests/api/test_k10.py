@@ -88,8 +88,11 @@ async def test_a_further_rung_needs_no_edit(tmp_path: Path, monkeypatch: pytest.
     }
     assert list(economics["shares"]) == [*ACTIONS, "abstain"]
     for found in economics["costs"]["latency"], economics["costs"]["tokens"]:
-        assert list(found["parts"]) == ["cb", "ret1", "ob1", "ret5", "ob5", "ret10", "ob10"]
+        assert list(found["stages"]) == [
+            "probe",
+            *(f"{stage}_k{k}" for k in (1, 5, 10) for stage in ("retrieve", "read")),
+        ]
         assert list(found["against"]) == ACTIONS[1:]
-        assert found["parts"]["ob10"]["n"] > 0
+        assert found["stages"]["read_k10"]["n"] > 0
     assert economics["reference"] == "k10"
     assert "ten passages" in economics["sentence"]

@@ -32,7 +32,7 @@ async def test_a_calibrator_for_other_numbers_does_not_serve(open_gateway: Open)
 
 async def test_a_calibrator_for_these_numbers_chooses_among_them(open_gateway: Open) -> None:
     """None, few or many by the probability; pages and `/breakeven` name the same actions."""
-    async with open_gateway(artifact={"fallback_action": 4}, ks=KS) as gateway:
+    async with open_gateway(artifact={"fallback_k": 4}, ks=KS) as gateway:
         for sure, k in ((0.9, 0), (0.6, 2), (0.3, 4)):
             gateway.reader.says(ASKED, "Paris", k=0, sure=sure)
             for _ in range(3):
@@ -44,5 +44,11 @@ async def test_a_calibrator_for_these_numbers_chooses_among_them(open_gateway: O
     assert list(found["shares"]) == list(shown["actions"]) == ["k0", "k2", "k4", "abstain"]
     assert found["reference"] == "k4"
     assert list(found["costs"]["latency"]["against"]) == ["k2", "k4"]
-    assert list(found["costs"]["latency"]["parts"]) == ["cb", "ret2", "ob2", "ret4", "ob4"]
+    assert list(found["costs"]["latency"]["stages"]) == [
+        "probe",
+        "retrieve_k2",
+        "read_k2",
+        "retrieve_k4",
+        "read_k4",
+    ]
     assert shown["actions"] == {"k0": 3, "k2": 3, "k4": 3, "abstain": 0}

@@ -64,9 +64,9 @@ async def test_a_shadow_run_follows_when_nobody_waits(open_gateway: Open) -> Non
     """The receipt asks for feedback; every action's answer is stored under its id, and references label all three."""
     async with open_gateway(artifact={}, shadow_share=1.0) as gateway:
         receipt = await gateway.receipt()
-        (run,) = await eventually_kept(gateway, "shadows", 1)
+        (run,) = await eventually_kept(gateway, "full_runs", 1)
         assert (await say(gateway, receipt["id"], references=["Francville", "Paris"])).status_code == 200
-        assert await gateway.metric("shadow_runs_total", end="done") == 1
+        assert await gateway.metric("shadow_runs_total", result="completed") == 1
     assert receipt["feedback_wanted"]
     assert run["decision_id"] == receipt["id"]
     assert json.loads(run["outcomes"]).keys() == {"0", "1", "5"}
@@ -77,7 +77,7 @@ async def test_nothing_is_drawn_by_default(open_gateway: Open) -> None:
     async with open_gateway(artifact={}) as gateway:
         receipts = [await gateway.receipt() for _ in range(5)]
         rows = await eventually_kept(gateway, "decisions", 5)
-        assert gateway.logged("shadows") == []
+        assert gateway.logged("full_runs") == []
     assert all(row["propensities"] is None for row in rows)
     assert all(receipt["decision"]["reason"] != "explored" for receipt in receipts)
     async with open_gateway(artifact={}, explore_share=1.0, shadow_share=1.0, decision_log="off") as gateway:
@@ -96,7 +96,7 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
     monkeypatch.setattr(shadow, "IDLE_S", 0.0)
     async with open_gateway(artifact={}, explore_share=0.5, shadow_share=1.0, learning_budget=1e6) as gateway:
         receipts = [await gateway.receipt(f"Who is number {n}?", abstain=False) for n in range(120)]
-        await eventually_kept(gateway, "shadows", MIN_GROUPS)
+        await eventually_kept(gateway, "full_runs", MIN_GROUPS)
         for receipt in receipts:
             assert (await say(gateway, receipt["id"], references=["Francville"])).status_code == 200
         settings = gateway.settings
@@ -109,9 +109,9 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
     assert logged.outcomes.identity == next(iter(identities_in(settings.calibrators)))
     assert all(np.isfinite(logged.outcomes.signals[k]["seq_logprob"]).all() for k in (0, 1, 5))
     # Runs that found no idle moment in time leave rows of one action.
-    left = account["single_action_rows"] + account["left_out"].get("held_out", 0)
+    left = account["single_action_rows"] + account["excluded"].get("held_out", 0)
     assert account["full_rows"] + left == 120
-    assert account["left_out"].keys() <= {"held_out"}
+    assert account["excluded"].keys() <= {"held_out"}
 
 
 def identities_in(folder: Path) -> list[Identity | None]:

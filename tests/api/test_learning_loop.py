@@ -73,14 +73,14 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
         assert traffic.asked < 500, "the alarm never came"
         receipt = await traffic.ask()
         assert (receipt["decision"]["reason"], receipt["k"]) == ("not_certified", 1)
-        assert await gateway.metric("drift_revoked") == 1
+        assert await gateway.metric("calibrator_revoked") == 1
 
         while traffic.asked < 800:
             await traffic.ask()
         runs = traffic.asked - 100
 
         async def ran() -> bool:
-            return await gateway.metric("shadow_runs_total", end="done") >= runs
+            return await gateway.metric("shadow_runs_total", result="completed") >= runs
 
         await until(ran)
         version = await asyncio.to_thread(refitted, gateway.settings.data_dir, gateway.settings.calibrators, changed)
@@ -90,7 +90,7 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
                 break
         assert receipt["decision"]["calibrator"] == {"version": version, "certified": True}
         assert await traffic.problem() == ""
-        assert await gateway.metric("drift_revoked") == 0
+        assert await gateway.metric("calibrator_revoked") == 0
 
 
 def refitted(data: Path, calibrators: Path, since: float) -> str:

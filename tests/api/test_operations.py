@@ -38,7 +38,7 @@ async def test_ready(gateway: FakeGateway) -> None:
     """With every part there, all are named and ok, and the calibrator in force is named too."""
     state = await ready(gateway, 200)
     assert state.ready
-    assert state.parts == {"reader": "ok", "embedder": "ok", "vectors": "ok"}
+    assert state.upstreams == {"reader": "ok", "embedder": "ok", "vectors": "ok"}
     assert (state.calibrator.version, state.calibrator.certified, state.calibrator.problem) == (
         "2026-01-31-0a1b2c3d",
         True,
@@ -52,8 +52,8 @@ async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None
     getattr(gateway, part).fail_with = UpstreamTimeout(part, f"the {part} sleeps")
     state = await ready(gateway, 503)
     assert not state.ready
-    assert state.parts.pop(part) == f"the {part} sleeps"
-    assert set(state.parts.values()) == {"ok"}
+    assert state.upstreams.pop(part) == f"the {part} sleeps"
+    assert set(state.upstreams.values()) == {"ok"}
     getattr(gateway, part).fail_with = None
     await ready(gateway, 200)
 
@@ -63,7 +63,7 @@ async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pyt
     monkeypatch.setattr("app.telemetry.snapshot.PING_TIMEOUT_S", 0.05)
     monkeypatch.setattr(gateway.reader, "_turn", asyncio.Event().wait)
     state = await ready(gateway, 503)
-    assert state.parts["reader"] == "no reply within 0.05 s"
+    assert state.upstreams["reader"] == "no reply within 0.05 s"
 
 
 async def test_looking_at_the_gateway_calls_no_upstream(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,15 +89,15 @@ async def test_a_part_that_dies_shows_at_the_next_ping(open_gateway: Open, monke
             return (await gateway.client.get("/readyz")).status_code == 503
 
         await until(unready)
-        assert await gateway.metric("part_up", part="vectors") == 0
-        assert (await gateway.client.get("/dashboard/data")).json()["parts"]["vectors"] == "down"
+        assert await gateway.metric("upstream_up", part="vectors") == 0
+        assert (await gateway.client.get("/dashboard/data")).json()["upstreams"]["vectors"] == "down"
 
 
 async def test_a_missing_collection(open_gateway: Open) -> None:
     """A gateway without its collection is not ready, and says how to fill it."""
     async with open_gateway(collection=False) as gateway:
         state = await ready(gateway, 503)
-        assert "fetchwise ingest" in state.parts["vectors"]
+        assert "fetchwise ingest" in state.upstreams["vectors"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_a_calibrator_that_does_not_decide(
         state = await ready(gateway, 200)
         assert problem in state.calibrator.problem
         assert not state.calibrator.certified
-        assert await gateway.metric("calibrator_info", version=version, certified="false") == 1
+        assert await gateway.metric("calibrator_info", version=version, status="uncertified") == 1
 
 
 async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +130,8 @@ async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pyt
             return (await ready(gateway, 200)).calibrator.certified
 
         await until(certified)
-        assert await gateway.metric("calibrator_info", version="2026-01-31-0a1b2c3d", certified="true") == 1
-        assert await gateway.metric("calibrator_info", version="none", certified="false") == 0
+        assert await gateway.metric("calibrator_info", version="2026-01-31-0a1b2c3d", status="certified") == 1
+        assert await gateway.metric("calibrator_info", version="none", status="uncertified") == 0
 
 
 async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
@@ -169,8 +169,8 @@ async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
             spent = [r["timings_ms"][stage] for r in of_k if r["timings_ms"][stage] is not None]
             assert grown("stage_duration_seconds_count", stage=stage, k=k) == len(spent)
             assert grown("stage_duration_seconds_sum", stage=stage, k=k) == pytest.approx(sum(spent) / 1000, abs=1e-5)
-    assert grown("retrieval_calls_total", use="used") == 2
-    assert grown("retrieval_calls_total", use="wasted") == 1
+    assert grown("searches_total", use="used") == 2
+    assert grown("searches_total", use="wasted") == 1
     assert grown("p_closed_book_count") == len(receipts)
     assert grown("p_closed_book_sum") == pytest.approx(sum(r["decision"]["p_closed_book"] for r in receipts))
     assert grown("in_flight") == grown("shed_total") == 0

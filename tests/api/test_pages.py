@@ -137,7 +137,7 @@ async def test_the_dashboard_without_traffic(gateway: FakeGateway) -> None:
     assert found["breakeven"]["window"]["gated"] == 0
     assert found["breakeven"]["costs"]["latency"]["against"]["k1"]["verdict"] == "unknown"
     assert found["saved"]["tokens_always"] is None
-    assert found["parts"] == {"reader": "ok", "embedder": "ok", "vectors": "ok"}
+    assert found["upstreams"] == {"reader": "ok", "embedder": "ok", "vectors": "ok"}
     in_force = {"version": "2026-01-31-0a1b2c3d", "certified": True, "problem": ""}
     assert in_force.items() <= found["calibrator"].items()
     assert found["thresholds"] == {"tau0": 0.75, "tau1": 0.5, "tau_abstain": 0.25}
@@ -160,7 +160,7 @@ async def test_the_dashboard_counts_what_was_answered(gateway: FakeGateway) -> N
 async def test_the_dashboard_names_a_part_that_is_down(gateway: FakeGateway) -> None:
     """An operator sees what failed, in its own words."""
     gateway.reader.fail_with = UpstreamUnavailable("reader", "the reader is gone")
-    assert (await data(gateway))["parts"]["reader"] == "the reader is gone"
+    assert (await data(gateway))["upstreams"]["reader"] == "the reader is gone"
 
 
 async def test_without_a_calibrator_there_are_no_thresholds(open_gateway: Open) -> None:

@@ -48,7 +48,7 @@ async def test_one_line_an_answer(gateway: FakeGateway, lines: Lines) -> None:
     (line,) = access(lines)
     assert line["request_id"] == ID["x-request-id"]
     assert (line["method"], line["path"], line["status"]) == ("POST", "/answer", 200)
-    assert line["receipt"] == receipt["id"]
+    assert line["decision_id"] == receipt["id"]
     for name in ("action", "k", "confidence"):
         assert line[name] == receipt[name]
     assert line["reason"] == receipt["decision"]["reason"]
@@ -147,4 +147,4 @@ async def test_questions_at_the_same_time_keep_their_own_ids(gateway: FakeGatewa
         return response.headers["x-request-id"], response.json()["id"]
 
     given = await asyncio.gather(*(ask(number) for number in range(8)))
-    assert sorted((line["request_id"], line["receipt"]) for line in access(lines)) == sorted(given)
+    assert sorted((line["request_id"], line["decision_id"]) for line in access(lines)) == sorted(given)

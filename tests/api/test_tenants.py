@@ -48,7 +48,7 @@ async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) 
     await keyed.known(presented, other)
     assert [(await keyed.ask(presented)).status_code for _ in range(3)] == [200] * 3
     refused = await keyed.ask(presented)
-    error = check_shape(refused, 429, "over_limit")
+    error = check_shape(refused, 429, "rate_limit_exceeded")
     assert "3 requests a minute" in error.error.message
     assert refused.headers["retry-after"] == "20"
     assert (await keyed.send("POST", "/feedback", presented)).status_code == 429
@@ -60,16 +60,16 @@ async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) 
     assert (await keyed.denied())["rate"] == 3
 
 
-async def test_questions_at_once(keyed: Keyed) -> None:
+async def test_questions_max_concurrent(keyed: Keyed) -> None:
     """The key's own limit, whatever the gateway could take on; it is free again when one ends, however it ends."""
-    (_, presented), (_, other) = keyed.make(at_once=2), keyed.make()
+    (_, presented), (_, other) = keyed.make(max_concurrent=2), keyed.make()
     await keyed.known(presented, other)
     reader = keyed.gateway.reader
     reader.hang = True
     working = [asyncio.create_task(keyed.ask(presented)) for _ in range(2)]
     await until(lambda: reader.hanging == 2)
     refused = await keyed.ask(presented)
-    check_shape(refused, 429, "over_limit")
+    check_shape(refused, 429, "rate_limit_exceeded")
     reader.hang = False
     assert (await keyed.ask(other)).status_code == 200
     working[0].cancel()

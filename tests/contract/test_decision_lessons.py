@@ -13,7 +13,7 @@ from app.core.record import DecisionRecord, Outcome, Shadow
 from app.storage import reading as decision_reading
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import Lessons
-from app.storage.tables import Texts, shadows
+from app.storage.tables import Texts, full_runs
 from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
 
@@ -44,7 +44,7 @@ def lessons(store: SqlDecisionStore, since: float = 0.0) -> Lessons:
 
 def runs(store: SqlDecisionStore) -> int:
     with store.engine.connect() as connection:
-        return int(connection.scalar(select(func.count()).select_from(shadows)) or 0)
+        return int(connection.scalar(select(func.count()).select_from(full_runs)) or 0)
 
 
 def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionStore) -> None:

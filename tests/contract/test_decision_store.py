@@ -121,7 +121,7 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "tau0": 0.75,
         "tau1": 0.5,
         "passages": ["p1", "p2"],
-        "failed_part": "vectors",
+        "failed_upstream": "vectors",
         "failure_kind": "timeout",
         "effective_policy": {
             "ks": [0, 1, 5],
@@ -168,7 +168,7 @@ def test_what_is_absent_stays_absent(store: SqlDecisionStore) -> None:
     absent = {name for name, value in row.items() if value is None}
     assert absent == {
         *("key", "answer", "answer_sha256", "confidence", "p_closed_book", "tau0", "tau1", "tau_abstain"),
-        *("calibrator", "propensities", "failed_part", "failure_kind", "feedback"),
+        *("calibrator", "propensities", "failed_upstream", "failure_kind", "feedback"),
         *("probe_prompt_tokens", "probe_completion_tokens", "read_prompt_tokens", "read_completion_tokens"),
         *("probe_ms", "embed_ms", "search_ms", "read_ms"),
     }
@@ -272,7 +272,7 @@ def test_a_verdict_is_kept_with_what_came_along(store: SqlDecisionStore) -> None
     assert outcomes == [Judged("a", True, Source.REFERENCES, False, "k1")]
     (row,) = everything(store)
     assert row["feedback"] == {
-        "given_at": 5.0,
+        "created_at": 5.0,
         "key": None,
         "correct": True,
         "source": "references",

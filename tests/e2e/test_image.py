@@ -206,5 +206,5 @@ async def test_the_lean_image_answers_with_the_settings_of_the_stack(lean: Image
     assert (receipt.k, receipt.decision.reason, [one.id for one in receipt.citations]) == (5, "not_calibrated", ["a"])
     assert (healthy.returncode, off.returncode != 0) == (0, True)
     lines = [json.loads(line) for line in tail(log).splitlines() if line.startswith("{")]
-    assert [line["receipt"] for line in lines if line.get("request_id") == "r1"] == [receipt.id]
+    assert [line["decision_id"] for line in lines if line.get("request_id") == "r1"] == [receipt.id]
     assert lean.files() == before

@@ -267,7 +267,7 @@ def test_the_headline_is_what_breakeven_says(screen: Watched, demo: Gateway) -> 
 def test_the_dashboard_says_whether_the_gate_is_bypassed(screen: Watched, demo: Gateway) -> None:
     """In the words of `/breakeven`."""
     screen.open("/dashboard")
-    why = httpx.get(f"{demo.url}/breakeven").json()["bypass"]["why"]
+    why = httpx.get(f"{demo.url}/breakeven").json()["bypass"]["reason"]
     expect(screen.page.locator("#bypass")).to_contain_text(why)
 
 

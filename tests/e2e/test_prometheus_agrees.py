@@ -164,9 +164,9 @@ def test_break_even_and_what_the_gate_costs(watched: Watched) -> None:
     retrieving = (shares[1] * always[1] + shares[5] * always[5]) / (1 - shares[0])
     gate = probe + (1 - shares[0]) * retrieving
     ask = watched.prometheus.by
-    parts = ask("part", 'fetchwise:part_cost:rate15m{cost="latency"} * 1000')
-    assert parts["cb"] == pytest.approx(probe, rel=ROUNDED)
-    assert parts["ret5"] + parts["ob5"] == pytest.approx(always[5], rel=ROUNDED)
+    stages = ask("stage", 'fetchwise:stage_cost:rate15m{cost="latency"} * 1000')
+    assert stages["probe"] == pytest.approx(probe, rel=ROUNDED)
+    assert stages["retrieve_k5"] + stages["read_k5"] == pytest.approx(always[5], rel=ROUNDED)
     assert ask("reference", 'fetchwise:gate_cost_ratio:rate15m{cost="latency"}') == pytest.approx(
         {f"k{k}": gate / always[k] for k in (1, 5)}, rel=ROUNDED
     )

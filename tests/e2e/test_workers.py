@@ -80,7 +80,7 @@ def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream)
             assert sum(samples(reply.text, "requests_total").values()) == 300
             assert samples(reply.text, "gated_total") == {(k,): count for k, count in by_k.items()}
             assert samples(reply.text, "in_flight") == {(): 0.0}
-            assert samples(reply.text, "part_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 1}
+            assert samples(reply.text, "upstream_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 1}
             assert len(samples(reply.text, "calibrator_info")) == 1
         wait_until(lambda: all(one["window"]["answers"] == 300 for one in judged_by_each(running)), "not all counted")
         judged = judged_by_each(running)

@@ -63,7 +63,7 @@ def a_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
 
 def an_uncertified_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
     """The same thresholds, with too few labels to vouch for them."""
-    return a_fit(tau0, tau1, certificate=None, why_not="too few labels", labels_needed=1700, **changes)
+    return a_fit(tau0, tau1, certificate=None, uncertified_reason="too few labels", labels_needed=1700, **changes)
 
 
 def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:
@@ -83,8 +83,8 @@ def an_artifact(**changes: Any) -> Artifact:
         calibrators={k: a_line() for k in (0, 1, 5)},
         policies={"graded": a_fit(), "binary": a_fit(TAU_BINARY, TAU_BINARY)},
         abstention=an_abstention(),
-        fallback_action=1,
-        window=DataWindow(rows=2000, groups=1000, source="outcomes.jsonl", first="2026-01-01", last="2026-01-30"),
+        fallback_k=1,
+        data_window=DataWindow(rows=2000, groups=1000, source="outcomes.jsonl", first="2026-01-01", last="2026-01-30"),
         quantiles={"seq_logprob": (-1.0, -0.5, 0.0)},
         report={"test": {"accuracy": 0.75}},
     )

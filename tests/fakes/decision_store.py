@@ -11,7 +11,7 @@ from app.core.record import DecisionRecord, Shadow
 from app.errors import BadRequest
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import pages
-from app.storage.tables import shadows
+from app.storage.tables import full_runs
 
 
 class FaultyStore(SqlDecisionStore):
@@ -52,4 +52,4 @@ class FaultyStore(SqlDecisionStore):
     def runs(self) -> list[str]:
         """The decisions of which a shadow run is on disk."""
         with self.engine.connect() as connection:
-            return list(connection.scalars(select(shadows.c.decision_id).order_by(shadows.c.seq)))
+            return list(connection.scalars(select(full_runs.c.decision_id).order_by(full_runs.c.seq)))

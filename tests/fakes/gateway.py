@@ -192,7 +192,7 @@ async def matching(
     """An artifact that was fitted on exactly these fakes, unless `changes` has another identity."""
     identified = await reader.identify()
     identity = replace(identified, embedder=embedder.name, collection=collection, max_tokens=max_tokens, ks=ks)
-    by_k = {"ks": ks, "calibrators": {k: a_line() for k in ks}, "fallback_action": ks[1]}
+    by_k = {"ks": ks, "calibrators": {k: a_line() for k in ks}, "fallback_k": ks[1]}
     return an_artifact(**({"identity": identity} | by_k | changes))
 
 

@@ -14,7 +14,7 @@ def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[Key, str
         "collections": [],
         "filter": {},
         "per_minute": None,
-        "at_once": None,
+        "max_concurrent": None,
     }
     return key_file(path).create(name, **(usual | chosen))
 

@@ -36,7 +36,7 @@ def artifacts(draw: st.DrawFn) -> Artifact:
         calibrators=heads,
         policies={name: fit for name, fit in fits.items() if fit is not None},
         abstention=draw(st.sampled_from([an_abstention(), an_abstention(certificate=None)])),
-        fallback_action=draw(st.sampled_from([1, 5])),
+        fallback_k=draw(st.sampled_from([1, 5])),
     )
 
 

@@ -11,7 +11,7 @@ from app.core.policy import DEFAULT_KS, Reason
 from app.economics.bypass import BypassReport
 from app.telemetry.snapshot import Load, Part, Snapshot
 
-SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallback_action=1)
+SERVING = CalibratorStatus("v1", certified=True, matches=True, problem="", fallback_k=1)
 POLICY = EffectivePolicy(DEFAULT_KS, Fixed(5, Reason.NOT_CALIBRATED), minimum=0, maximum=5)
 
 
@@ -22,7 +22,7 @@ def a_snapshot(**changes: Any) -> Snapshot:
         pinged_at=1000.0,
         calibrator=SERVING,
         policy=POLICY,
-        bypass=BypassReport("off", on=False, objective=Objective.LATENCY, why=""),
+        bypass=BypassReport("off", on=False, objective=Objective.LATENCY, reason=""),
         drift=Outlook(),
         evidence=None,
         load=Load(),

@@ -21,8 +21,8 @@ _UNCERTIFIED = {"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.6
 CALIBRATORS: dict[str, dict[str, Any] | None] = {
     "certified": {},
     "uncertified": {"policies": _UNCERTIFIED},
-    "uncertified-fallback-5": {"policies": _UNCERTIFIED, "fallback_action": 5},
-    "uncertified-abstention": {"abstention": an_abstention(certificate=None, why_not="too few labels")},
+    "uncertified-fallback-5": {"policies": _UNCERTIFIED, "fallback_k": 5},
+    "uncertified-abstention": {"abstention": an_abstention(certificate=None, uncertified_reason="too few labels")},
     "mismatched": {"identity": an_identity()},
     # Also listed in the data directory's revoked.json.
     "revoked": {},

@@ -109,11 +109,11 @@ def test_shadow_rows_find_the_policy_and_certify_it(tmp_path: Path) -> None:
     assert after > before, figures
     assert after >= -OPTIONS.epsilon, figures
     assert passages_after < 0.5 * passages_before, figures
-    assert artifact.window.rows == artifact.report["log"]["full_rows"] == len(logged.outcomes)
-    assert artifact.window.first is not None
-    assert artifact.window.last is not None
-    assert artifact.window.first.startswith("2023-11-14T22:13")
-    assert artifact.window.last > artifact.window.first
+    assert artifact.data_window.rows == artifact.report["log"]["full_rows"] == len(logged.outcomes)
+    assert artifact.data_window.first is not None
+    assert artifact.data_window.last is not None
+    assert artifact.data_window.first.startswith("2023-11-14T22:13")
+    assert artifact.data_window.last > artifact.data_window.first
     assert any("full rows" in note for note in summary.notes)
 
 
@@ -239,7 +239,7 @@ def test_all_that_is_left_out_is_counted_by_its_reason(store: SqlDecisionStore, 
     private.close()
     logged = read(tmp_path / "decisions.sqlite3")
     account = logged.rows.report["log"]
-    assert account["left_out"] == {
+    assert account["excluded"] == {
         Excluded.NO_CHANCE.name.lower(): 1,
         Excluded.WITHHELD.name.lower(): 1,
         Excluded.NO_CALIBRATOR.name.lower(): 1,
@@ -260,7 +260,7 @@ def test_single_rows_of_another_system_are_left_out(store: SqlDecisionStore, tmp
     add_single(store, "used", next(questions(train=True)))
     elsewhere = replace(SERVED, identity=an_identity(prompts="changed"))
     account = read(tmp_path / "decisions.sqlite3", artifact=elsewhere).rows.report["log"]
-    assert account["left_out"] == {"other_system": 1}
+    assert account["excluded"] == {"other_system": 1}
     assert account["worth"] == {}
 
 
@@ -274,7 +274,7 @@ def test_references_that_contradict_each_other_are_left_out(store: SqlDecisionSt
         a_full_row("d", "Which one", references=("right", "the correct one")),
     )
     logged = read(tmp_path / "decisions.sqlite3")
-    assert logged.rows.report["log"]["left_out"] == {"disputed": 2}
+    assert logged.rows.report["log"]["excluded"] == {"disputed": 2}
     assert {"c", "d"} <= set(logged.outcomes.ids)
     assert not {"a", "b"} & set(logged.outcomes.ids)
 
@@ -342,10 +342,10 @@ def test_labels_that_choose_their_questions_are_pointed_out(store: SqlDecisionSt
 
 def test_a_run_of_another_release_is_refused_or_left_out(store: SqlDecisionStore, tmp_path: Path) -> None:
     """An identity with other parts is none of ours: of the last run it is refused, before that it is left out."""
-    strange = """UPDATE shadows SET identity = '{"reader": "old"}' WHERE decision_id = '%s'"""
+    strange = """UPDATE full_runs SET identity = '{"reader": "old"}' WHERE decision_id = '%s'"""
     with store.engine.begin() as connection:
         connection.exec_driver_sql(strange % "full-0")
-    assert read(tmp_path / "decisions.sqlite3").rows.report["log"]["left_out"] == {"other_system": 1}
+    assert read(tmp_path / "decisions.sqlite3").rows.report["log"]["excluded"] == {"other_system": 1}
     with store.engine.begin() as connection:
         connection.exec_driver_sql(strange % "full-59")
     with pytest.raises(DataError, match="another version of Fetchwise"):

@@ -56,7 +56,7 @@ def test_a_refit_certifies_and_saves_where_there_is_headroom(fitted: tuple[Artif
     assert test["selective"]["coverage"]["value"] > 0.4
     assert test["selective"]["accuracy_full"]["value"] < test["selective"]["accuracy_at_80"]["value"]
     assert sum(test["shares"]["graded"].values()) == pytest.approx(1.0)
-    assert artifact.fallback_action == 5
+    assert artifact.fallback_k == 5
     assert len(summary.test.outcomes) == artifact.report["splits"]["test"]["rows"]
 
 
@@ -93,7 +93,7 @@ def test_the_numbers_of_passages_come_from_the_table(table: Outcomes, fitted: tu
     artifact, _ = refit(other, OPTIONS)
     assert artifact.ks == (0, 2, 10)
     assert artifact.calibrators.keys() == {0, 2, 10}
-    assert artifact.fallback_action == 10
+    assert artifact.fallback_k == 10
     assert artifact.policies["graded"].thresholds == fitted[0].policies["graded"].thresholds
     assert artifact.report["test"]["shares"]["graded"].keys() == {"k0", "k2", "k10"}
     found = evaluate(other, resamples=20)
@@ -118,10 +118,10 @@ def test_few_labels_certify_nothing_and_say_what_would(table: Outcomes) -> None:
     )
     graded = artifact.policies["graded"]
     assert graded.certificate is None
-    assert graded.why_not
+    assert graded.uncertified_reason
     assert graded.labels_needed is None or graded.labels_needed > 60
     assert any("not certified" in note for note in summary.notes)
-    assert artifact.report["abstention_policy"] == f"always-k{artifact.fallback_action}"
+    assert artifact.report["abstention_policy"] == f"always-k{artifact.fallback_k}"
 
 
 def test_a_table_without_reading_signals_copes_and_says_so() -> None:
@@ -278,5 +278,5 @@ def test_the_published_tables_refit(name: str) -> None:
     artifact, summary = refit(load(SHARED / f"{name}.jsonl"), OPTIONS)
     assert artifact.identity is None
     assert 5 not in artifact.calibrators
-    assert artifact.fallback_action == 5
+    assert artifact.fallback_k == 5
     assert any(note.startswith("k=5") for note in summary.notes)

@@ -42,7 +42,7 @@ def test_the_committed_table_gives_the_committed_artifact_back(shipped: Artifact
     options = Options(
         name=shipped.name,
         created=shipped.created,
-        source=shipped.window.source,
+        source=shipped.data_window.source,
         objective=Objective.MONEY,
         tariff=Tariff(passage=1.0),
         epsilon=certificate.epsilon,
@@ -51,7 +51,7 @@ def test_the_committed_table_gives_the_committed_artifact_back(shipped: Artifact
         risk_delta=risk.delta if risk is not None else 0.1,
     )
     again, _ = refit(table, options)
-    for part in ("policies", "abstention", "fallback_action", "calibrators"):
+    for part in ("policies", "abstention", "fallback_k", "calibrators"):
         assert flat(asdict(again)[part]) == close(flat(asdict(shipped)[part]))
 
 

@@ -91,7 +91,7 @@ class PaperUpstream:
         async with open_parts(settings) as parts:
             identity = await identity_of(parts.reader, parts.embedder, settings)
         await asyncio.to_thread(
-            publish, calibrators, an_artifact(**({"identity": identity, "fallback_action": 5} | changes))
+            publish, calibrators, an_artifact(**({"identity": identity, "fallback_k": 5} | changes))
         )
 
     async def handle(self, request: web.Request) -> web.Response:

@@ -232,7 +232,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
         async def all_well() -> bool:
             await gateway.refresh()
             ready = (await gateway.client.get("/readyz")).json()
-            return ready["parts"]["reader"] == "ok" and await gateway.metric("breaker_open", upstream="reader") == 0
+            return ready["upstreams"]["reader"] == "ok" and await gateway.metric("breaker_open", upstream="reader") == 0
 
         for fault in (faults.reset_before_the_head, FAULTS["503"][0], refused):
             async with broken(gateway.readers[0], fault):
@@ -242,7 +242,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
                 await gateway.refresh()
                 ready = await gateway.client.get("/readyz")
                 assert ready.status_code == 200
-                assert ready.json()["parts"]["reader"].startswith("ok, but 1 of 2 readers answer; reader 1: ")
+                assert ready.json()["upstreams"]["reader"].startswith("ok, but 1 of 2 readers answer; reader 1: ")
             await until(all_well)
         for server in gateway.servers:
             server.requests.clear()
@@ -269,4 +269,4 @@ async def test_health_names_the_part_that_fails(gateway: ProxiedGateway, upstrea
         await gateway.refresh()
         ready = await gateway.client.get("/readyz")
     assert ready.status_code == 503
-    assert upstream in {part for part, state in ready.json()["parts"].items() if state != "ok"}
+    assert upstream in {part for part, state in ready.json()["upstreams"].items() if state != "ok"}

@@ -66,7 +66,7 @@ async def test_a_question_is_one_tree(collector: Server, tmp_path: Path) -> None
     said = attributes(question)
     assert said["http.response.status_code"] == 200
     assert said["fetchwise.request_id"] == "r1"
-    assert said["fetchwise.receipt"] == receipt["id"]
+    assert said["fetchwise.decision_id"] == receipt["id"]
     assert (said["fetchwise.action"], said["fetchwise.k"], said["fetchwise.reason"]) == ("k5", 5, "uncertain")
     assert said["fetchwise.p_closed_book"] == receipt["decision"]["p_closed_book"]
     ends = question.start_time_unix_nano

@@ -46,7 +46,7 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (PromptTooLong, 422, "prompt_too_long"),
     (BadRequest, 422, "invalid_request"),
     (Unauthorised, 401, "unauthorised"),
-    (OverLimit, 429, "over_limit"),
+    (OverLimit, 429, "rate_limit_exceeded"),
     (Denied, 403, "denied"),
     (Overloaded, 429, "overloaded"),
     (DeadlinePassed, 503, "deadline_passed"),
@@ -78,7 +78,6 @@ _OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
 # Where OpenAI has a word of its own that programs test for; otherwise ours stands.
 _OPENAI_CODES = {
     "unauthorised": "invalid_api_key",
-    "over_limit": "rate_limit_exceeded",
     "prompt_too_long": "context_length_exceeded",
 }
 

@@ -68,12 +68,12 @@ class Caller:
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """Count a question among those that the key has under way, or refuse it."""
-        if self.key is None or self.rate is None or self.key.at_once is None:
+        if self.key is None or self.rate is None or self.key.max_concurrent is None:
             yield
             return
-        if not self.rate.begin(self.key.at_once):
+        if not self.rate.begin(self.key.max_concurrent):
             raise OverLimit(
-                f"this key may have {self.key.at_once} questions under way at once, and has: wait for an answer",
+                f"this key may have {self.key.max_concurrent} questions under way at once, and has: wait for an answer",
                 why=Denial.CONCURRENCY,
             )
         try:
@@ -140,7 +140,7 @@ class Needs(SecurityBase):
             )
         if self.scope not in key.scopes:
             raise Denied(f"this key may not do that: it has no scope `{self.scope.value}`", why=Denial.SCOPE)
-        if key.per_minute is None and key.at_once is None:
+        if key.per_minute is None and key.max_concurrent is None:
             return Caller(key)
         rate = guard.rates.of(key.id)
         if key.per_minute is not None and (wait := rate.take(key.per_minute)):

@@ -75,8 +75,8 @@ function alwaysCost(costs) {
   return {
     label: `Always reading ${passagesOf(costs.reference).split(" ")[0]}`,
     ms: latency.against[costs.reference].always.value,
-    ret: latency.parts[`ret${k}`].value,
-    ob: latency.parts[`ob${k}`].value,
+    ret: latency.stages[`retrieve_k${k}`].value,
+    ob: latency.stages[`read_k${k}`].value,
     tokens: tokens.against[costs.reference].always.value,
     needs: latency.against[costs.reference].always.needs,
   };

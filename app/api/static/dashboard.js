@@ -60,9 +60,9 @@ async function look() {
 }
 
 function show(data) {
-  showParts(data);
+  showUpstreams(data);
   showHeadline(data.breakeven);
-  say(place("bypass"), data.bypass.why.replaceAll(" %", "\u00a0%"));
+  say(place("bypass"), data.bypass.reason.replaceAll(" %", "\u00a0%"));
   place("empty").hidden = data.answers > 0;
   place("filled").hidden = data.answers === 0;
   if (data.answers > 0) showFigures(data);
@@ -72,8 +72,8 @@ function show(data) {
   say(place("freshness"), `Read at ${at}, every two seconds while this page is in view · ${workers} · ${refused}`);
 }
 
-function showParts({ parts, calibrator }) {
-  const rows = Object.entries(parts).map(([name, state]) =>
+function showUpstreams({ upstreams, calibrator }) {
+  const rows = Object.entries(upstreams).map(([name, state]) =>
     el(
       "li",
       { class: state === "ok" ? "up" : state.startsWith("ok, ") ? "warn" : "down" },
@@ -91,7 +91,7 @@ function showParts({ parts, calibrator }) {
       el("span", { class: "muted" }, standing),
     ),
   );
-  const key = JSON.stringify([parts, calibrator]);
+  const key = JSON.stringify([upstreams, calibrator]);
   if (place("parts").dataset.key !== key) {
     place("parts").dataset.key = key;
     place("parts").replaceChildren(...rows);

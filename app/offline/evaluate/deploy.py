@@ -79,12 +79,12 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     test_ledger = Ledger(summary.test, on_test, units(test), {})
     test_draws = Draws(test_ledger.units, resamples)
     graded = artifact.policies["graded"]
-    served = graded.thresholds if graded.certificate else FIXED[study.ks.index(artifact.fallback_action)]
+    served = graded.thresholds if graded.certificate else FIXED[study.ks.index(artifact.fallback_k)]
     figures: dict[str, Any] = {
         "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
         "splits": artifact.report["splits"],
         "p0": artifact.report["chosen"]["k0"],
-        "fallback": f"always-k{artifact.fallback_action}",
+        "fallback": f"always-k{artifact.fallback_k}",
         "policies": {name: describe(fit) for name, fit in artifact.policies.items()},
         "abstention": asdict(artifact.abstention),
         "test": artifact.report["test"],
@@ -107,7 +107,7 @@ def describe(fit: PolicyFit) -> dict[str, Any]:
     return {
         "thresholds": asdict(fit.thresholds),
         "certificate": asdict(fit.certificate) if fit.certificate else None,
-        "why_not": fit.why_not,
+        "uncertified_reason": fit.uncertified_reason,
         "labels_needed": fit.labels_needed,
     }
 
@@ -126,7 +126,7 @@ def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> De
     for name in ("graded", "binary"):
         thresholds = _matching(study.outcomes, p, graded=name == "graded")
         points.append(_point(_ledger(study, p), study.draws, f"matched_{name}", thresholds, "the whole table"))
-    figures = {"why_not": why} | _whole_table(points)
+    figures = {"unavailable_reason": why} | _whole_table(points)
     return Deployed(figures, p, p, "logistic", (main,), {one.name: one for one in points})
 
 
@@ -190,15 +190,15 @@ def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[st
 
     If the answers from k passages have no signal of their own, the closed-book signal predicts them.
     """
-    proper, made_of = deployed.out_of_fold, {"k0": "its own signal"}
+    proper, confidence_source = deployed.out_of_fold, {"k0": "its own signal"}
     for k in study.ks[1:]:
-        predicted, made_of[f"k{k}"] = study.predict(deployed.method, deployed.names, k, k), "its own signal"
+        predicted, confidence_source[f"k{k}"] = study.predict(deployed.method, deployed.names, k, k), "its own signal"
         if predicted is None:
             predicted = study.predict(deployed.method, deployed.names, 0, k)
-            made_of[f"k{k}"] = (
+            confidence_source[f"k{k}"] = (
                 "none: too few right or wrong answers"
                 if predicted is None
                 else f"the closed-book signal, as the table has none for k={k}"
             )
         proper = np.where(point.route == k, np.nan if predicted is None else predicted, proper)
-    return {"proper": proper, "naive": deployed.out_of_fold}, made_of
+    return {"proper": proper, "naive": deployed.out_of_fold}, confidence_source

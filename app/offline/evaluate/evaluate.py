@@ -47,12 +47,12 @@ def evaluate(
     """
     study = make_study(outcomes, resamples, rule)
     on_progress("assessing signals")
-    assessed, left_out = assess_all(study)
+    assessed, unassessed = assess_all(study)
     main = main_signal(assessed)
     on_progress("choosing and testing operating points")
     deployed = deploy(study, main, resamples, artifact)
     on_progress("computing abstention, harm and cost")
-    compared, made_of = confidences(study, deployed, deployed.point)
+    compared, confidence_source = confidences(study, deployed, deployed.point)
     selective, risks = compare_confidences(deployed.point.right, compared, study.draws)
     tags = by_tag(study, deployed.point)
     present = tuple(name for name in NAMES if name in assessed)
@@ -71,10 +71,10 @@ def evaluate(
         "accuracy_intervals": accuracy,
         "main": main,
         "signals": {name: each.figures for name, each in assessed.items()},
-        "left_out": left_out,
+        "unassessed": unassessed,
         "deltas": _deltas(study, assessed, main, deployed),
         "deploy": deployed.figures,
-        "selective": {"point": deployed.point.name, "made_of": made_of} | selective,
+        "selective": {"point": deployed.point.name, "confidence_source": confidence_source} | selective,
         "harm": harm(study, deployed),
     }
     on_progress("comparing methods and sizes")
@@ -83,7 +83,7 @@ def evaluate(
         "sizes": sizes(study, main),
         "popularity": tags.pop("popularity", None),
         "tags": tags,
-        f"beyond_k{study.ks[-1]}": larger_ks(study),
+        "larger_k": larger_ks(study),
         "cost": cost(study, deployed),
         "drafts": drafts(study, deployed.point),
         "curves": _curves(study, assessed[main], main, deployed) | {"risk": risks},
@@ -232,14 +232,14 @@ def larger_ks(study: Study) -> dict[str, Any]:
 
 def cost(study: Study, deployed: Deployed) -> dict[str, Any]:
     """What a probe costs compared with reading, and the skip rate from which gating pays; null if not measured."""
-    result: dict[str, Any] = {"why_not": {}}
+    result: dict[str, Any] = {"unavailable_reason": {}}
     for unit in ("ms", "tokens"):
         columns = {k: _spent(study, unit, k) for k in study.ks}
         missing = [k for k, column in columns.items() if not np.isfinite(column).any()]
         result[unit] = None if missing else _costs(study, deployed, columns)
         if missing:
             names = ", ".join(_COLUMNS[unit].format(k=k) for k in missing)
-            result["why_not"][unit] = f"the table has no {names}: collect it with `fetchwise collect`"
+            result["unavailable_reason"][unit] = f"the table has no {names}: collect it with `fetchwise collect`"
     return result
 
 

@@ -109,15 +109,15 @@ def assess_all(study: Study) -> tuple[dict[str, Assessed], dict[str, str]]:
     wanted: dict[str, tuple[Method, tuple[str, ...]]] = {name: ("logistic", (name,)) for name in columns}
     if len(present) > 1:
         wanted[FUSED] = ("fused", present)
-    found, left_out = {}, {}
+    found, unassessed = {}, {}
     for name, (method, names) in wanted.items():
         try:
             found[name] = _assess(study, name, method, names, columns)
         except DataError as error:
-            left_out[name] = str(error)
+            unassessed[name] = str(error)
     if not study.outcomes.questions:
-        left_out |= dict.fromkeys(("question_length", "query_text"), "the table was loaded without questions")
-    return found, left_out
+        unassessed |= dict.fromkeys(("question_length", "query_text"), "the table was loaded without questions")
+    return found, unassessed
 
 
 def _assess(study: Study, name: str, method: Method, names: tuple[str, ...], columns: Mapping[str, Floats]) -> Assessed:

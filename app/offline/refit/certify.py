@@ -124,7 +124,7 @@ def certify_policy(
     elif failure.mean <= -epsilon:
         why = (
             f"even the safest policy is {-failure.mean:.3f} less accurate than {against} on validation, more than "
-            f"epsilon = {epsilon:g} allows: no number of labels mends that"
+            f"epsilon = {epsilon:g} allows: no number of labels fixes that"
         )
     else:
         why = f"the difference from {against} is too close to -{epsilon:g} for any practical number of labels"
@@ -165,7 +165,9 @@ def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> lis
         if fit.certificate is not None and fixed is not None:
             more = f"; about {fit.labels_needed} labelled groups may be enough" if fit.labels_needed else ""
             notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
-    return notes + [f"{policy}: not certified, {fit.why_not}" for policy, fit in fits.items() if not fit.certificate]
+    return notes + [
+        f"{policy}: not certified, {fit.uncertified_reason}" for policy, fit in fits.items() if not fit.certificate
+    ]
 
 
 def answers(confidence: Floats, tau: float) -> NDArray[np.bool_]:
@@ -271,7 +273,7 @@ def certify_abstention(
         why, needed = "the gate is certified further than train predicted, and abstention was not tested there", None
     else:
         why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
-            f", not below the target of {target:g}: no number of labels mends that"
+            f", not below the target of {target:g}: no number of labels fixes that"
             if needed is None
             else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
         )

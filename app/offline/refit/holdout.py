@@ -167,15 +167,15 @@ def publish(
         differing = mismatches(served.identity, artifact.identity)
         if differing:
             raise DataError(
-                f"{artifact.window.source or 'the table'}:1: collected with another system than {directory} serves "
-                f"({'; '.join(differing)}): publish to another directory, or --force; nothing was published"
+                f"{artifact.data_window.source or 'the table'}:1: collected on another system than {directory} "
+                f"serves ({'; '.join(differing)}): publish to another directory, or --force; nothing was published"
             )
-    why_not = None if force or served is None else _worse(artifact, served, test, epsilon)
+    refusal = None if force or served is None else _worse(artifact, served, test, epsilon)
     if artifact.identity is None:
-        why_not = "the table has no identity line, so no gateway can serve it"
+        refusal = "the table has no identity line, so no gateway can serve it"
     path = store.publish(artifact)
-    if why_not is not None:
-        return Published(path, current=False, why=why_not)
+    if refusal is not None:
+        return Published(path, current=False, why=refusal)
     store.promote(artifact.version, by="refit")
     return Published(
         path, current=True, why=unreadable or ("forced" if force else "not worse than the artifact served before")
@@ -204,4 +204,4 @@ def _served_accuracy(artifact: Artifact, test: Test) -> float:
     thresholds = artifact.policies["graded"].thresholds if artifact.certified else None
     p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
     ledger = Ledger(test, p, units(test.outcomes), {})
-    return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_action)))
+    return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_k)))

@@ -149,8 +149,8 @@ def refit(
         calibrators=trained.calibrators,
         policies=certified.policies,
         abstention=certified.abstention,
-        fallback_action=trained.fallback,
-        window=DataWindow(len(outcomes), groups, options.source, outcomes.first, outcomes.last),
+        fallback_k=trained.fallback,
+        data_window=DataWindow(len(outcomes), groups, options.source, outcomes.first, outcomes.last),
         quantiles={
             name: tuple(np.nanquantile(values, _DECILES).tolist())
             for name, values in train.outcomes.signals[0].items()

@@ -110,8 +110,8 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     elif "policies" in found["deploy"]:
         entry, subject = found["deploy"]["policies"]["graded"], "The graded policy fitted on this table"
     else:
-        return escape(f"Nothing can be certified on this table: {found['deploy'].get('why_not')}.")
-    promise, why, needed = entry["certificate"], entry["why_not"], entry["labels_needed"]
+        return escape(f"Nothing can be certified on this table: {found['deploy'].get('unavailable_reason')}.")
+    promise, why, needed = entry["certificate"], entry["uncertified_reason"], entry["labels_needed"]
     more = f" About {needed:,} labelled groups would be needed for more." if needed else ""
     if not promise:
         return escape(f"{subject} is not certified: {why}.{more if str(needed) not in str(why) else ''}")

@@ -136,7 +136,7 @@ def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
     title = "Held out: train fits, validation chooses, test is evaluated once"
     deploy = found["deploy"]
     if "test" not in deploy:
-        return f"<h3>{title}</h3><p>{escape(deploy.get('why_not', 'not evaluated'))}</p>"
+        return f"<h3>{title}</h3><p>{escape(deploy.get('unavailable_reason', 'not evaluated'))}</p>"
     test, ks = deploy["test"], found["ks"]
     rows: list[list[Cell]] = [[f"always k{k}", with_interval(test["accuracy"][f"k{k}"])] for k in ks]
     refitted = {
@@ -195,7 +195,7 @@ def _selective(found: Mapping[str, Any]) -> str:
         [name, *(with_interval(entry[name][key]) for key in ("aurc", "accuracy_at_80", "accuracy_at_90"))]
         for name in ("proper", "naive", "random", "oracle")
     ]
-    made = "; ".join(f"{k} by {source}" for k, source in entry["made_of"].items())
+    made = "; ".join(f"{k} by {source}" for k, source in entry["confidence_source"].items())
     full = " ".join(with_interval(entry["full_coverage"]))
     text = f"<p>Full coverage: {full}. Proper confidence: {escape(made)}. n = {found['n']}.</p>"
     figures = table(["confidence", "AURC", "accuracy at 80 %", "at 90 %"], rows)
@@ -244,7 +244,7 @@ def _cost(found: Mapping[str, Any]) -> str:
     for unit in ("ms", "tokens"):
         regime = cost[unit]
         if regime is None:
-            parts.append(f"<p>{unit}: not measured, {escape(cost['why_not'][unit])}.</p>")
+            parts.append(f"<p>{unit}: not measured, {escape(cost['unavailable_reason'][unit])}.</p>")
             continue
         rows: list[list[Cell]] = [
             [name, with_interval(regime[name], 1)] for name in ("c_cb", f"c_ob{few}", f"c_ob{many}")
@@ -286,9 +286,9 @@ def _signals(found: Mapping[str, Any]) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> str:
-    notes = [*found["deploy"].get("notes", []), *(f"{name}: {why}" for name, why in found["left_out"].items())]
+    notes = [*found["deploy"].get("notes", []), *(f"{name}: {why}" for name, why in found["unassessed"].items())]
     most = found["ks"][-1]
-    for name, entry in found[f"beyond_k{most}"].items():
+    for name, entry in found["larger_k"].items():
         accuracy, against = (" ".join(with_interval(entry[key])) for key in ("accuracy", f"minus_k{most}"))
         notes.append(f"{name}: accuracy {accuracy}, minus k{most} {against}, on the whole table")
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)

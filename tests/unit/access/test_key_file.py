@@ -32,7 +32,7 @@ def test_a_key_comes_back_as_it_was_made(file: KeyFile, path: Path) -> None:
     assert key == made
     assert [type(value) for value in key.filter.values()] == [str, int, bool]
     assert (key.scopes, key.collections, key.per_minute) == (["answer", "feedback"], ["a", "b"], 60)
-    assert (key.at_once, key.revoked) == (None, None)
+    assert (key.max_concurrent, key.revoked) == (None, None)
     identifier, secret = parts(presented)
     assert (identifier, digest(secret)) == (made.id, key.sha256)
     assert len(secret) == 43
@@ -77,7 +77,7 @@ def _stored(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("field", "value"),
     [("filter", None), ("filter", {"tenant": 1.5}), ("filter", {"tenant": ["a"]}), ("filter", {"": "a"}),
-     ("scopes", ["everything"]), ("scopes", "answer"), ("per_minute", 0), ("per_minute", -1), ("at_once", "2"),
+     ("scopes", ["everything"]), ("scopes", "answer"), ("per_minute", 0), ("per_minute", -1), ("max_concurrent", "2"),
      ("id", "short"), ("id", "../../etc/pas"), ("sha256", "00"), ("collections", None), ("created", "yesterday"),
      ("revoked", "yes")],
 )  # fmt: skip
@@ -92,7 +92,7 @@ def test_a_wrong_value_refuses_the_file(file: KeyFile, path: Path, field: str, v
 
 
 @pytest.mark.parametrize(
-    "field", ["filter", "collections", "scopes", "revoked", "per_minute", "at_once", "sha256", "id"]
+    "field", ["filter", "collections", "scopes", "revoked", "per_minute", "max_concurrent", "sha256", "id"]
 )
 def test_a_missing_or_misspelt_field_refuses_the_file(file: KeyFile, path: Path, field: str) -> None:
     """A forgotten filter would let a tenant read everything, a forgotten `revoked` would let it in again."""
@@ -181,7 +181,7 @@ def _make_ten(path: Path) -> None:
         make_key(path)
 
 
-def test_changes_at_once_are_all_kept(file: KeyFile, path: Path) -> None:
+def test_changes_max_concurrent_are_all_kept(file: KeyFile, path: Path) -> None:
     """Several processes make keys: none is lost."""
     context = multiprocessing.get_context("fork")
     makers = [context.Process(target=_make_ten, args=(path,)) for _ in range(4)]

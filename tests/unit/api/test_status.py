@@ -27,7 +27,7 @@ def test_the_gateway_is_ready_if_every_part_is_up(vectors: Part, details: bool, 
     """A part that is up may have a remark; remarks are details."""
     snapshot = a_snapshot(parts={"reader": UP, "vectors": vectors})
     found = Readiness.of(snapshot, now=snapshot.pinged_at, details=details)
-    assert (found.ready, found.parts) == (ready, {"reader": "ok", "vectors": text})
+    assert (found.ready, found.upstreams) == (ready, {"reader": "ok", "vectors": text})
 
 
 @pytest.mark.parametrize(("age", "ready"), [(STALE_S, True), (STALE_S + 2, False)])
@@ -36,12 +36,12 @@ def test_a_snapshot_that_is_too_old_is_not_ready(age: float, ready: bool) -> Non
     snapshot = a_snapshot(parts={"reader": UP})
     found = Readiness.of(snapshot, now=snapshot.pinged_at + age, details=False)
     assert found.ready is ready
-    assert found.parts["reader"].startswith("ok" if ready else "not pinged for 12 s")
+    assert found.upstreams["reader"].startswith("ok" if ready else "not pinged for 12 s")
 
 
 def test_the_calibrators_problem_is_a_detail() -> None:
     """It may name a folder. That there is one is public."""
-    status = CalibratorStatus(None, certified=False, matches=False, problem="no calibrator in /srv", fallback_action=5)
+    status = CalibratorStatus(None, certified=False, matches=False, problem="no calibrator in /srv", fallback_k=5)
     snapshot = replace(a_snapshot(), calibrator=status)
     shown, brief = (Readiness.of(snapshot, now=snapshot.pinged_at, details=details) for details in (True, False))
     assert shown.calibrator.problem == "no calibrator in /srv"

@@ -89,7 +89,7 @@ async def test_no_calibrator(world: World) -> None:
         certified=False,
         matches=False,
         problem=f"no calibrator in {folder}: every question reads five passages",
-        fallback_action=5,
+        fallback_k=5,
     )
     assert world.artifact() is None
 
@@ -105,7 +105,7 @@ async def test_a_match_serves(world: World) -> None:
     """An artifact fitted on exactly what runs is in the gate, with no problem to report."""
     artifact = world.promote()
     assert await world.look() == CalibratorStatus(
-        artifact.version, certified=True, matches=True, problem="", fallback_action=1
+        artifact.version, certified=True, matches=True, problem="", fallback_k=1
     )
     assert world.artifact() == artifact
     assert world.gatekeeper.revoked(artifact.version) is None
@@ -260,15 +260,15 @@ async def test_a_new_one_replaces_one_that_does_not_match_either(world: World) -
     assert (await world.look()).version == "two"
 
 
-@pytest.mark.parametrize("older", [b'"schema": 1', b'"schema": 3'])
+@pytest.mark.parametrize("older", [b'"schema": 2', b'"schema": 4'])
 async def test_another_schema_is_refused(world: World, older: bytes) -> None:
     """A file of an older or newer schema replaces nothing."""
     good = world.promote(version="good")
     await world.look()
     path = published(world.store, an_artifact(version="old"))
-    path.write_bytes(path.read_bytes().replace(b'"schema": 2', older))
+    path.write_bytes(path.read_bytes().replace(b'"schema": 3', older))
     world.name("old")
-    assert "this gateway reads 2" in (await world.look()).problem
+    assert "this gateway reads 3" in (await world.look()).problem
     assert world.artifact() == good
 
 
@@ -314,7 +314,7 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
         matches=True,
         problem="one is revoked, its fallback action serves until another is in force: "
         "confidences exceed what is right by 0.2",
-        fallback_action=1,
+        fallback_k=1,
         revoked=True,
     )
     world.promote(version="two")

@@ -64,7 +64,10 @@ def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Cal
     [
         an_artifact(identity=None),
         an_artifact(calibrators={0: a_line()}),
-        an_artifact(policies={"graded": an_uncertified_fit()}, abstention=an_abstention(certificate=None, why_not="x")),
+        an_artifact(
+            policies={"graded": an_uncertified_fit()},
+            abstention=an_abstention(certificate=None, uncertified_reason="x"),
+        ),
         an_artifact(policies={}, quantiles={}, report={}),
         an_artifact(policies={"graded": PolicyFit(FIXED[2], Objective.CALLS)}),
         an_artifact(name="naïve \u2028 {x}", report={"notes": ["à", None, True, {"deep": [1, 2.5]}]}),
@@ -102,7 +105,7 @@ def artifacts(draw: st.DrawFn) -> Artifact:
         name=draw(text),
         calibrators={k: draw(st.sampled_from(METHODS)) for k in (0, 1, 5)},
         policies={"graded": replace(a_fit(), thresholds=Thresholds(tau0, tau1))},
-        abstention=Abstention(draw(unit), risk_target=draw(unit), why_not=draw(st.none() | text)),
+        abstention=Abstention(draw(unit), risk_target=draw(unit), uncertified_reason=draw(st.none() | text)),
         quantiles=draw(st.dictionaries(text, st.lists(st.floats(-100, 100), max_size=3).map(tuple), max_size=3)),
     )
 
@@ -306,7 +309,7 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("schema", to=1), "has schema 1, this gateway reads 2: refit it"),
+        (_set("schema", to=1), "has schema 1, this gateway reads 3: refit it"),
         (_set("schema", to="2"), "has schema '2'"),
         (lambda body: body.pop("schema"), "has schema None"),
         (lambda body: body.pop("checksum"), "it has no checksum"),
@@ -317,10 +320,10 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
         (_set("calibrators", "0", "x", to=[0.0, -1.0]), "increasing x"),
         (_set("policies", "graded", "thresholds", "tau1", to=0.9), "0 <= tau1 <= tau0"),
         (_set("policies", "graded", "thresholds", "tau0", to="0.75"), "valid number"),
-        (_set("fallback_action", to=0), "fallback_action must be one of"),
+        (_set("fallback_k", to=0), "fallback_k must be one of"),
         (_set("calibrators", to={"one": 1.0}), "calibrators"),
         (_set("policies", "graded", "objective", to="passages"), "objective"),
-        (lambda body: body.pop("window"), "window: "),
+        (lambda body: body.pop("data_window"), "data_window: "),
     ],
 )
 def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[str, Any]], None], message: str) -> None:
@@ -341,7 +344,7 @@ def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[s
         b'"text"',
         b"null",
         b"[" * 100_000,
-        b'{"checksum": "x", "schema": 2}',
+        b'{"checksum": "x", "schema": 3}',
     ],
     ids=["empty", "binary", "list", "string", "null", "deep", "bare"],
 )

@@ -42,7 +42,7 @@ def test_the_commonest_values_are_shown() -> None:
     rows += [AuditRow({"user": "u070"}, "k0", 0)] * 2
     found = audit(rows, most=3)
     assert list(found.tags["user"]) == ["u070", "u000", "u001"]
-    assert found.left_out == {"user": 97}
+    assert found.omitted_values == {"user": 97}
 
 
 def test_a_real_difference_shows() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from app.calibrators.store import ArtifactStore
-from app.calibrators.survey import Survey
+from app.calibrators.survey import CalibratorList
 from tests.fakes.artifacts import (
     a_fit,
     an_abstention,
@@ -75,7 +75,7 @@ def test_list_as_json_is_what_the_gateway_says(console: Console) -> None:
     console.publish("a")
     console.publish("b")
     console.run("promote", "b")
-    found = TypeAdapter(Survey).validate_json(console.run("list", "--json"))
+    found = TypeAdapter(CalibratorList).validate_json(console.run("list", "--json"))
     assert (found.current, found.serving) == ("b", None)
     assert [(one.version, one.current, one.certified) for one in found.versions] == [
         ("b", True, True),
@@ -130,7 +130,7 @@ def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> No
     console.publish("good")
     console.run("promote", "good")
     console.publish("bare", identity=None)
-    for name, (old, new) in {"torn": ('"', ""), "old": ('"schema": 2', '"schema": 1')}.items():
+    for name, (old, new) in {"torn": ('"', ""), "old": ('"schema": 3', '"schema": 1')}.items():
         console.publish(name)
         path = Path(console.store.where) / f"{name}.json"
         path.write_text(path.read_text().replace(old, new))

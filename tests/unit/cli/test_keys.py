@@ -49,7 +49,7 @@ def test_what_a_key_may_do(run: Run, file: KeyFile) -> None:
     run(
         "keys", "create", "[bold]acme[/]", "--scope", "operate", "--scope", "answer", "--collection", "a",
         "--collection", "b", "--filter", "tenant=acme", "--filter", "year=7", "--filter", "open=true", "--filter",
-        'zip="0815"', "--filter", "eq=a=b", "--per-minute", "60", "--at-once", "4",
+        'zip="0815"', "--filter", "eq=a=b", "--per-minute", "60", "--max-concurrent", "4",
     )  # fmt: skip
     (made,) = file.read() or ()
     wanted = {
@@ -58,7 +58,7 @@ def test_what_a_key_may_do(run: Run, file: KeyFile) -> None:
         "collections": ["a", "b"],
         "filter": {"tenant": "acme", "year": 7, "open": True, "zip": "0815", "eq": "a=b"},
         "per_minute": 60,
-        "at_once": 4,
+        "max_concurrent": 4,
         "revoked": None,
     }
     assert made.model_dump(mode="json", exclude={"id", "sha256", "created"}) == wanted
@@ -74,13 +74,13 @@ def test_a_key_by_default(run: Run, file: KeyFile) -> None:
     run("keys", "create", "app")
     (made,) = file.read() or ()
     assert (made.scopes, made.collections, made.filter) == (["answer", "feedback"], [], {})
-    assert (made.per_minute, made.at_once) == (None, None)
+    assert (made.per_minute, made.max_concurrent) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [(["--filter", "tenant"], 2), (["--filter", "=a"], 2), (["--scope", "everything"], 2), (["--per-minute", "0"], 2),
-     (["--at-once", "-1"], 2), (["--filter", 'a="x"y"'], 2), (["--filter", f"{'a' * 65}=b"], 1)],
+     (["--max-concurrent", "-1"], 2), (["--filter", 'a="x"y"'], 2), (["--filter", f"{'a' * 65}=b"], 1)],
 )  # fmt: skip
 def test_wrong_options_make_no_key(run: Run, file: KeyFile, wrong: list[str], code: int) -> None:
     """And say what is wrong."""

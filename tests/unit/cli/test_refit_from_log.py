@@ -35,8 +35,8 @@ def test_a_log_becomes_a_published_calibrator(run: Run, monkeypatch: pytest.Monk
     assert "clipped at 8" in said
     assert "now served" in said
     artifact = json.loads((out / f"{(out / 'CURRENT').read_text().split()[0]}.json").read_bytes())
-    assert artifact["window"]["source"] == "decision log"
-    assert artifact["window"]["first"].startswith("2023-11-14")
+    assert artifact["data_window"]["source"] == "decision log"
+    assert artifact["data_window"]["first"].startswith("2023-11-14")
     assert artifact["report"]["log"]["single_action_rows"] > 0
     assert artifact["identity"]["reader"] == "fake-reader"
 

@@ -52,11 +52,11 @@ OTHER: dict[str, Any] = {
     "calibrators": {0: a_line()},
     "policies": {"graded": a_fit()},
     "abstention": an_abstention(certificate=None),
-    "fallback_action": 5,
-    "window": DataWindow(rows=2000, groups=1000, source="another"),
+    "fallback_k": 5,
+    "data_window": DataWindow(rows=2000, groups=1000, source="another"),
     "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
     "report": {"test": {"accuracy": 0.5}},
-    "schema": 3,
+    "schema": 4,
 }
 
 
@@ -115,7 +115,7 @@ def test_the_checksum_changes_with_every_field() -> None:
             {"thresholds": Thresholds(0.75, 0.25)},
             {"objective": Objective.MONEY},
             {"certificate": a_certificate(n=801)},
-            {"why_not": "x"},
+            {"uncertified_reason": "x"},
             {"labels_needed": 1},
         )
     ]
@@ -188,15 +188,15 @@ def test_an_abstention_threshold_must_make_sense(tau: float) -> None:
 @pytest.mark.parametrize("action", [0, 2, 10])
 def test_the_fallback_reads(action: int) -> None:
     """What serves where a policy may not is one passage or five, never none."""
-    with pytest.raises(ValueError, match="fallback_action must be one of"):
-        an_artifact(fallback_action=action)
+    with pytest.raises(ValueError, match="fallback_k must be one of"):
+        an_artifact(fallback_k=action)
 
 
 @pytest.mark.parametrize("ks", [(1, 2, 5), (0, 5, 1), (0, 1, 1)])
 def test_ks_begin_with_none_and_rise(ks: tuple[int, int, int]) -> None:
     """A policy chooses among no passage, few and many."""
     with pytest.raises(ValueError, match="rise from 0"):
-        an_artifact(ks=ks, calibrators={0: a_line()}, fallback_action=ks[1])
+        an_artifact(ks=ks, calibrators={0: a_line()}, fallback_k=ks[1])
 
 
 def test_every_calibrator_is_of_a_k_that_can_be_read() -> None:

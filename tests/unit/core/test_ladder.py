@@ -409,7 +409,7 @@ def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> 
 def test_the_values_of_k_are_data() -> None:
     """Graded reads the fewest or the most that its artifact knows; the settings may allow others as well."""
     ks = (0, 2, 8, 10)
-    artifact = an_artifact(ks=ks, calibrators={k: a_line() for k in ks}, fallback_action=8)
+    artifact = an_artifact(ks=ks, calibrators={k: a_line() for k in ks}, fallback_k=8)
     for p0, k in ((0.9, 0), (0.6, 2), (0.3, 10)):
         world = World({0: closed_book(p0), 2: closed_book(0.9), 10: closed_book(0.9)})
         assert walk(resolve(Ask(), artifact, ks=ks), world).reply.k == k

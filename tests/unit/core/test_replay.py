@@ -23,7 +23,7 @@ LOGGED = Logged(
     calibrator="v1",
     signals=closed_book(0.875),
     read_signals={},
-    failed_part=None,
+    failed_upstream=None,
     failure_kind=None,
     effective_policy={
         "ks": [0, 1, 5],

@@ -52,19 +52,19 @@ def test_given_up_and_taken_up_again() -> None:
     """Out after three looks that agree, in again after three more, each time with the figures as the reason."""
     shop = Shop(gated_rows(LOSING, MIX))
     assert shop.looks() == [False, False, True]
-    assert shop.bypass.why.startswith("Gating costs")
-    assert shop.bypass.why.endswith("All but 2.0 % of the questions bypass the gate.")
+    assert shop.bypass.reason.startswith("Gating costs")
+    assert shop.bypass.reason.endswith("All but 2.0 % of the questions bypass the gate.")
     shop.rows = gated_rows(PAYING, MIX)
     assert shop.looks() == [True, True, False]
-    assert shop.bypass.why.startswith("Gating saves")
-    assert shop.bypass.why.endswith("Every question meets the gate.")
+    assert shop.bypass.reason.startswith("Gating saves")
+    assert shop.bypass.reason.endswith("Every question meets the gate.")
 
 
 def test_too_few_figures_change_nothing() -> None:
     """And what is missing is said."""
     shop = Shop(gated_rows(LOSING, {0: 5, 5: 5}))
     assert not any(shop.looks())
-    assert "it takes 30 questions that the gate decided, 10 so far" in shop.bypass.why
+    assert "it takes 30 questions that the gate decided, 10 so far" in shop.bypass.reason
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger=bypass_module.__name__):
         shop.looks()
         shop.looks()
-    assert [record.getMessage() for record in caplog.records] == [shop.bypass.why]
+    assert [record.getMessage() for record in caplog.records] == [shop.bypass.reason]
 
 
 async def test_a_look_that_fails_changes_nothing() -> None:

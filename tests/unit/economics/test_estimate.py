@@ -136,10 +136,10 @@ def test_a_wrong_verdict_is_rare_where_gating_changes_nothing() -> None:
 def test_one_timeout_does_not_rule() -> None:
     """A single question that hung for 30 s moves no mean by more than it would by being slow."""
     rows = KnownGate(SMALL, k0=0.335).rows(400, np.random.default_rng(1))
-    before = view(judged(rows)).parts["ob5"].value
+    before = view(judged(rows)).stages["read_k5"].value
     read = np.flatnonzero(rows["k"] == 5)[0]
     rows["read_ms"][read] = 30_000.0
-    after = view(judged(rows)).parts["ob5"].value
+    after = view(judged(rows)).stages["read_k5"].value
     assert before is not None
     assert after == pytest.approx(before, rel=0.02)
 
@@ -161,7 +161,7 @@ def test_no_traffic_is_no_error() -> None:
     assert found.sentence.startswith("The gate decided no question in the last 900 s")
     assert found.caveats == ()
     for cost in ("latency", "tokens", "money"):
-        assert all(part.value is None and part.n == 0 and part.needs for part in view(found, cost).parts.values())
+        assert all(part.value is None and part.n == 0 and part.needs for part in view(found, cost).stages.values())
 
 
 def test_a_reference_that_nobody_read_is_unknown_and_the_other_is_not() -> None:
@@ -177,7 +177,7 @@ def test_only_a_rare_way_of_reading_may_be_unknown() -> None:
     """Two in a hundred that read five passages are counted in the gate's cost; one in five must be known for it."""
     rare = KnownGate(SMALL, k0=0.3, k1=0.68).rows(1000, np.random.default_rng(1), exact=True)
     found = view(judged(rare, reference=1))
-    assert found.parts["ob5"].needs is not None
+    assert found.stages["read_k5"].needs is not None
     assert found.gate.value == pytest.approx(64.6 + 0.68 * 88.9 + 0.02 * 107.5, rel=0.03)
     assert found.against["k1"].verdict is Verdict.COSTS
     frequent = KnownGate(SMALL, k0=0.3, k1=0.5).rows(100, np.random.default_rng(1), exact=True)
@@ -201,12 +201,12 @@ def test_tokens_and_money_by_hand() -> None:
     rows = KnownGate(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
     found = judged(rows, tariff=TARIFF)
     tokens, money = view(found, "tokens"), view(found, "money")
-    assert {name: part.value for name, part in tokens.parts.items()} == pytest.approx(
-        {"cb": 48.0, "ret1": 0.0, "ob1": 129.0, "ret5": 0.0, "ob5": 509.0}
+    assert {name: part.value for name, part in tokens.stages.items()} == pytest.approx(
+        {"probe": 48.0, "retrieve_k1": 0.0, "read_k1": 129.0, "retrieve_k5": 0.0, "read_k5": 509.0}
     )
     assert tokens.gate.value == pytest.approx(48 + 0.25 * 129 + 0.25 * 509)
-    assert {name: part.value for name, part in money.parts.items()} == pytest.approx(
-        {"cb": 72.0, "ret1": 110.0, "ob1": 156.0, "ret5": 150.0, "ob5": 536.0}
+    assert {name: part.value for name, part in money.stages.items()} == pytest.approx(
+        {"probe": 72.0, "retrieve_k1": 110.0, "read_k1": 156.0, "retrieve_k5": 150.0, "read_k5": 536.0}
     )
     assert money.gate.value == pytest.approx(72 + 0.25 * 266 + 0.25 * 686)
     assert judged(rows).costs["money"] is None

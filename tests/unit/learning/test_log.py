@@ -117,7 +117,7 @@ async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None
         running.log.observe(a_record(id="a"))
         running.log.observe(a_record(id="b"))
         judged = await running.log.give(Feedback("a", correct=True))
-        assert judged == Judged("a", True, Source.GIVEN, False, "k1")
+        assert judged == Judged("a", True, Source.CALLER, False, "k1")
         assert [(row["id"], bool(row["feedback"])) for row in running.store.rows()] == [("a", True), ("b", False)]
         assert running.store.writes == 1
         assert running.verdicts("true") == 1
@@ -306,7 +306,7 @@ def test_every_verdict_label_is_there_from_the_start() -> None:
             assert registry.get_sample_value("fetchwise_feedback_total", {"correct": correct, "action": action}) == 0
     assert registry.get_sample_value("fetchwise_log_dropped_total") == 0
     metrics.dropped.inc(3)
-    metrics.feedback(Judged("a", True, Source.GIVEN, False, "k5"))
+    metrics.feedback(Judged("a", True, Source.CALLER, False, "k5"))
     metrics.feedback(Judged("a", None, Source.REFERENCES, False, "abstain"))
     assert registry.get_sample_value("fetchwise_log_dropped_total") == 3
     assert registry.get_sample_value("fetchwise_feedback_total", {"correct": "true", "action": "k5"}) == 1

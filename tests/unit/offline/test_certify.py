@@ -54,9 +54,9 @@ def test_every_reference_must_be_met() -> None:
     book = ledger(NONE, ALL, P >= 0.5)
     fit = certify_policy(book, steps(2.0), EVERY, CALLS)
     assert fit.certificate is None
-    assert fit.why_not is not None
-    assert "always-k1" in fit.why_not
-    assert "no number of labels" in fit.why_not
+    assert fit.uncertified_reason is not None
+    assert "always-k1" in fit.uncertified_reason
+    assert "no number of labels" in fit.uncertified_reason
     assert fit.labels_needed is None
     fit = certify_policy(book, steps(2.0), Guarantee((5,), 0.02, 0.1), CALLS)
     assert fit.certificate is not None
@@ -73,7 +73,7 @@ def test_too_few_labels_are_counted() -> None:
     assert fit.thresholds == FIXED[0]
     if walked.certified is None and walked.failure is not None and walked.failure.mean > -0.03:
         assert fit.labels_needed is not None
-        assert str(fit.labels_needed) in (fit.why_not or "")
+        assert str(fit.labels_needed) in (fit.uncertified_reason or "")
 
 
 def test_a_fixed_action_says_what_more_labels_might_do() -> None:
@@ -140,7 +140,7 @@ def test_abstention_is_shown_of_every_policy_that_might_be_served() -> None:
     assert beside.tau > alone.tau
     unforeseen = certify_abstention(given, [worse], grouping, path, target=0.2, delta=0.1)
     assert unforeseen.certificate is None
-    assert "predicted" in (unforeseen.why_not or "")
+    assert "predicted" in (unforeseen.uncertified_reason or "")
 
 
 def test_abstention_that_cannot_be_certified_says_why() -> None:
@@ -150,7 +150,7 @@ def test_abstention_that_cannot_be_certified_says_why() -> None:
     fit = certify_abstention(wrong, [wrong], grouping, [0.4, 0.0], target=0.2, delta=0.1)
     assert fit.certificate is None
     assert fit.labels_needed is None
-    assert "no number of labels" in (fit.why_not or "")
+    assert "no number of labels" in (fit.uncertified_reason or "")
     nearly = GivenAnswers((np.arange(100) % 6 > 0).astype(float), np.full(100, 0.5))
     fit = certify_abstention(nearly, [nearly], grouping, [0.4, 0.0], target=0.2, delta=0.1)
     assert fit.certificate is None

@@ -89,11 +89,11 @@ def test_parts_tell_what_the_world_is(found: dict[str, Any]) -> None:
     assert harm["harm_of_all"]["value"] == pytest.approx(harm["harm_given_right"]["value"] * found["accuracy"]["k0"])
     assert found["cost"]["ms"]["break_even_skip"]["value"] == pytest.approx(50 / 150)
     assert found["drafts"]["draft64"]["total"] - found["drafts"]["probe"]["total"] == pytest.approx(58)
-    assert found["beyond_k5"]["k10"]["minus_k5"]["high"] < 0.0
+    assert found["larger_k"]["k10"]["minus_k5"]["high"] < 0.0
     skips = {row["bucket"]: row["skip"]["value"] for row in found["popularity"]}
     assert skips["head"] > skips["torso"] > skips["tail"]
     assert len(found["tags"]["views"]) == 4
-    assert found["selective"]["made_of"]["k5"] == "its own signal"
+    assert found["selective"]["confidence_source"]["k5"] == "its own signal"
     assert found["selective"]["proper"]["accuracy_at_80"]["value"] > found["selective"]["full_coverage"]["value"]
 
 
@@ -102,20 +102,20 @@ def test_held_out_figures_name_their_split(found: dict[str, Any]) -> None:
     deploy = found["deploy"]
     assert sum(part["rows"] for part in deploy["splits"].values()) == 800
     assert deploy["matched"]["graded"]["n"] == deploy["splits"]["test"]["rows"]
-    assert deploy["policies"]["graded"]["certificate"] or deploy["policies"]["graded"]["why_not"]
+    assert deploy["policies"]["graded"]["certificate"] or deploy["policies"]["graded"]["uncertified_reason"]
 
 
 def test_a_small_bare_table_is_evaluated_without_splits() -> None:
     """Forty rows with one signal and nothing else: what can be said is said, the rest is null with a reason."""
     table, _ = World(reading_signals=False).draw(40, seed=6)
     found = evaluate(table, resamples=20)
-    assert "too few" in found["deploy"]["why_not"]
+    assert "too few" in found["deploy"]["unavailable_reason"]
     assert found["cost"]["ms"] is None
-    assert "k0.ms" in found["cost"]["why_not"]["ms"]
+    assert "k0.ms" in found["cost"]["unavailable_reason"]["ms"]
     assert found["popularity"] is None
     assert found["drafts"] is None
-    assert found["selective"]["made_of"]["k5"].startswith("the closed-book signal")
-    assert "query_text" in found["left_out"]
+    assert found["selective"]["confidence_source"]["k5"].startswith("the closed-book signal")
+    assert "query_text" in found["unassessed"]
     assert "too few" in report(table, evaluation=found)
 
 

@@ -43,8 +43,8 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
         calibrators={0: p0},
         policies={"graded": PolicyFit(thresholds, Objective.CALLS)},
         abstention=Abstention(0.0, 0.2),
-        fallback_action=5,
-        window=DataWindow(60, 60, "world"),
+        fallback_k=5,
+        data_window=DataWindow(60, 60, "world"),
     )
     p = predict_many(p0, table.signals[0], len(table))
     chosen = Ledger(Validation(table), p, units(table), {}).route(thresholds)

@@ -57,8 +57,8 @@ def test_one_record(observed: Observed) -> None:
     assert value("tokens_total", stage="read", kind="prompt", k="1") == 120
     assert value("tokens_total", stage="read", kind="completion", k="1") == 9
     assert value("passages_total", k="1") == 1
-    assert value("retrieval_calls_total", use="used") == 1
-    assert value("retrieval_calls_total", use="wasted") == 0
+    assert value("searches_total", use="used") == 1
+    assert value("searches_total", use="wasted") == 0
     assert [value("gated_total", k=k) for k in ("0", "1", "5")] == [0, 1, 0]
     assert value("p_closed_book_sum") == 0.625
     assert value("p_closed_book_bucket", le="0.6") == 0
@@ -95,7 +95,7 @@ def test_a_search_in_vain_is_wasted(observed: Observed) -> None:
     """A search whose passages nobody read is wasted, and the part that failed is counted."""
     failed = a_record(k=0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout"))
     observed.observer.observe(failed)
-    assert observed.value("retrieval_calls_total", use="wasted") == 1
+    assert observed.value("searches_total", use="wasted") == 1
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1
 
 

@@ -22,12 +22,12 @@ from tests.fakes.snapshots import SERVING, a_snapshot
 
 def shown(status: CalibratorStatus, traffic: Traffic, outlook: Outlook, evidence: float | None) -> dict[object, float]:
     """What a scrape shows, by name and labels."""
-    found = estimate(traffic, seconds=900, reference=status.fallback_action, tariff=Tariff(), ks=(0, 1, 5))
+    found = estimate(traffic, seconds=900, reference=status.fallback_k, tariff=Tariff(), ks=(0, 1, 5))
     registry = CollectorRegistry()
     snapshot = a_snapshot(
         calibrator=status,
         economics=Look(0.0, found, {}),
-        bypass=BypassReport("auto", on=True, objective=Objective.LATENCY, why=""),
+        bypass=BypassReport("auto", on=True, objective=Objective.LATENCY, reason=""),
         drift=outlook,
         evidence=evidence,
     )
@@ -48,9 +48,9 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
     outlook = Outlook({"margin": Stability(0.5, 0.25)}, 0.75)
     # A probe of 200 ms, and 420 ms of retrieving and reading for every second question.
     assert shown(SERVING, window.read(900), outlook, 0.125) == {
-        ("calibrator_info", "v1", "true"): 1,
+        ("calibrator_info", "v1", "certified"): 1,
         ("fallback_info", "k1"): 1,
-        ("bypass",): 1,
+        ("bypass_active",): 1,
         ("skip_ratio",): 0.5,
         ("break_even_skip_ratio", "latency", "k1"): pytest.approx(200 / 420),
         ("gate_cost_ratio", "latency", "k1"): pytest.approx((200 + 210) / 420),
@@ -60,7 +60,7 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
         ("drift_psi_limit", "margin"): 0.25,
         ("estimated_accuracy",): 0.75,
         ("drift_evidence",): 0.125,
-        ("drift_revoked",): 0,
+        ("calibrator_revoked",): 0,
     }
     window.close()
 
@@ -69,7 +69,7 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
     ("status", "calibrator", "fallback"),
     [
         (CalibratorStatus("v1", False, True, "why", 1, revoked=True), ("v1", "revoked"), "k1"),
-        (CalibratorStatus("v1", False, False, "another reader", 5), ("none", "false"), "k5"),
+        (CalibratorStatus("v1", False, False, "another reader", 5), ("none", "uncertified"), "k5"),
     ],
     ids=["revoked", "does not match"],
 )
@@ -78,8 +78,8 @@ def test_what_is_unknown_is_absent(status: CalibratorStatus, calibrator: tuple[s
     assert shown(status, Traffic(np.empty(0, ROW), 0.0, 0), Outlook(), None) == {
         ("calibrator_info", *calibrator): 1,
         ("fallback_info", fallback): 1,
-        ("bypass",): 1,
-        ("drift_revoked",): status.revoked,
+        ("bypass_active",): 1,
+        ("calibrator_revoked",): status.revoked,
     }
 
 
@@ -92,7 +92,10 @@ def test_the_load_and_the_parts() -> None:
     traffic.shed.inc()
     traffic.pinged({"reader": Part(up=True), "vectors": Part(up=False, remark="down")})
     assert load(registry, None) == Load(in_flight=1, shed=1)
-    up = [registry.get_sample_value("fetchwise_part_up", {"part": part}) for part in ("reader", "vectors", "embedder")]
+    up = [
+        registry.get_sample_value("fetchwise_upstream_up", {"upstream": part})
+        for part in ("reader", "vectors", "embedder")
+    ]
     assert up == [1, 0, None]
 
 
