@@ -74,11 +74,11 @@ prepare-vllm: ## Install vLLM and its model for `make test-vllm`, in an environm
 
 test-vllm: $(INSTALLED) ## Run the reader's tests against real vLLM on the CPU
 	@if $(PYTHON) tests/vllm/prepare.py --check-cpu; then $(MAKE) --no-print-directory run-test-vllm; \
-	elif [ "$${FETCHWISE_ALLOW_NO_VLLM:-}" = 1 ]; then echo "skipped, as FETCHWISE_ALLOW_NO_VLLM=1 allows"; \
-	else echo "FETCHWISE_ALLOW_NO_VLLM=1 lets this pass without it" >&2; exit 1; fi
+	elif [ "$${ALLOW_NO_VLLM:-}" = 1 ]; then echo "skipped, as ALLOW_NO_VLLM=1 allows"; \
+	else echo "ALLOW_NO_VLLM=1 lets this pass without it" >&2; exit 1; fi
 
 run-test-vllm: $(INSTALLED) $(VLLM_MODEL)/DONE
-	FETCHWISE_TEST_VLLM_PYTHON=$(VENV_VLLM)/bin/python FETCHWISE_TEST_VLLM_MODEL=$(VLLM_MODEL) \
+	TEST_VLLM_PYTHON=$(VENV_VLLM)/bin/python TEST_VLLM_MODEL=$(VLLM_MODEL) \
 	  $(VENV)/bin/python -m pytest --durations=10 -m vllm tests/vllm
 
 $(VLLM_MODEL)/DONE: $(INSTALLED_VLLM) tests/vllm/prepare.py

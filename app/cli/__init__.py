@@ -2,8 +2,6 @@
 
 import sys
 
-from pydantic import ValidationError
-
 from app.cli.console import app, complain
 from app.errors import FetchwiseError
 
@@ -17,9 +15,4 @@ def main() -> None:
         app()
     except FetchwiseError as error:
         complain(str(error))
-        sys.exit(1)
-    except ValidationError as error:
-        for problem in error.errors():
-            name = "FETCHWISE_" + "_".join(str(part) for part in problem["loc"]).upper()
-            complain(f"{name}: {problem['msg']}")
         sys.exit(1)

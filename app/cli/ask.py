@@ -9,7 +9,7 @@ from app.cli.console import app, out
 from app.core.policy import Policy, Retrieval
 from app.economics.breakeven import passages
 from app.errors import FetchwiseError, UpstreamUnavailable
-from app.settings import Settings
+from app.settings import read_settings
 
 _WIDTH = 50
 WHY = {
@@ -40,14 +40,16 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole receipt.")] = False,  # noqa: FBT002
 ) -> None:
     """Ask a running gateway one question; where it has keys, with the one in FETCHWISE_API_KEY."""
-    settings = Settings()
-    base = url or f"http://{settings.host}:{settings.port}"
+    settings = read_settings()
+    base = url or f"http://{settings.server.host}:{settings.server.port}"
     body: dict[str, Any] = {"question": question, "retrieval": retrieval.value, "abstain": abstain}
     if policy is not None:
         body["policy"] = policy.value
-    headers = {"authorization": f"Bearer {settings.api_key.get_secret_value()}"} if settings.api_key else {}
+    headers = (
+        {"authorization": f"Bearer {settings.access.api_key.get_secret_value()}"} if settings.access.api_key else {}
+    )
     try:
-        reply = httpx.post(f"{base}/answer", json=body, headers=headers, timeout=settings.request_timeout_s + 5)
+        reply = httpx.post(f"{base}/answer", json=body, headers=headers, timeout=settings.limits.request_timeout_s + 5)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UpstreamUnavailable("gateway", f"no gateway answers on {base} ({error}): `fetchwise serve`") from error
     if reply.status_code != httpx.codes.OK:

@@ -13,7 +13,7 @@ from app.calibrators.survey import CalibratorVersion, survey
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.core.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
-from app.settings import Settings
+from app.settings import read_settings
 
 _EVERY = 10_000
 # Long, and a consequence of the rest.
@@ -33,7 +33,7 @@ VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list
 
 
 def _store(folder: Path | None) -> ArtifactStore:
-    return ArtifactStore(folder or Settings().calibrators)
+    return ArtifactStore(folder or read_settings().calibration.folder)
 
 
 def _named(store: ArtifactStore, version: str | None) -> Artifact:

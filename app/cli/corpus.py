@@ -14,7 +14,7 @@ from app.corpus.ingest import Ingested
 from app.corpus.ingest import Progress as IngestProgress
 from app.corpus.ingest import ingest as ingest_files
 from app.ports import Embedder, VectorStore
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.wiring.parts import open_embedder, open_vectors, resilience_of
 
 _SHOWN = 20
@@ -30,12 +30,12 @@ def ingest(
     JSON lines are {title?, text, ...}; other fields become payload that a request can filter by. A passage's id is
     made from its content, so a second run adds nothing.
     """
-    settings = Settings()
-    log_to_stderr(settings.log_level)
-    report = asyncio.run(_ingest(settings, paths, collection or settings.collection))
+    settings = read_settings()
+    log_to_stderr(settings.server.log_level)
+    report = asyncio.run(_ingest(settings, paths, collection or settings.vectors.collection))
     out.print(
         f"{report.added} passages added, {report.known} were there, {len(report.skipped)} skipped, "
-        f"{report.seconds:.1f} s, into {collection or settings.collection!r}"
+        f"{report.seconds:.1f} s, into {collection or settings.vectors.collection!r}"
     )
     for skipped in report.skipped[:_SHOWN]:
         out.print(f"  skipped {skipped}", markup=False, highlight=False)

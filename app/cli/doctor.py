@@ -27,7 +27,7 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.ports import Embedder, Prompt, Reader
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.storage.reading import count
 from app.wiring.parts import (
     identity_of,
@@ -54,7 +54,7 @@ class _Patient:
 @app.command()
 def doctor() -> None:
     """Check every part, and say how to mend what fails; exit code 1 if anything does."""
-    healthy = asyncio.run(_examine(Settings()))
+    healthy = asyncio.run(_examine(read_settings()))
     if not healthy:
         raise typer.Exit(1)
 
@@ -90,7 +90,7 @@ async def _python(_: _Patient) -> str:
 
 
 async def _data_dir(patient: _Patient) -> str:
-    folder = patient.settings.data_dir
+    folder = patient.settings.server.data_dir
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".doctor"
@@ -135,11 +135,11 @@ async def _decision_log(patient: _Patient) -> str:
 async def _reader(patient: _Patient) -> str:
     settings = patient.settings
     patient.reader = await open_reader(settings, patient.stack, resilience_of(settings))
-    if len(settings.readers) == 1:
+    if len(settings.reader.urls) == 1:
         return await _reads(patient.reader)
     findings = []
-    for url in settings.readers:
-        alone = settings.model_copy(update={"reader": url})
+    for url in settings.reader.urls:
+        alone = settings.model_copy(update={"reader": settings.reader.model_copy(update={"backend": url})})
         try:
             findings.append(f"{url}: {await _reads(await open_reader(alone, patient.stack, resilience_of(alone)))}")
         except UpstreamError as error:
@@ -172,14 +172,14 @@ async def _vectors(patient: _Patient) -> str:
         return f"in use by a running gateway, which is fine: {error}"
     patient.stack.push_async_callback(vectors.close)
     await vectors.ping()
-    return f"{settings.collection}: {await vectors.count(settings.collection)} passages"
+    return f"{settings.vectors.collection}: {await vectors.count(settings.vectors.collection)} passages"
 
 
 async def _calibrator(patient: _Patient) -> str:
-    settings, store = patient.settings, ArtifactStore(patient.settings.calibrators)
+    settings, store = patient.settings, ArtifactStore(patient.settings.calibration.folder)
     version = store.current()
     if version is None:
-        most = passages(settings.ks[-1])
+        most = passages(settings.calibration.ks[-1])
         raise ArtifactError(f"none in {store.where}: every question reads {most} until `fetchwise refit`")
     artifact = store.load(version)
     if patient.reader is None or patient.embedder is None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from app.access.keys import PREFIX, Key, KeyFile, Scope
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.core.question import Scalar
-from app.settings import Settings
+from app.settings import read_settings
 from app.wiring.parts import key_file
 
 keys = typer.Typer(
@@ -31,7 +31,7 @@ _UNSAID = {"sha256"}
 
 
 def _file(path: Path | None) -> KeyFile:
-    return key_file(path or Settings().keys_at)
+    return key_file(path or read_settings().keys_at)
 
 
 @keys.command()

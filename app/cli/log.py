@@ -18,7 +18,7 @@ from app.calibrators.store import ArtifactStore
 from app.cli.console import AsJson, app, out, progress
 from app.core.replay import replay_logged
 from app.errors import ConfigurationError, DataError, UnknownDecision
-from app.settings import Settings
+from app.settings import read_settings
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import count, logged, pages, stats
 from app.storage.tables import decisions, feedback
@@ -59,7 +59,7 @@ def export_log(
     """Write every decision with its feedback to a file, oldest first; answers go on meanwhile."""
     chosen = form or (Format.PARQUET if to.suffix == ".parquet" else Format.JSONL)
     start = 0.0 if since is None else time.time() - since
-    with opened_log(Settings().decision_log_at) as store, progress() as bar:
+    with opened_log(read_settings().decision_log_at) as store, progress() as bar:
         task = bar.add_task("exporting", total=count(store.engine, start))
         _export(pages(store.engine, start), to, chosen, on_rows=lambda rows: bar.advance(task, rows))
         written = int(bar.tasks[0].completed)
@@ -72,7 +72,7 @@ def prune(
 ) -> None:
     """Delete old decisions and their feedback, a few at a time; the space is used again by what comes."""
     before = time.time() - older_than
-    with opened_log(Settings().decision_log_at) as store, progress() as bar:
+    with opened_log(read_settings().decision_log_at) as store, progress() as bar:
         task = bar.add_task("pruning", total=count(store.engine, 0.0) - count(store.engine, before))
         while gone := store.prune(before, limit=_PRUNED_AT_ONCE):
             bar.advance(task, gone)
@@ -83,7 +83,7 @@ def prune(
 @log.command("stats")
 def show_stats(as_json: AsJson = False) -> None:  # noqa: FBT002
     """Count decisions and verdicts by what was done."""
-    with opened_log(Settings().decision_log_at) as store:
+    with opened_log(read_settings().decision_log_at) as store:
         found = stats(store.engine)
         database = store.engine.url.render_as_string(hide_password=True)
     if as_json:
@@ -108,12 +108,12 @@ def replay_log(
 
     Needs no text of a question or an answer, so it works with `FETCHWISE_LOG_TEXTS=hash` too.
     """
-    settings = Settings()
+    settings = read_settings()
     with opened_log(settings.decision_log_at) as store:
         found = logged(store.engine, last=last, identifier=identifier)
     if identifier is not None and not found:
         raise UnknownDecision(f"the decision log has no decision {identifier}: never made, not kept, or pruned since")
-    done = list(replay_logged(found, ArtifactStore(settings.calibrators).load))
+    done = list(replay_logged(found, ArtifactStore(settings.calibration.folder).load))
     different = [one for one in done if one.differences]
     missing = [one for one in done if one.problem is not None]
     for one in different:

@@ -19,7 +19,7 @@ from app.cli.log import opened_log, seconds
 from app.core.artifact import Artifact
 from app.core.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.storage.reading import Lessons
 from app.wiring.parts import identity_of
 
@@ -59,9 +59,9 @@ def collect(
 
     Interrupt it when you like: run again, it goes on where it stopped, and asks nothing twice.
     """
-    settings = Settings()
-    log_to_stderr(settings.log_level)
-    ks = tuple(sorted({*settings.ks, *(k or ())}))
+    settings = read_settings()
+    log_to_stderr(settings.server.log_level)
+    ks = tuple(sorted({*settings.calibration.ks, *(k or ())}))
     asyncio.run(_collect(settings, questions, out_file, ks=ks, rule=rule, concurrency=concurrency, trigger=trigger))
 
 
@@ -161,7 +161,7 @@ def refit(
         from app.offline.refit.refit import Options  # noqa: PLC0415
         from app.offline.refit.refit import refit as run  # noqa: PLC0415
         from app.offline.table import load  # noqa: PLC0415
-    settings = Settings()
+    settings = read_settings()
     options = Options(
         name=out_dir.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -172,7 +172,7 @@ def refit(
         risk_target=risk_target,
         risk_delta=risk_delta,
         signals=tuple(signal) if signal else None,
-        tariff=settings.tariff,
+        tariff=settings.economics.tariff,
     )
     rows = None
     if outcomes is not None:
@@ -202,10 +202,10 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
         task = bar.add_task("reading the log", total=None)
         return read_log(
-            Lessons(store.engine, collection=settings.collection, since=start),
-            identity_of=identities(out_dir, settings.calibrators),
+            Lessons(store.engine, collection=settings.vectors.collection, since=start),
+            identity_of=identities(out_dir, settings.calibration.folder),
             clip=clip,
-            source=f"decision log, collection {settings.collection}",
+            source=f"decision log, collection {settings.vectors.collection}",
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 

@@ -30,7 +30,7 @@ from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
 from app.errors import ConfigurationError, DataError, DocumentError, UnknownCollection
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.telemetry.gauges import SHARED_VARIABLE
 from app.wiring.gateway import Shared, create_app
 from app.wiring.parts import Parts, key_file, keys_required, open_decision_store
@@ -50,32 +50,32 @@ def serve(
 ) -> None:
     """Run the gateway until Ctrl-C. Every setting is a FETCHWISE_* variable; docs/operate/settings.md lists them."""
     given = {"host": host, "port": port, "data_dir": data_dir, "workers": workers}
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    log_to_stderr(settings.log_level, settings.log_format, log_questions=settings.log_questions)
+    settings = read_settings(**{name: value for name, value in given.items() if value is not None})
+    log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     check_workers(settings)
     check_keys(settings)
     # Bound before anything slow is loaded: a taken port is known at once.
-    with contextlib.closing(_listen(settings.host, settings.port)) as listener:
+    with contextlib.closing(_listen(settings.server.host, settings.server.port)) as listener:
         _try_decision_log(settings)
         # uvicorn would choose the faster loop by itself, were it to make the loop.
         with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
             runner.run(_serve(settings, listener))
-        if settings.workers > 1:
+        if settings.server.workers > 1:
             run_workers(settings, listener)
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with opened_parts(settings) as parts:
-        if settings.seed is not None:
-            await _seed(settings, settings.seed, parts)
+        if settings.vectors.seed is not None:
+            await _seed(settings, settings.vectors.seed, parts)
         host, port = listener.getsockname()[:2]
-        several = f" with {settings.workers} workers" if settings.workers > 1 else ""
+        several = f" with {settings.server.workers} workers" if settings.server.workers > 1 else ""
         err.print(
             f"[bold]Fetchwise[/] answers on http://{host}:{port}{several}  (/dashboard, /docs; Ctrl-C stops)",
             soft_wrap=True,
         )
         # Workers open their own parts; these were opened to say in a sentence what is wrong, and to seed once.
-        if settings.workers == 1:
+        if settings.server.workers == 1:
             await _answer_until_told_to_stop(settings, parts, listener)
 
 
@@ -97,11 +97,13 @@ def check_keys(settings: Settings) -> None:
         raise ConfigurationError(f"{error}: mend it, or make a new one with `fetchwise keys create`") from error
     if not keys_required(settings):
         return
-    if settings.keys is not None:
-        raise ConfigurationError(f"FETCHWISE_KEYS={settings.keys} is not there: `fetchwise keys create NAME` makes it")
+    if settings.access.keys is not None:
+        raise ConfigurationError(
+            f"FETCHWISE_KEYS={settings.access.keys} is not there: `fetchwise keys create NAME` makes it"
+        )
     raise ConfigurationError(
-        f"others can reach {settings.host}, and there are no keys: make one with `fetchwise keys create NAME`, or "
-        "listen on 127.0.0.1, or say that it is meant: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"
+        f"others can reach {settings.server.host}, and there are no keys: make one with `fetchwise keys create NAME`, "
+        "or listen on 127.0.0.1, or say that it is meant: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"
     )
 
 
@@ -114,15 +116,17 @@ def _try_decision_log(settings: Settings) -> None:
 
 async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:
     """Fill a collection that is not there yet, or that an earlier start did not get to the end of."""
-    unfinished = settings.data_dir / f"seeding-{settings.collection}"
+    unfinished = settings.server.data_dir / f"seeding-{settings.vectors.collection}"
     try:
-        await parts.vectors.count(settings.collection)
+        await parts.vectors.count(settings.vectors.collection)
     except UnknownCollection:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        settings.server.data_dir.mkdir(parents=True, exist_ok=True)
         unfinished.touch()
     if unfinished.exists():
-        report = await fill([seed], settings.collection, parts.embedder, parts.vectors)
-        err.print(f"{report.added} passages of {seed} are in {settings.collection}; {len(report.skipped)} skipped")
+        report = await fill([seed], settings.vectors.collection, parts.embedder, parts.vectors)
+        err.print(
+            f"{report.added} passages of {seed} are in {settings.vectors.collection}; {len(report.skipped)} skipped"
+        )
         unfinished.unlink()
 
 
@@ -154,17 +158,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def check_workers(settings: Settings) -> None:
     """Refuse several workers where a part lives inside one of them."""
-    if settings.workers == 1:
+    if settings.server.workers == 1:
         return
     inside = [
         f"FETCHWISE_{name.upper()}={value}"
-        for name, value in (("reader", settings.reader), ("vectors", settings.vectors))
+        for name, value in (("reader", settings.reader.backend), ("vectors", settings.vectors.backend))
         if not value.startswith(("http://", "https://"))
     ]
     if inside:
         raise ConfigurationError(
-            f"{settings.workers} workers need a remote reader and remote vectors, which all of them can share: give "
-            f"URLs instead of {' and '.join(inside)}, or leave FETCHWISE_WORKERS at 1"
+            f"{settings.server.workers} workers need a remote reader and remote vectors, which all of them can share: "
+            f"give URLs instead of {' and '.join(inside)}, or leave FETCHWISE_WORKERS at 1"
         )
 
 
@@ -181,7 +185,7 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
             partial(worker, settings, shared),
             settings,
             factory=True,
-            workers=settings.workers,
+            workers=settings.server.workers,
             timeout_worker_healthcheck=_STARTUP_S,
         )
         supervisor = _Supervisor(config, [listener], shared)
@@ -192,7 +196,7 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
 
 def worker(settings: Settings, shared: Shared) -> FastAPI:
     """The application of one worker, made inside it."""
-    log_to_stderr(settings.log_level, settings.log_format, log_questions=settings.log_questions)
+    log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
     application = create_app(settings, shared=shared)
     _spare_the_collector()

@@ -69,8 +69,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     """Build the gateway, or one of its workers; nothing is opened before the lifespan begins."""
     registry, scraped = registries(shared.metrics if shared else None)
     traffic = TrafficMetrics(registry)
-    observer = PrometheusObserver(registry, traffic, settings.ks)
-    log_metrics = LogMetrics(registry, settings.ks)
+    observer = PrometheusObserver(registry, traffic, settings.calibration.ks)
+    log_metrics = LogMetrics(registry, settings.calibration.ks)
     lag = LoopLag(registry)
     periodic = Periodic(registry)
     tracing = _tracing(settings)
@@ -119,23 +119,23 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         ),
                         permits=Permits(
                             settings.permits,
-                            places=settings.queue,
-                            longest_wait_s=settings.queue_wait_s,
+                            places=settings.limits.queue,
+                            longest_wait_s=settings.limits.queue_wait_s,
                             metrics=traffic,
                             shadows=learning.shadows,
                         ),
                         snapshots=snapshots,
                         scraped=scraped,
                         gatekeeper=gatekeeper,
-                        calibrators=settings.calibrators,
+                        calibrators=settings.calibration.folder,
                         log=log,
                         traffic=watching.traffic,
-                        default_policy=settings.policy,
-                        default_collection=settings.collection,
-                        default_max_tokens=settings.max_tokens,
-                        max_question_chars=settings.max_question_chars,
-                        max_earlier_chars=settings.max_earlier_chars,
-                        request_timeout_s=settings.request_timeout_s,
+                        default_policy=settings.calibration.policy,
+                        default_collection=settings.vectors.collection,
+                        default_max_tokens=settings.reader.max_tokens,
+                        max_question_chars=settings.limits.max_question_chars,
+                        max_earlier_chars=settings.limits.max_earlier_chars,
+                        request_timeout_s=settings.limits.request_timeout_s,
                     )
 
                     await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
@@ -151,23 +151,23 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                     yield
 
     app = build_app(
-        version=VERSION, lifespan=lifespan, log_questions=settings.log_questions, tracing=tracing, fields=FIELDS
+        version=VERSION, lifespan=lifespan, log_questions=settings.server.log_questions, tracing=tracing, fields=FIELDS
     )
     scraped.register(Gauges(snapshot=lambda: app.state.gateway.snapshots.latest))
     install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    app.add_middleware(Shedding, longest_wait_s=settings.queue_wait_s)
-    let_in(app, settings.cors)
+    app.add_middleware(BodyLimit, max_bytes=settings.limits.max_body_bytes)
+    app.add_middleware(Shedding, longest_wait_s=settings.limits.queue_wait_s)
+    let_in(app, settings.access.cors)
     app.add_middleware(SafeHeaders)
     include_direct(app, answer_router, chat_router, feedback_router)
     for router in (status_router, models_router, operators_router):
         app.include_router(router)
-    add_pages(app, collection=settings.collection, ks=settings.ks)
+    add_pages(app, collection=settings.vectors.collection, ks=settings.calibration.ks)
     return app
 
 
 def _tracing(settings: Settings) -> "Tracing | None":
-    if settings.traces == "off":
+    if settings.server.traces == "off":
         return None
     # Imported here: an optional dependency, and slow to import.
     from app.telemetry.tracing import Tracing  # noqa: PLC0415

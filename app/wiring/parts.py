@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shlex
 import socket
 from collections.abc import AsyncIterator
@@ -46,9 +47,9 @@ async def identity_of(reader: Reader, embedder: Embedder, settings: Settings) ->
     return replace(
         await reader.identify(),
         embedder=embedder.name,
-        collection=settings.collection,
-        max_tokens=settings.max_tokens,
-        ks=settings.ks,
+        collection=settings.vectors.collection,
+        max_tokens=settings.reader.max_tokens,
+        ks=settings.calibration.ks,
     )
 
 
@@ -72,48 +73,48 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
 def resilience_of(settings: Settings) -> Resilience:
     """What the settings say about parts that fail."""
     return Resilience(
-        failures=settings.breaker_failures,
-        retry_s=settings.breaker_retry_s,
-        retries=settings.retries,
+        failures=settings.faults.breaker_failures,
+        retry_s=settings.faults.breaker_retry_s,
+        retries=settings.faults.retries,
         at_once=settings.permits,
     )
 
 
 def open_vectors(settings: Settings, resilience: Resilience) -> VectorStore:
     """The embedded store, or a client of the server; neither connects yet."""
-    if settings.vectors == "embedded":
-        return QdrantEdge(settings.data_dir / "vectors")
+    if settings.vectors.backend == "embedded":
+        return QdrantEdge(settings.server.data_dir / "vectors")
     # Imported here: the client takes over a second to import, and the embedded default does not need it.
     from app.upstream.vectors.qdrant import Qdrant  # noqa: PLC0415
 
-    key = settings.vectors_api_key.get_secret_value() if settings.vectors_api_key else None
+    key = settings.vectors.api_key.get_secret_value() if settings.vectors.api_key else None
     return Qdrant(
-        settings.vectors,
+        settings.vectors.backend,
         key,
         link=resilience.link("vectors"),
-        grpc=settings.vectors_grpc,
-        timeout_s=settings.vectors_timeout_s,
+        grpc=settings.vectors.grpc,
+        timeout_s=settings.vectors.timeout_s,
     )
 
 
 async def open_embedder(settings: Settings, stack: AsyncExitStack, resilience: Resilience) -> Embedder:
     """Load the local model, or greet the remote one."""
     embedder: SentenceTransformerEmbedder | OpenAIEmbedder
-    if settings.embedder.startswith(("http://", "https://")):
-        if settings.embedder_model is None:
+    if settings.embedder.backend.startswith(("http://", "https://")):
+        if settings.embedder.model is None:
             raise ConfigurationError("a remote embedder needs FETCHWISE_EMBEDDER_MODEL")
-        key = settings.embedder_api_key.get_secret_value() if settings.embedder_api_key else None
+        key = settings.embedder.api_key.get_secret_value() if settings.embedder.api_key else None
         embedder = OpenAIEmbedder(
-            settings.embedder,
-            settings.embedder_model,
+            settings.embedder.backend,
+            settings.embedder.model,
             link=resilience.link("embedder"),
             api_key=key,
-            query_prefix=settings.embedder_query_prefix,
-            timeout_s=settings.embedder_timeout_s,
+            query_prefix=settings.embedder.query_prefix,
+            timeout_s=settings.embedder.timeout_s,
         )
     else:
         embedder = SentenceTransformerEmbedder(
-            settings.embedder, query_prefix=settings.embedder_query_prefix, threads=settings.embedder_threads
+            settings.embedder.backend, query_prefix=settings.embedder.query_prefix, threads=settings.embedder.threads
         )
     stack.push_async_callback(embedder.close)
     await embedder.start()
@@ -124,10 +125,10 @@ async def open_reader(settings: Settings, stack: AsyncExitStack, resilience: Res
     """Start the reader where it is ours to start, and open a client to it, or to each of its replicas."""
     server = await _reader_server(settings)
     if server is None:
-        urls, model = settings.readers, settings.reader_model
+        urls, model = settings.reader.urls, settings.reader.model
     else:
         stack.push_async_callback(server.stop)
-        urls, model = (await server.start(),), settings.reader_model or MODEL
+        urls, model = (await server.start(),), settings.reader.model or MODEL
     if model is None or not urls or not all(url.startswith(("http://", "https://")) for url in urls):
         raise ConfigurationError(
             "FETCHWISE_READER is `embedded`, `vllm` or http(s) URLs; all but the first need FETCHWISE_READER_MODEL"
@@ -147,24 +148,26 @@ def _reader_client(settings: Settings, url: str, model: str) -> OpenAIReader:
     return OpenAIReader(
         url,
         model,
-        prompts=load_prompts(settings.prompts),
-        api_key=settings.reader_api_key.get_secret_value() if settings.reader_api_key else None,
-        timeout_s=settings.reader_timeout_s,
-        max_connections=settings.max_in_flight * 2,
-        quantisation=settings.reader_quantisation,
-        chat_template_kwargs={"enable_thinking": False} if settings.reader_thinking == "off" else None,
+        prompts=load_prompts(settings.reader.prompts),
+        api_key=settings.reader.api_key.get_secret_value() if settings.reader.api_key else None,
+        timeout_s=settings.reader.timeout_s,
+        max_connections=settings.limits.max_in_flight * 2,
+        quantisation=settings.reader.quantisation,
+        chat_template_kwargs={"enable_thinking": False} if settings.reader.thinking == "off" else None,
     )
 
 
 async def _reader_server(settings: Settings) -> ChildServer | None:
-    log = settings.data_dir / "reader.log"
-    if settings.reader == "embedded":
-        model = await asyncio.to_thread(embedded_model, settings.data_dir / "models")
-        return llama_server(model, log_path=log, threads=settings.reader_threads, slots=settings.reader_slots)
-    if settings.reader == "vllm":
-        if settings.reader_model is None:
+    log = settings.server.data_dir / "reader.log"
+    if settings.reader.backend == "embedded":
+        model = await asyncio.to_thread(embedded_model, settings.server.data_dir / "models")
+        return llama_server(
+            model, log_path=log, threads=settings.reader.threads or os.cpu_count() or 1, slots=settings.reader.slots
+        )
+    if settings.reader.backend == "vllm":
+        if settings.reader.model is None:
             raise ConfigurationError("FETCHWISE_READER=vllm needs FETCHWISE_READER_MODEL: which model to serve")
-        return vllm_server(settings.reader_model, log_path=log, extra_args=shlex.split(settings.vllm_args))
+        return vllm_server(settings.reader.model, log_path=log, extra_args=shlex.split(settings.reader.vllm_args))
     return None
 
 
@@ -172,7 +175,7 @@ def open_decision_store(settings: Settings) -> SqlDecisionStore | None:
     """The decision log's database, made if it is new; None where none is kept. Blocks."""
     if settings.decision_log_at is None:
         return None
-    return SqlDecisionStore.open(settings.decision_log_at, texts=settings.log_texts)
+    return SqlDecisionStore.open(settings.decision_log_at, texts=settings.log.texts)
 
 
 @asynccontextmanager
@@ -184,8 +187,8 @@ async def open_decision_log(settings: Settings, metrics: LogMetrics) -> AsyncIte
         return
     log = DecisionLog(
         store,
-        capacity=settings.log_buffer,
-        keep_days=settings.log_retention_days,
+        capacity=settings.log.buffer,
+        keep_days=settings.log.retention_days,
         metrics=metrics,
     )
     log.start()
@@ -197,9 +200,9 @@ async def open_decision_log(settings: Settings, metrics: LogMetrics) -> AsyncIte
 
 def keys_required(settings: Settings) -> bool:
     """Whether nobody may be served without a key: the operator names a file, or others can reach the address."""
-    if settings.keys is not None:
+    if settings.access.keys is not None:
         return True
-    return not settings.open_to_anyone and reachable_from_elsewhere(settings.host)
+    return not settings.access.open_to_anyone and reachable_from_elsewhere(settings.server.host)
 
 
 def reachable_from_elsewhere(host: str) -> bool:
@@ -243,7 +246,7 @@ def load_prompts(path: Path | None) -> Prompts:
 
 def mandatory_rules(settings: Settings) -> Mandatory:
     """The operator's words for questions that must be answered from passages; none where there is no file of them."""
-    path = settings.mandatory_retrieval
+    path = settings.calibration.mandatory_retrieval
     if path is None:
         return Mandatory({})
     try:

@@ -30,15 +30,15 @@ from app.wiring.parts import Parts, mandatory_rules
 def open_gatekeeper(settings: Settings, parts: Parts, log: DecisionLog | None) -> ArtifactGatekeeper:
     """Compares the calibrator with what runs; the wiring refreshes it."""
     return ArtifactGatekeeper(
-        ArtifactStore(settings.calibrators),
+        ArtifactStore(settings.calibration.folder),
         parts.reader,
         parts.embedder,
-        collection=settings.collection,
-        max_tokens=settings.max_tokens,
-        ks=settings.ks,
-        allow_uncertified=settings.allow_uncertified,
+        collection=settings.vectors.collection,
+        max_tokens=settings.reader.max_tokens,
+        ks=settings.calibration.ks,
+        allow_uncertified=settings.calibration.allow_uncertified,
         # Where drift only raises an alert, nothing is revoked, and what was revoked before serves again.
-        revocations=Revocations(_shared(settings, log) if settings.drift_action == "revoke" else None),
+        revocations=Revocations(_shared(settings, log) if settings.drift.action == "revoke" else None),
     )
 
 
@@ -46,7 +46,7 @@ def _shared(settings: Settings, log: DecisionLog | None) -> Documents:
     """Documents of all gateways that write to one PostgreSQL log, or else of those that use one data directory."""
     if log is not None and str(settings.decision_log_at).startswith("postgresql"):
         return log.documents
-    return FolderDocuments(settings.data_dir)
+    return FolderDocuments(settings.server.data_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def watch_calibrator(
     window: TrafficWindow,
 ) -> Watching:
     """Judge whether gating pays, and whether the calibrator is still true."""
-    if settings.objective is Objective.MONEY and settings.tariff.is_free:
+    if settings.economics.objective is Objective.MONEY and settings.economics.tariff.is_free:
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
 
     def reference() -> int:
@@ -79,12 +79,17 @@ def watch_calibrator(
 
     traffic = TrafficView(
         window,
-        seconds=settings.break_even_window_s,
+        seconds=settings.economics.window_s,
         reference=reference,
-        tariff=settings.tariff,
-        ks=settings.ks,
+        tariff=settings.economics.tariff,
+        ks=settings.calibration.ks,
     )
-    bypass = BypassWatch(traffic, objective=settings.objective, calibrator=deciding, enabled=settings.bypass == "auto")
+    bypass = BypassWatch(
+        traffic,
+        objective=settings.economics.objective,
+        calibrator=deciding,
+        enabled=settings.economics.bypass == "auto",
+    )
     signals = SignalDrift(lambda: gatekeeper.serving)
     drift = None
     if log is not None:
@@ -92,9 +97,9 @@ def watch_calibrator(
             log.solicited,
             lambda: gatekeeper.serving,
             log.documents,
-            tolerance=settings.drift_tolerance,
-            delta=settings.drift_delta,
-            revoke=gatekeeper.revoke if settings.drift_action == "revoke" else None,
+            tolerance=settings.drift.tolerance,
+            delta=settings.drift.delta,
+            revoke=gatekeeper.revoke if settings.drift.action == "revoke" else None,
         )
     return Watching(traffic, bypass, signals, drift)
 
@@ -110,13 +115,13 @@ def open_snapshots(
     on_pinged: Callable[[Mapping[str, Part]], None],
 ) -> Snapshots:
     """The snapshot that pages, `/metrics` and `/readyz` read; the wiring refreshes it."""
-    plain = Question("", "", settings.collection, settings.max_tokens, Ask(settings.policy))
+    plain = Question("", "", settings.vectors.collection, settings.reader.max_tokens, Ask(settings.calibration.policy))
     drift = watching.drift
 
     async def vectors() -> None:
         await parts.vectors.ping()
         try:
-            await parts.vectors.count(settings.collection)
+            await parts.vectors.count(settings.vectors.collection)
         except UnknownCollection as error:
             raise UpstreamUnavailable("vectors", f"{error}: fill it with `fetchwise ingest`") from error
 
@@ -154,17 +159,17 @@ async def open_learning(
     on_shadow: Callable[[str], None],
 ) -> AsyncIterator[Learning]:
     """Draw as the settings say; without a log nothing could be learned, so nothing is drawn."""
-    if settings.shadow_share and settings.log_texts == "hash":
+    if settings.learning.shadow_share and settings.log.texts == "hash":
         raise ConfigurationError(
             "FETCHWISE_SHADOW_SHARE needs the texts, or nobody could ever judge a shadow run: set it to 0, or "
             "FETCHWISE_LOG_TEXTS=full"
         )
-    if log is None or not (settings.explore_share or settings.shadow_share):
+    if log is None or not (settings.learning.explore_share or settings.learning.shadow_share):
         yield Learning()
         return
-    budget = Budget(settings.learning_budget)
+    budget = Budget(settings.learning.budget)
     shadows = ShadowRunner(
-        settings.shadow_share,
+        settings.learning.shadow_share,
         budget,
         reader=parts.reader,
         embedder=parts.embedder,
@@ -175,7 +180,7 @@ async def open_learning(
     )
     shadows.start()
     try:
-        yield Learning(budget, shadows if settings.shadow_share else None)
+        yield Learning(budget, shadows if settings.learning.shadow_share else None)
     finally:
         await shadows.close()
 
@@ -185,8 +190,8 @@ def sampler(settings: Settings, learning: Learning, log: DecisionLog | None) -> 
     if log is None:
         return Sampler()
     return Sampler(
-        explore=settings.explore_share,
-        solicit=settings.solicit_share,
+        explore=settings.learning.explore_share,
+        solicit=settings.learning.solicit_share,
         shadow=learning.shadows.draws if learning.shadows else lambda _: False,
         budget=learning.budget,
     )
@@ -204,8 +209,8 @@ def resolver(settings: Settings, gatekeeper: ArtifactGatekeeper, bypass: BypassW
         return resolve(
             question.ask,
             artifact,
-            ks=settings.ks,
-            allow_uncertified=settings.allow_uncertified,
+            ks=settings.calibration.ks,
+            allow_uncertified=settings.calibration.allow_uncertified,
             revoked=artifact is not None and gatekeeper.revoked(artifact.version) is not None,
             # A few still meet the gate, so that its return can be noticed.
             bypassed=bypass.on() and dice.random() >= WATCH,

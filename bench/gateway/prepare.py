@@ -8,7 +8,7 @@ import asyncio
 
 from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.wiring.parts import identity_of, key_file, open_parts
 from tests.fakes.artifacts import an_artifact
 
@@ -17,14 +17,14 @@ async def publish(settings: Settings) -> None:
     """Put a calibrator into force that matches the parts which the settings name."""
     async with open_parts(settings) as parts:
         identity = await identity_of(parts.reader, parts.embedder, settings)
-    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(settings.calibrators)
+    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(settings.calibration.folder)
     store.publish(artifact)
     store.promote(artifact.version)
 
 
 def main() -> None:
     """Publish, and print the key."""
-    settings = Settings()
+    settings = read_settings()
     asyncio.run(publish(settings))
     _, key = key_file(settings.keys_at).create(
         "bench", scopes=[Scope.ANSWER], collections=[], filter={}, per_minute=None, max_concurrent=None

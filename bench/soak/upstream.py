@@ -81,7 +81,7 @@ class Upstream:
 
     async def publish(self, calibrators: Path) -> ArtifactStore:
         """Put artifacts there that match these parts, the first in force."""
-        settings = Settings(**self.settings(calibrators))  # type: ignore[arg-type]
+        settings = Settings.of(**self.settings(calibrators))
         async with open_parts(settings) as parts:
             identity = await identity_of(parts.reader, parts.embedder, settings)
         store = ArtifactStore(calibrators)

@@ -140,7 +140,7 @@ async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) ->
 async def test_the_window_is_the_callers_choice(gateway: FakeGateway) -> None:
     """A window in the query is answered for; the default is the setting."""
     assert (await breakeven(gateway, "?window=60")).window.seconds == 60
-    assert (await breakeven(gateway)).window.seconds == gateway.settings.break_even_window_s
+    assert (await breakeven(gateway)).window.seconds == gateway.settings.economics.window_s
 
 
 @pytest.mark.parametrize("window", ["0", "-5", "86401", "1.5", "nan", "inf", "soon", "", "1e3", "9" * 400])

@@ -104,7 +104,7 @@ async def test_a_locked_database_refuses_feedback_and_answers_go_on(
     async with open_gateway(artifact={}) as gateway:
         receipt = await gateway.receipt(policy="never")
         assert (await say(gateway, receipt["id"], correct=True)).status_code == 200
-        other = sqlite3.connect(gateway.settings.data_dir / "decisions.sqlite3", isolation_level=None)
+        other = sqlite3.connect(gateway.settings.server.data_dir / "decisions.sqlite3", isolation_level=None)
         with closing(other):
             other.execute("BEGIN IMMEDIATE")
             second = await gateway.receipt(policy="never")
@@ -127,7 +127,7 @@ async def test_without_a_log_nothing_is_kept_and_nothing_can_be_judged(open_gate
         receipt = await gateway.receipt()
         error = check_shape(await say(gateway, receipt["id"], correct=True), 404, "unknown_decision")
         assert "FETCHWISE_DECISION_LOG" in error.error.message
-    assert not list(gateway.settings.data_dir.glob("decisions*"))
+    assert not list(gateway.settings.server.data_dir.glob("decisions*"))
 
 
 async def test_the_documentation_has_every_status_and_real_examples(gateway: FakeGateway) -> None:

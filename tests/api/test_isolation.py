@@ -129,8 +129,8 @@ class Tenants:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[Tenants]:
     """Seeded anew each time; pytest shows the seed where a test fails."""
-    seed = int(os.environ.get("FETCHWISE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
-    print(f"FETCHWISE_TEST_SEED={seed}")
+    seed = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+    print(f"TEST_SEED={seed}")
     dice = random.Random(seed)
     fakes = Fakes(Moody(dice), FakeEmbedder(), QdrantEdge(tmp_path / "vectors"))
     for collection, tenants in COLLECTIONS.items():

@@ -83,7 +83,9 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
             return await gateway.metric("shadow_runs_total", result="completed") >= runs
 
         await until(ran)
-        version = await asyncio.to_thread(refitted, gateway.settings.data_dir, gateway.settings.calibrators, changed)
+        version = await asyncio.to_thread(
+            refitted, gateway.settings.server.data_dir, gateway.settings.calibration.folder, changed
+        )
         for _ in range(500):
             receipt = await traffic.ask()
             if receipt["decision"]["calibrator"]["version"] == version:

@@ -41,11 +41,11 @@ async def ask_everything(gateway: FakeGateway, **more: Any) -> int:
 async def decided_again(gateway: FakeGateway, count: int) -> tuple[list[Logged], list[Replayed]]:
     """What the log holds, and what comes of deciding it again."""
     await eventually_kept(gateway, "decisions", count)
-    store = SqlDecisionStore.open(str(gateway.settings.data_dir / "decisions.sqlite3"))
+    store = SqlDecisionStore.open(str(gateway.settings.server.data_dir / "decisions.sqlite3"))
     found = logged(store.engine, last=10_000)
     store.close()
     assert len(found) == count
-    return found, list(replay_logged(found, ArtifactStore(gateway.settings.calibrators).load))
+    return found, list(replay_logged(found, ArtifactStore(gateway.settings.calibration.folder).load))
 
 
 @pytest.mark.parametrize("texts", ["full", "hash"])

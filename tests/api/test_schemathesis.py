@@ -35,7 +35,7 @@ CONFORMANCE = [
     response_schema_conformance,
 ]
 
-schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
+schema = schemathesis.openapi.from_dict(create_app(Settings.of()).openapi())
 
 
 @pytest.fixture(scope="module")

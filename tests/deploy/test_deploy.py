@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.settings import Settings
+from app.settings import variables
 from deploy.grafana.dashboard import build
 from tests.deploy.pieces import (
     DASHBOARD,
@@ -90,7 +90,7 @@ def test_the_runbook_points_at_what_is_there() -> None:
     pointed_at = set(re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", re.sub(r"\s+", " ", said)))
     assert pointed_at
     assert pointed_at <= shown
-    settings = {f"FETCHWISE_{name.upper()}" for name in Settings.model_fields}
+    settings = set(variables())
     assert set(re.findall(r"FETCHWISE_[A-Z_]+", said)) <= settings
 
 

@@ -7,21 +7,34 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from app.settings import Settings
+from app.settings.groups import Group
 
 
 def settings_table() -> str:
-    """One row a setting, in the order of the code: its variable, its default, and its help."""
-    prefix = Settings.model_config["env_prefix"]
+    """A table for each group, with a row for each setting: its variable, its default, and its help."""
+    groups = Settings.of()
+    return "\n\n".join(_table(name, type(getattr(groups, name))) for name in Settings.model_fields)
+
+
+def _table(name: str, group: type[Group]) -> str:
     rows = [
-        f"| `{prefix}{name.upper()}` | {_default(field)} | {_escaped(field.description or '')} |"
-        for name, field in Settings.model_fields.items()
+        f"| `{field.alias}` | {_default(field)} | {_escaped(field.description or '')} |"
+        for field in group.model_fields.values()
     ]
-    return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])
+    return "\n".join(
+        [
+            f"## {name.capitalize()}",
+            "",
+            str(group.__doc__),
+            "",
+            "| variable | default | meaning |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
 
 
 def _default(field: FieldInfo) -> str:
-    if field.default_factory is not None:
-        return "depends on the machine"
     value: Any = field.default
     match value:
         case None | "":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings import Settings
+from app.settings import Settings, variables
 from app.wiring.gateway import VERSION
 from tests.docs.dockerfile import ROOT, Stage, pip_installs, stages
 
@@ -20,7 +20,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 STAGES = stages()
 TARGETS = [STAGES["lean"], STAGES["embedded"]]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SETTINGS = {f"FETCHWISE_{name.upper()}" for name in Settings.model_fields}
+SETTINGS = set(variables())
 
 each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES.keys())
 each_target = pytest.mark.parametrize("target", TARGETS, ids=lambda stage: stage.name)
@@ -85,7 +85,7 @@ def test_settings_are_real_and_valid(service: dict[str, Any]) -> None:
     """Every FETCHWISE_* variable is a setting, and the gateway would take its value."""
     given = {name: value for name, value in service.get("environment", {}).items() if name.startswith("FETCHWISE_")}
     assert given.keys() <= SETTINGS
-    Settings(**{name.removeprefix("FETCHWISE_").lower(): value for name, value in given.items()})
+    Settings.of(**{name.removeprefix("FETCHWISE_").lower(): value for name, value in given.items()})
 
 
 @each_service
@@ -101,7 +101,7 @@ def test_there_is_time_to_stop() -> None:
     for name in ("gateway-lean", "gateway-embedded"):
         grace = re.fullmatch(r"(\d+)s", SERVICES[name]["stop_grace_period"])
         assert grace
-        assert int(grace[1]) >= Settings().shutdown_timeout_s + 15
+        assert int(grace[1]) >= Settings.of().limits.shutdown_timeout_s + 15
 
 
 def test_there_is_a_stack_without_a_gpu() -> None:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 CLIENTS = 32
 # In all, over both lives of the gateway.
-ANSWERS = int(os.environ.get("FETCHWISE_TEST_ANSWERS", "4000"))
+ANSWERS = int(os.environ.get("TEST_ANSWERS", "4000"))
 QUESTION = {"question": "What is the capital of France?", "policy": "never"}
 
 

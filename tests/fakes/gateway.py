@@ -19,7 +19,7 @@ from app.core.artifact import Artifact
 from app.core.available import Passage
 from app.core.policy import DEFAULT_KS
 from app.ports import VectorStore
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.wiring.gateway import PartsOpener, create_app
 from app.wiring.parts import Parts
 from tests.fakes.artifacts import a_line, an_artifact
@@ -108,7 +108,7 @@ class FakeGateway(Asking):
 
     def logged(self, table: str) -> list[sqlite3.Row]:
         """What is in a table of the decision log, read as any other program would."""
-        with closing(sqlite3.connect(self.settings.data_dir / "decisions.sqlite3")) as connection:
+        with closing(sqlite3.connect(self.settings.server.data_dir / "decisions.sqlite3")) as connection:
             connection.row_factory = sqlite3.Row
             return connection.execute(f"SELECT * FROM {table} ORDER BY seq").fetchall()
 
@@ -214,12 +214,16 @@ async def fake_gateway(
 ) -> AsyncIterator[FakeGateway]:
     """Run a gateway: `artifact` are the changes to a matching one (None: there is no calibrator)."""
     reader, embedder, vectors = fakes or Fakes(FakeReader(), FakeEmbedder(), FakeRetriever())
-    chosen = Settings(calibrators=tmp_path / "calibrators", data_dir=tmp_path / "data", **settings)
+    chosen = read_settings(calibrators=tmp_path / "calibrators", data_dir=tmp_path / "data", **settings)
     if collection:
-        await filled(vectors, embedder, chosen.collection)
+        await filled(vectors, embedder, chosen.vectors.collection)
     if artifact is not None:
-        of_it: dict[str, Any] = {"collection": chosen.collection, "max_tokens": chosen.max_tokens, "ks": chosen.ks}
-        publish(chosen.calibrators, await matching(reader, embedder, **(of_it | artifact)))
+        of_it: dict[str, Any] = {
+            "collection": chosen.vectors.collection,
+            "max_tokens": chosen.reader.max_tokens,
+            "ks": chosen.calibration.ks,
+        }
+        publish(chosen.calibration.folder, await matching(reader, embedder, **(of_it | artifact)))
     app = create_app(chosen, parts_opener=fake_parts_opener(reader, embedder, vectors))
     async with app.router.lifespan_context(app), client_of(app) as client:
         yield FakeGateway(client, app, chosen, reader, embedder, vectors)

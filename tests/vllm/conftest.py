@@ -33,11 +33,11 @@ MakeReader = Callable[..., OpenAIReader]
 async def vllm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChildServer]:
     """A vLLM that has answered once: the first answer after a start takes many times longer than the next."""
     server = vllm_server(
-        os.environ["FETCHWISE_TEST_VLLM_MODEL"],
+        os.environ["TEST_VLLM_MODEL"],
         log_path=tmp_path_factory.mktemp("vllm") / "vllm.log",
         extra_args=ARGUMENTS,
         env=ENVIRONMENT,
-        python=os.environ["FETCHWISE_TEST_VLLM_PYTHON"],
+        python=os.environ["TEST_VLLM_PYTHON"],
     )
     url = await server.start()
     warm_up = OpenAIReader(url, MODEL, prompts=prompts.DEFAULT, timeout_s=300)

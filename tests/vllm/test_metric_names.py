@@ -15,8 +15,8 @@ pytestmark = [
     # It may be the first, which waits for vLLM to start.
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        "FETCHWISE_TEST_VLLM_PYTHON" not in os.environ,
-        reason="FETCHWISE_TEST_VLLM_PYTHON is not set: run `make test-vllm`, which installs vLLM first",
+        "TEST_VLLM_PYTHON" not in os.environ,
+        reason="TEST_VLLM_PYTHON is not set: run `make test-vllm`, which installs vLLM first",
     ),
 ]
 

@@ -32,8 +32,8 @@ pytestmark = [
     # The first test waits for vLLM to start, the last ones for it to come back.
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        "FETCHWISE_TEST_VLLM_PYTHON" not in os.environ,
-        reason="FETCHWISE_TEST_VLLM_PYTHON is not set: run `make test-vllm`, which installs vLLM first",
+        "TEST_VLLM_PYTHON" not in os.environ,
+        reason="TEST_VLLM_PYTHON is not set: run `make test-vllm`, which installs vLLM first",
     ),
 ]
 

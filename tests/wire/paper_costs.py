@@ -87,7 +87,7 @@ class PaperUpstream:
 
     async def publish_gate(self, calibrators: Path, **changes: Any) -> None:
         """Put an artifact there that matches these parts; five passages are what would be read without a gate."""
-        settings = Settings(**self.settings(calibrators))  # type: ignore[arg-type]
+        settings = Settings.of(**self.settings(calibrators))
         async with open_parts(settings) as parts:
             identity = await identity_of(parts.reader, parts.embedder, settings)
         await asyncio.to_thread(

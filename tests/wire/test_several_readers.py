@@ -23,7 +23,7 @@ async def two_servers(second: Dialect = Dialect.VLLM) -> AsyncIterator[tuple[Rea
 
 
 def settings_for(*urls: str, **more: Any) -> Settings:
-    return Settings(reader=" , ".join(urls), reader_model=MODEL, **more)
+    return Settings.of(reader=" , ".join(urls), reader_model=MODEL, **more)
 
 
 @asynccontextmanager
@@ -44,13 +44,13 @@ async def test_servers_that_are_not_the_same_are_refused_at_the_start() -> None:
 async def test_what_is_not_a_list_of_urls_is_refused(urls: str) -> None:
     """Nothing is started beside a remote reader, and none is asked twice."""
     with pytest.raises(ConfigurationError, match="FETCHWISE_READER"):
-        async with opened(Settings(reader=urls, reader_model=MODEL)):
+        async with opened(Settings.of(reader=urls, reader_model=MODEL)):
             pass
 
 
 def test_spaces_and_a_comma_too_many_do_no_harm() -> None:
     """The list is read as it is meant."""
-    assert Settings(reader=" http://a:1 ,http://b:1,").readers == ("http://a:1", "http://b:1")
+    assert Settings.of(reader=" http://a:1 ,http://b:1,").reader.urls == ("http://a:1", "http://b:1")
 
 
 async def test_a_template_that_cannot_be_told_for_now_is_not_another_template() -> None:

@@ -123,7 +123,7 @@ def test_nothing_is_imported_when_off() -> None:
 import sys
 from app.wiring.gateway import create_app
 from app.settings import Settings
-create_app(Settings())
+create_app(Settings.of())
 assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

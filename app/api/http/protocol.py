@@ -45,10 +45,10 @@ class ServerConfig(uvicorn.Config):
             http=PatientProtocol,
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout_s) + _AFTER_S,
+            timeout_graceful_shutdown=math.ceil(settings.limits.shutdown_timeout_s) + _AFTER_S,
         )
-        self.receive_timeout_s = settings.receive_timeout_s
-        self.shutdown_timeout_s = settings.shutdown_timeout_s
+        self.receive_timeout_s = settings.limits.receive_timeout_s
+        self.shutdown_timeout_s = settings.limits.shutdown_timeout_s
 
 
 class PatientProtocol(HttpToolsProtocol):

@@ -107,12 +107,12 @@ def test_revoking(run: Run, file: KeyFile) -> None:
 def test_an_open_gateway_is_refused_where_others_reach_it(tmp_path: Path, host: str) -> None:
     """With what to do about it; keys, a loopback address or the words will do."""
     with pytest.raises(ConfigurationError, match="fetchwise keys create") as caught:
-        check_keys(Settings(host=host, data_dir=tmp_path))
+        check_keys(Settings.of(host=host, data_dir=tmp_path))
     assert f"FETCHWISE_OPEN_TO_ANYONE='{WORDS}'" in str(caught.value)
-    check_keys(Settings(host="127.0.0.1", data_dir=tmp_path))
-    check_keys(Settings(host=host, data_dir=tmp_path, open_to_anyone=WORDS))
+    check_keys(Settings.of(host="127.0.0.1", data_dir=tmp_path))
+    check_keys(Settings.of(host=host, data_dir=tmp_path, open_to_anyone=WORDS))
     make_key(tmp_path / "keys.json")
-    check_keys(Settings(host=host, data_dir=tmp_path))
+    check_keys(Settings.of(host=host, data_dir=tmp_path))
 
 
 def test_serve_refuses_before_it_binds(run: Run, file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, chosen: di
     """Whoever could reach it; a misspelt name must not mean that keys are off."""
     (tmp_path / "keys.json").write_text("{")
     with pytest.raises(ConfigurationError, match=says):
-        check_keys(Settings(data_dir=tmp_path, open_to_anyone=WORDS, **chosen))
+        check_keys(Settings.of(data_dir=tmp_path, open_to_anyone=WORDS, **chosen))
 
 
 @pytest.mark.parametrize("key", [None, "fw_0a1b2c3d4e5f_secret"])
@@ -159,7 +159,7 @@ def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
 
     def seen(**chosen: Any) -> str:
-        return _keys_found(Settings(data_dir=tmp_path, **chosen))
+        return _keys_found(Settings.of(data_dir=tmp_path, **chosen))
 
     assert seen().startswith("off:")
     with pytest.raises(DataError, match="nobody is let in"):

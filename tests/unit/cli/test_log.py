@@ -18,7 +18,7 @@ from app.core.effective_policy import resolve
 from app.core.feedback import Feedback
 from app.core.policy import Ask, Reason
 from app.core.record import DecisionRecord, Timings
-from app.settings import Settings
+from app.settings import read_settings
 from app.storage.decisions import SqlDecisionStore
 from tests.fakes.artifacts import an_artifact, closed_book
 from tests.fakes.gateway import publish
@@ -161,6 +161,6 @@ def test_a_log_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch, log: Run, fil
 async def test_doctor_looks_into_the_log(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """How many decisions there are, or that none are kept."""
     async with AsyncExitStack() as stack:
-        assert (await _decision_log(_Patient(Settings(), stack))).endswith("decisions.sqlite3: 12 decisions")
+        assert (await _decision_log(_Patient(read_settings(), stack))).endswith("decisions.sqlite3: 12 decisions")
         monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
-        assert "no decisions are kept" in await _decision_log(_Patient(Settings(), stack))
+        assert "no decisions are kept" in await _decision_log(_Patient(read_settings(), stack))

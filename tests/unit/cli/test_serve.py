@@ -31,7 +31,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """The first start makes it; nothing is left that says it is unfinished."""
-    settings = Settings(data_dir=tmp_path)
+    settings = Settings.of(data_dir=tmp_path)
     await _seed(settings, seed, parts)
     assert await parts.vectors.count("demo") == 100
     assert not unfinished(tmp_path)
@@ -40,13 +40,13 @@ async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Pa
 async def test_a_collection_of_ones_own_is_left_alone(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """What the operator ingested is never mixed with the seed."""
     await parts.vectors.create("demo", dimension=parts.embedder.dimension)
-    await _seed(Settings(data_dir=tmp_path), seed, parts)
+    await _seed(Settings.of(data_dir=tmp_path), seed, parts)
     assert await parts.vectors.count("demo") == 0
 
 
 async def test_an_interrupted_seeding_is_finished_by_the_next_start(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """A collection that is there but was not filled to the end is filled to the end."""
-    settings, embedder = Settings(data_dir=tmp_path), parts.embedder
+    settings, embedder = Settings.of(data_dir=tmp_path), parts.embedder
     assert isinstance(embedder, FakeEmbedder)
     embedder.fail_with = UpstreamUnavailable("embedder", "interrupted")
     with pytest.raises(UpstreamUnavailable):

@@ -16,7 +16,7 @@ REMOTE = {"reader": "http://reader:8000", "reader_model": "m", "vectors": "https
 
 
 def settings(**changes: Any) -> Settings:
-    return Settings(**(REMOTE | changes))
+    return Settings.of(**(REMOTE | changes))
 
 
 def test_remote_parts_can_be_shared() -> None:
@@ -26,7 +26,7 @@ def test_remote_parts_can_be_shared() -> None:
 
 def test_one_worker_may_hold_its_parts() -> None:
     """The embedded default is one process."""
-    check_workers(Settings())
+    check_workers(Settings.of())
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_what_a_worker_is_made_of_travels_to_it(tmp_path: Path) -> None:
     shared = Shared(metrics=tmp_path / "metrics", traffic=tmp_path / "traffic", limits=tmp_path / "limits")
     arrived = pickle.loads(pickle.dumps(partial(worker, chosen, shared)))
     assert (arrived.func, arrived.args) == (worker, (chosen, shared))
-    assert arrived.args[0].reader_api_key.get_secret_value() == "s3cret"
+    assert arrived.args[0].reader.api_key.get_secret_value() == "s3cret"
