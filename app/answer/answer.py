@@ -34,11 +34,13 @@ class Answerer:
         *,
         draw: Draw = lambda _: NOT_SAMPLED,
         observers: Sequence[Observer] = (),
+        on_observer_error: Callable[[], None] = lambda: None,
     ) -> None:
         self._upstreams = upstreams
         self.resolve = resolve
         self._draw = draw
         self._observers = observers
+        self._on_observer_error = on_observer_error
 
     async def answer(self, question: Question, listener: Listener = SILENT) -> DecisionRecord:
         """Answer one question, or abstain; raises only where neither would be honest.
@@ -78,5 +80,6 @@ class Answerer:
             try:
                 observer.observe(record)
             except Exception:
-                # The answer is made: whoever asked gets it.
-                logger.exception("an observer failed; the answer is not affected: %s", type(observer).__name__)
+                # The answer is complete and is sent.
+                self._on_observer_error()
+                logger.exception("%s could not record a decision; the answer is not affected", type(observer).__name__)

@@ -116,6 +116,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                             resolve,
                             draw=sampler(settings, learning, log).draw,
                             observers=[one for one in observers if one is not None],
+                            on_observer_error=periodic.failures_of("observers"),
                         ),
                         permits=Permits(
                             settings.permits,

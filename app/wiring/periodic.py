@@ -41,6 +41,10 @@ class Periodic:
         failing = await self._run(seconds, name, work, failing=False)
         self._tasks.append(asyncio.create_task(self._repeat(seconds, name, work, failing=failing), name=name))
 
+    def failures_of(self, name: str) -> Callable[[], None]:
+        """Count the failures of work that runs elsewhere, under this name: call it for each."""
+        return self._failures.labels(name).inc
+
     async def _repeat(self, seconds: float, name: str, work: Work, *, failing: bool) -> None:
         while True:
             await asyncio.sleep(seconds)

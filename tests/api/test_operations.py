@@ -27,6 +27,18 @@ async def ready(gateway: FakeGateway, status: int) -> Readiness:
     return Readiness.model_validate(response.json())
 
 
+async def test_an_observer_that_fails_is_counted(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is sent all the same."""
+    assert await gateway.metric("background_failures_total", task="observers") == 0
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no room left")
+
+    monkeypatch.setattr("app.telemetry.decisions.PrometheusObserver.observe", broken)
+    assert (await gateway.ask()).status_code == 200
+    assert await gateway.metric("background_failures_total", task="observers") == 1
+
+
 async def test_healthz_needs_no_part(gateway: FakeGateway) -> None:
     """The process is up, whatever is down behind it."""
     gateway.reader.fail_with = UpstreamUnavailable("reader", "down")

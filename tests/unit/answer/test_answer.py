@@ -196,14 +196,16 @@ async def test_a_failed_read_is_no_error_where_there_is_an_answer() -> None:
 
 
 async def test_an_observer_that_fails_does_not_fail_the_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """The others still get the record, and the error is logged."""
+    """The others still get the record, and the error is logged and counted."""
 
     class Broken:
         def observe(self, record: DecisionRecord) -> None:
             raise RuntimeError("no room left")
 
     world = await a_world(CONFIDENT)
-    notebook = Notebook()
-    record = await world.answerer(observers=(Broken(), notebook)).answer(Question("id", ASKED, "demo", 24))
+    notebook, counted = Notebook(), list[None]()
+    answerer = world.answerer(observers=(Broken(), notebook), on_observer_error=lambda: counted.append(None))
+    record = await answerer.answer(Question("id", ASKED, "demo", 24))
     assert notebook.records == [record]
+    assert len(counted) == 1
     assert "no room left" in caplog.text

@@ -129,3 +129,27 @@ async def test_the_wait_in_line_is_part_of_the_time_it_took() -> None:
     question = Question("id", ASKED, "demo", 24, waited_s=0.25)
     timings = (await world.answerer().answer(question)).timings
     assert (timings.probe, timings.total) == (pytest.approx(100), pytest.approx(350))
+
+
+@pytest.mark.parametrize("pieces", [[], [""], ["Fran"], ["Fran", "ville"]])
+async def test_what_was_heard_of_a_stream_is_never_taken_back(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[str]
+) -> None:
+    """A stream that breaks before its first word gives way to the probe's answer; after that it ends with the error."""
+    world = await a_world(UNCERTAIN)
+
+    async def stream(prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+        for piece in pieces:
+            yield Token(piece, ())
+        raise UpstreamTimeout("reader", "slow")
+
+    monkeypatch.setattr(world.reader, "stream", stream)
+    heard = Heard()
+    if any(pieces):
+        with pytest.raises(UpstreamTimeout):
+            await ask(world, None, heard, abstain=False)
+        assert heard.tokens == pieces
+    else:
+        record = await ask(world, None, heard, abstain=False)
+        assert record.reply.reason is Reason.DEGRADED
+        assert heard.tokens == ["Paris"]

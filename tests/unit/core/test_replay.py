@@ -81,6 +81,28 @@ def test_another_choice_needs_what_was_never_bought() -> None:
     assert "action: logged k0, now None" in found
 
 
+def searched(p: float) -> list[dict[str, Any]]:
+    """The steps of a decision whose search failed."""
+    choice = {"wanted": 5, "why": "uncertain", "p": p}
+    return [PROBE, {"state": "k0", "action": "search 5"} | choice, {"state": "k0", "action": "stop 0"} | choice]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "reason"),
+    [
+        ("vectors", "timeout", "retrieval_failed"),
+        (None, "no_passages", "no_passages"),
+        ("reader", "timeout", "degraded"),
+    ],
+)
+def test_a_failure_happens_again(part: str | None, kind: str, reason: str) -> None:
+    """The search that failed or found nothing, or the reader; each has its own reason."""
+    probe = {"signals": closed_book(0.375), "confidence": 0.375, "certified": False, "steps": searched(0.375)}
+    one = replace(LOGGED, failed_upstream=part, failure_kind=kind, reason=reason, **probe)
+    assert again(one) == ()
+    assert again(replace(one, failed_upstream=None, failure_kind=None)) != ()
+
+
 def test_the_artifact_is_read_once_and_may_be_gone() -> None:
     """A decision by a calibrator that is not there is not decided; the others are."""
     asked: list[str] = []
