@@ -46,7 +46,7 @@ def does_it_pay() -> list[Panel]:
         ),
         words(
             "Calibrator in force",
-            "Its version, and whether it carries a certificate; `none` where nothing matches what runs.",
+            "Its version, and whether it carries a certificate; `none` if none matches the running system.",
             Query(
                 'max by (version, status) (fetchwise_calibrator_info{job="$job"})',
                 "{{version}} ({{status}})",
