@@ -1,4 +1,4 @@
-"""`fetchwise calibrators`: list them, look into one, compare two, serve another, and go back."""
+"""`fetchwise calibrators`: list and compare versions, serve another one, and roll back."""
 
 import json
 from dataclasses import asdict
@@ -16,19 +16,21 @@ from app.errors import ArtifactError
 from app.settings import read_settings
 
 _EVERY = 10_000
-# Long, and a consequence of the rest.
+# Long, and derived from the rest.
 _DETAILS = ("quantiles", "report")
 
 calibrators = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="List, inspect and compare calibrators, serve another version, and go back to the one before.",
-    epilog="A running gateway follows within seconds: `fetchwise calibrators list`, then `promote VERSION`; if that "
-    "was a mistake, `rollback`. Versions are made by `fetchwise refit`, and never changed.",
+    help="List, inspect and compare calibrators, serve another version, and roll back to the one before.",
+    epilog="Run `fetchwise calibrators list`, then `promote VERSION`; `rollback` undoes it. Running gateways follow "
+    "within seconds. `fetchwise refit` makes versions; a version never changes.",
 )
 app.add_typer(calibrators, name="calibrators")
 
-Folder = Annotated[Path | None, typer.Option("--folder", help="Where they are; FETCHWISE_CALIBRATORS.")]
+Folder = Annotated[
+    Path | None, typer.Option("--folder", help="Folder of the calibrators; by default FETCHWISE_CALIBRATORS.")
+]
 VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list` prints it; CURRENT by default.")]
 
 
@@ -47,7 +49,7 @@ def _named(store: ArtifactStore, version: str | None) -> Artifact:
 def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002
     """Show every version: which is CURRENT, whether it is certified, its thresholds, or why it cannot be read.
 
-    `--json` has the same shape as `GET /calibrators` of a running gateway, which also knows which version it serves.
+    `--json` has the same shape as `GET /calibrators` of a running gateway, which also names the version it serves.
     """
     store = _store(folder)
     found = survey(store, _EVERY)
@@ -90,7 +92,7 @@ def _thresholds(fit: PolicyFit | None) -> tuple[str, str]:
 
 @calibrators.command()
 def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Say what a calibrator was fitted on, what it decides and what is guaranteed; `--json` prints its whole file."""
+    """Show what a calibrator was fitted on, its thresholds and its guarantees; `--json` prints the whole file."""
     artifact = _named(_store(folder), version)
     if as_json:
         typer.echo(serialise(artifact).decode(), nl=False)
@@ -112,7 +114,7 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row(
         "abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.uncertified_reason}'}"
     )
-    table.add_row("fallback", f"{artifact.fallback_k} passages where these may not decide")
+    table.add_row("fallback", f"{artifact.fallback_k} passages if the policy is not certified")
     out.print(table)
 
 
@@ -128,10 +130,10 @@ def diff(
     before: Annotated[str, typer.Argument(help="A version.")],
     after: VersionToShow = None,
     folder: Folder = None,
-    details: Annotated[bool, typer.Option(help="Compare quantiles and the report too.")] = False,  # noqa: FBT002
+    details: Annotated[bool, typer.Option(help="Also compare quantiles and the report.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Show in what two calibrators differ, number by number; exit code 0 either way."""
+    """Show the differences between two calibrators, value by value; the exit code is 0 in any case."""
     store = _store(folder)
     one, other = _named(store, before), _named(store, after)
     left, right = _flat(asdict(one)), _flat(asdict(other))
@@ -144,7 +146,7 @@ def diff(
         typer.echo(json.dumps({path: {"before": a, "after": b} for path, (a, b) in changed.items()}, indent=1))
         return
     if not changed:
-        out.print(f"{one.version} and {other.version} do not differ", highlight=False)
+        out.print(f"{one.version} and {other.version} are the same", highlight=False)
         return
     table = Table("", one.version, other.version)
     for path, (a, b) in changed.items():
@@ -153,7 +155,7 @@ def diff(
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:  # noqa: ANN401 what JSON holds
-    """Every leaf by its dotted path; lists are leaves."""
+    """Every value by its dotted path; a list is one value."""
     if not isinstance(value, dict):
         return {path: list(value) if isinstance(value, tuple) else value}
     return {
@@ -173,32 +175,32 @@ def _short(value: object) -> str:
 def promote(
     version: Annotated[str, typer.Argument(help="The version to serve, as `list` prints it.")], folder: Folder = None
 ) -> None:
-    """Make a version CURRENT: every running gateway takes it up within seconds, without a restart.
+    """Make a version CURRENT: running gateways load it within seconds, without a restart.
 
-    A file that is damaged, of another schema or without an identity is refused here. One that was fitted on another
-    system than a gateway runs is refused there, and serves as soon as that system runs.
+    A file that is damaged, has another schema or has no identity is refused. A gateway does not serve a version that
+    was fitted on another system (model, prompts, collection …) than it runs.
     """
     store = _store(folder)
     artifact = store.load(version)
     if artifact.identity is None:
-        raise ArtifactError(f"{version} was fitted on a table without an identity: nothing that runs can match it")
+        raise ArtifactError(f"{version} was fitted on a table without an identity: no gateway can serve it")
     _warn_of_another_system(store, artifact)
     store.promote(version)
-    out.print(f"CURRENT is {version}; `fetchwise calibrators rollback` goes back", highlight=False)
+    out.print(f"CURRENT is {version}; undo with `fetchwise calibrators rollback`", highlight=False)
 
 
 def _warn_of_another_system(store: ArtifactStore, artifact: Artifact) -> None:
     try:
         before = _named(store, None)
     except ArtifactError:
-        # Nothing to compare with: promoting is how that is mended.
+        # Nothing to compare with; promoting fixes that.
         return
     if before.identity is not None and artifact.identity is not None:
         differing = mismatches(artifact.identity, before.identity)
         if differing:
             err.print(
                 f"note: fitted on another system than {before.version} ({len(differing)} differences, see `fetchwise "
-                f"calibrators diff {before.version} {artifact.version}`): gateways take it up once that is what runs",
+                f"calibrators diff {before.version} {artifact.version}`): only a gateway of that system serves it",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,
@@ -207,9 +209,9 @@ def _warn_of_another_system(store: ArtifactStore, artifact: Artifact) -> None:
 
 @calibrators.command()
 def rollback(folder: Folder = None) -> None:
-    """Make CURRENT the version that was served before; run again, the one before that.
+    """Make the version before CURRENT again; run it again for the one before that.
 
-    CURRENT has a line for each change, newest first. To go forward again, `promote` the version by name.
+    The file CURRENT has a line for each change, newest first. To go forward, `promote` a version by name.
     """
     store = _store(folder)
     out.print(f"CURRENT is {store.rollback()}", highlight=False)

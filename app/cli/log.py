@@ -34,17 +34,17 @@ app.add_typer(log, name="log")
 
 
 class Format(StrEnum):
-    """What to write."""
+    """The format of an export."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
 
 
 def seconds(span: str) -> float:
-    """A span of time as people write it: 30d, 12h, 15m."""
+    """Parse a span of time such as 30d, 12h or 15m."""
     parsed = re.fullmatch(r"(\d+)([mhd])", span)
     if parsed is None:
-        raise typer.BadParameter(f"{span!r} is no span of time: write 90d, 12h or 30m")
+        raise typer.BadParameter(f"{span!r} is not a span of time: write 90d, 12h or 30m")
     return int(parsed[1]) * _SECONDS[parsed[2]]
 
 
@@ -52,25 +52,23 @@ def seconds(span: str) -> float:
 def export_log(
     to: Annotated[Path, typer.Option("--out", help="File to write.")],
     since: Annotated[float | None, typer.Option(parser=seconds, help="Only the last 30d, 12h or 15m.")] = None,
-    form: Annotated[
-        Format | None, typer.Option("--format", help="By default what the file's name says, or jsonl.")
-    ] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="By default by the file's suffix, or jsonl.")] = None,
 ) -> None:
-    """Write every decision with its feedback to a file, oldest first; answers go on meanwhile."""
+    """Write every decision with its feedback to a file, oldest first; the gateway keeps answering meanwhile."""
     chosen = form or (Format.PARQUET if to.suffix == ".parquet" else Format.JSONL)
     start = 0.0 if since is None else time.time() - since
     with opened_log(read_settings().decision_log_at) as store, progress() as bar:
         task = bar.add_task("exporting", total=count(store.engine, start))
         _export(pages(store.engine, start), to, chosen, on_rows=lambda rows: bar.advance(task, rows))
         written = int(bar.tasks[0].completed)
-    out.print(f"{written} decisions are in {to}", highlight=False, soft_wrap=True)
+    out.print(f"wrote {written} decisions to {to}", highlight=False, soft_wrap=True)
 
 
 @log.command()
 def prune(
-    older_than: Annotated[float, typer.Option(parser=seconds, help="Age from which decisions go: 90d, 12h, 15m.")],
+    older_than: Annotated[float, typer.Option(parser=seconds, help="Delete decisions older than this: 90d, 12h, 15m.")],
 ) -> None:
-    """Delete old decisions and their feedback, a few at a time; the space is used again by what comes."""
+    """Delete old decisions and their feedback, a few at a time; new decisions reuse the space."""
     before = time.time() - older_than
     with opened_log(read_settings().decision_log_at) as store, progress() as bar:
         task = bar.add_task("pruning", total=count(store.engine, 0.0) - count(store.engine, before))
@@ -82,21 +80,21 @@ def prune(
 
 @log.command("stats")
 def show_stats(as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Count decisions and verdicts by what was done."""
+    """Count decisions and feedback by action."""
     with opened_log(read_settings().decision_log_at) as store:
         found = stats(store.engine)
         database = store.engine.url.render_as_string(hide_password=True)
     if as_json:
         typer.echo(orjson.dumps(asdict(found) | {"database": database}))
         return
-    table = Table("action", "decisions", "judged", "right", title=f"{found.decisions} decisions")
+    table = Table("action", "decisions", "with feedback", "right", title=f"{found.decisions} decisions")
     for one in found.actions:
         right = f"{one.correct} ({one.correct / one.judged:.0%})" if one.judged else "–"
         table.add_row(one.action, str(one.decisions), str(one.judged), right)
     out.print(table)
     out.print(f"{database}, schema version {found.schema_version}", highlight=False, soft_wrap=True)
     if found.first_at is not None and found.last_at is not None:
-        out.print(f"from {_when(found.first_at)} to {_when(found.last_at)}; {found.feedback} verdicts in all")
+        out.print(f"from {_when(found.first_at)} to {_when(found.last_at)}; feedback received {found.feedback} times")
 
 
 @log.command("replay")
@@ -128,13 +126,13 @@ def replay_log(
 
 @contextmanager
 def opened_log(where: str | None) -> Iterator[SqlDecisionStore]:
-    """The log at this path or URL, which must be there already: looking at it makes none."""
+    """Open the log at this path or URL; a missing file is not created."""
     if where is None:
-        raise ConfigurationError("FETCHWISE_DECISION_LOG is off: no decisions are kept")
+        raise ConfigurationError("FETCHWISE_DECISION_LOG is off: no decisions are stored")
     if "://" not in where and not Path(where).is_file():
         raise ConfigurationError(
-            f"there is no decision log at {where}: say with FETCHWISE_DATA_DIR or FETCHWISE_DECISION_LOG where the "
-            "gateway keeps it"
+            f"there is no decision log at {where}: set FETCHWISE_DATA_DIR or FETCHWISE_DECISION_LOG to where the "
+            "gateway stores it"
         )
     store = SqlDecisionStore.open(where)
     try:
@@ -148,14 +146,14 @@ def _when(at: float) -> str:
 
 
 def _export(pages: Iterable[_Rows], path: Path, form: Format, *, on_rows: Callable[[int], None]) -> None:
-    """Write every page to a file that is there only once it is whole; `on_rows` hears how many were written."""
+    """Write every page to a file that appears only once it is complete; `on_rows` gets the number of rows written."""
     write = _write_parquet if form is Format.PARQUET else _write_jsonl
     unfinished = path.with_name(f".{path.name}.part")
     try:
         write(pages, unfinished, on_rows)
         unfinished.replace(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}): choose another place") from error
+        raise DataError(f"{path} cannot be written ({error.strerror}): choose another file") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -169,7 +167,7 @@ def _write_jsonl(pages: Iterable[_Rows], path: Path, on_rows: Callable[[int], No
 
 def _write_parquet(pages: Iterable[_Rows], path: Path, on_rows: Callable[[int], None]) -> None:
     try:
-        # Imported here: it is an extra of 50 MB that only this needs.
+        # Imported here: an optional package of 50 MB.
         import pyarrow as pa  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415
     except ModuleNotFoundError as error:

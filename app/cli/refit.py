@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,17 +25,17 @@ from app.wiring.parts import identity_of
 if TYPE_CHECKING:
     from app.offline.from_log import FromLog
 
-# numpy, scikit-learn and matplotlib are slow to import and optional, so each command imports what it needs.
+# numpy, scikit-learn and matplotlib are optional and slow to import, so each command imports what it needs.
 
 Outcomes = Annotated[
     Path, typer.Option("--outcomes", exists=True, dir_okay=False, help="Outcome table, .jsonl or .jsonl.gz.")
 ]
 ArtifactFile = Annotated[
     Path | None,
-    typer.Option("--artifact", exists=True, dir_okay=False, help="Calibrator artifact whose thresholds to apply."),
+    typer.Option("--artifact", exists=True, dir_okay=False, help="Apply the thresholds of this calibrator file."),
 ]
 RuleOption = Annotated[
-    Literal["tokens", "compat"], typer.Option(help="Label rule: whole tokens, or the paper's raw substrings.")
+    Literal["tokens", "compat"], typer.Option(help="Label rule: whole tokens, or substrings as in the paper.")
 ]
 
 
@@ -47,17 +46,18 @@ def collect(
     ],
     out_file: Annotated[Path, typer.Option("--out", help="Outcome table to append to.")],
     k: Annotated[
-        list[int] | None, typer.Option(min=1, help="A further k to ask with beside those of FETCHWISE_KS; repeatable.")
+        list[int] | None,
+        typer.Option(min=1, help="An additional k to ask with, besides those of FETCHWISE_KS; repeatable."),
     ] = None,
     rule: RuleOption = "tokens",
-    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Questions under way at once.")] = 2,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many questions run at the same time.")] = 2,
     trigger: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Also ask the reader whether it needs to look the answer up.")
     ] = False,
 ) -> None:
-    """Ask every question at every k of FETCHWISE_KS through the gateway's own parts, judge the answers, write a table.
+    """Ask every question at every k of FETCHWISE_KS with the gateway's own parts, and write an outcome table.
 
-    Interrupt it when you like: run again, it goes on where it stopped, and asks nothing twice.
+    You can interrupt it at any time: started again, it continues where it stopped.
     """
     settings = read_settings()
     log_to_stderr(settings.server.log_level)
@@ -109,52 +109,54 @@ def refit(
     out_dir: Annotated[Path, typer.Option("--out", help="Folder to publish to, e.g. calibrators/NAME.")],
     outcomes: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Outcome table, .jsonl or .jsonl.gz; or else --from-log."),
+        typer.Option(exists=True, dir_okay=False, help="Outcome table, .jsonl or .jsonl.gz; or use --from-log."),
     ] = None,
     from_log: Annotated[  # noqa: FBT002
-        bool, typer.Option("--from-log", help="Learn from the decision log instead.")
+        bool, typer.Option("--from-log", help="Use the decision log instead of a table.")
     ] = False,
     log: Annotated[
-        str | None, typer.Option(help="Path or SQLAlchemy URL of the log; by default what the settings name.")
+        str | None, typer.Option(help="Path or SQLAlchemy URL of the log; by default FETCHWISE_DECISION_LOG.")
     ] = None,
     since: Annotated[
-        float | None, typer.Option(parser=seconds, metavar="SPAN", help="Only the log's last 30d, 12h or 15m.")
+        float | None,
+        typer.Option(parser=seconds, metavar="SPAN", help="Only the latest part of the log, e.g. 30d, 12h or 15m."),
     ] = None,
     clip: Annotated[
-        float, typer.Option(help="Most that one logged answer may weigh, as 1 / the chance of its action.")
+        float, typer.Option(help="Largest weight of a logged answer; its weight is 1 / the probability of its action.")
     ] = 20.0,
     objective: Annotated[
-        Objective, typer.Option(help="What to spend less of; money by the tariff of the settings.")
+        Objective, typer.Option(help="What to minimise; money needs a price, e.g. FETCHWISE_TARIFF_PASSAGE.")
     ] = Objective.TOKENS,
     reference: Annotated[
-        str, typer.Option(help="What accuracy is held against: every fixed k, or one of them, e.g. k1.")
+        str, typer.Option(help="What accuracy is compared with: `every` fixed k, or one of them, e.g. k1.")
     ] = "every",
-    epsilon: Annotated[float, typer.Option(help="How much accuracy may be given up.")] = 0.02,
-    delta: Annotated[float, typer.Option(help="How often the guarantee may fail.")] = 0.1,
-    risk_target: Annotated[float, typer.Option(help="Share of wrong answers among those given.")] = 0.2,
-    risk_delta: Annotated[float, typer.Option(help="How often the risk target may be missed.")] = 0.1,
-    signal: Annotated[list[str] | None, typer.Option(help="Candidate signal; repeatable; all by default.")] = None,
+    epsilon: Annotated[float, typer.Option(help="How much lower than the reference the accuracy may be.")] = 0.02,
+    delta: Annotated[float, typer.Option(help="Probability with which the guarantee may fail.")] = 0.1,
+    risk_target: Annotated[float, typer.Option(help="Largest share of wrong answers among those given.")] = 0.2,
+    risk_delta: Annotated[float, typer.Option(help="Probability with which the risk target may be missed.")] = 0.1,
+    signal: Annotated[list[str] | None, typer.Option(help="Signal to consider; repeatable; all by default.")] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, k, correct} that overrule labels."),
+        typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, k, correct} that replace labels."),
     ] = None,
-    force: Annotated[bool, typer.Option(help="Serve it even if it is worse than what is served.")] = False,  # noqa: FBT002
+    force: Annotated[bool, typer.Option(help="Serve it even if it is worse than the one served now.")] = False,  # noqa: FBT002
 ) -> None:
     """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
 
-    The certificate: accuracy at least the reference's minus epsilon, with probability at least 1 - delta. Where
-    nothing certifies, the artifact says why and how many labels are missing, and the gateway serves its fallback.
+    The certificate guarantees, with probability at least 1 - delta, that accuracy is at least that of the reference
+    minus epsilon. If nothing can be certified, the artifact says why and how many labels are needed, and the gateway
+    serves its fallback.
 
-    With --from-log the rows are questions that a running gateway was asked about FETCHWISE_COLLECTION.
-    FETCHWISE_SHADOW_SHARE lets it ask some of them at every k when it is idle; those with reference answers (POST
-    /feedback with `references`) choose, certify and test. FETCHWISE_EXPLORE_SHARE lets chance answer some; those with a
-    verdict join the fits, by their chance. Verdicts on what the gate chose by itself teach nothing about what it did
-    not choose, and are left out.
+    With --from-log the rows are questions about FETCHWISE_COLLECTION that a gateway answered. FETCHWISE_SHADOW_SHARE
+    makes an idle gateway ask some of them at every k; those with reference answers (POST /feedback with `references`)
+    are used to fit, certify and test. FETCHWISE_EXPLORE_SHARE makes it answer some at a random k; those with feedback
+    are used to fit, weighted by the probability of that k. Other feedback is left out: it says nothing about the
+    answers that the gate did not choose.
     """
     if from_log == (outcomes is not None):
-        raise ConfigurationError("say where the rows are: --outcomes TABLE, or --from-log")
+        raise ConfigurationError("name the rows to fit on: --outcomes TABLE, or --from-log")
     if not from_log and (log is not None or since is not None):
-        raise ConfigurationError("--log and --since are about the decision log: add --from-log")
+        raise ConfigurationError("--log and --since need --from-log")
     with _refit_extra():
         from app.offline.collect import apply_corrections  # noqa: PLC0415
         from app.offline.refit.holdout import publish  # noqa: PLC0415
@@ -162,8 +164,18 @@ def refit(
         from app.offline.refit.refit import refit as run  # noqa: PLC0415
         from app.offline.table import load  # noqa: PLC0415
     settings = read_settings()
+    rows = None
+    if outcomes is not None:
+        with err.status("reading the table…"):
+            table, source = load(outcomes, texts=False), outcomes.name
+    else:
+        logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir)
+        table, rows, source = logged.outcomes, logged.rows, "decision log"
+    if labels is not None:
+        table = apply_corrections(table, labels)
     options = Options(
         name=out_dir.name,
+        source=source,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         objective=objective,
         reference=reference,
@@ -174,19 +186,8 @@ def refit(
         signals=tuple(signal) if signal else None,
         tariff=settings.economics.tariff,
     )
-    rows = None
-    if outcomes is not None:
-        with err.status("reading the table…"):
-            table, source = load(outcomes, texts=False), outcomes.name
-    else:
-        logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir)
-        table, rows, source = logged.outcomes, logged.rows, "decision log"
     with err.status("fitting…") as status:
-        if labels is not None:
-            table = apply_corrections(table, labels)
-        artifact, summary = run(
-            table, replace(options, source=source), logged=rows, on_step=lambda step: status.update(f"{step}…")
-        )
+        artifact, summary = run(table, options, logged=rows, on_step=lambda step: status.update(f"{step}…"))
         published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
     for note in summary.notes:
         out.print(f"- {note}", markup=False, highlight=False)
@@ -195,7 +196,7 @@ def refit(
 
 
 def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: Path) -> "FromLog":
-    """Read the decision log of the settings, or the one that is named, and the calibrators that it mentions."""
+    """Read the decision log of the settings, or the given one, and the calibrators that it mentions."""
     from app.offline.from_log import identities, read_log  # noqa: PLC0415
 
     start = 0.0 if since is None else time.time() - since
@@ -214,9 +215,9 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
 def evaluate(
     outcomes: Outcomes,
     as_json: AsJson = False,  # noqa: FBT002
-    resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples behind each interval.")] = 1000,
+    resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples for each interval.")] = 1000,
     rule: Annotated[
-        Literal["tokens", "compat"] | None, typer.Option(help="Judge the answers again by this label rule.")
+        Literal["tokens", "compat"] | None, typer.Option(help="Label the answers again by this rule.")
     ] = None,
     artifact: ArtifactFile = None,
 ) -> None:
@@ -239,7 +240,7 @@ def evaluate(
 
 
 def _summarise(result: dict[str, Any]) -> None:
-    """The figures that most people look for first; --json has the rest."""
+    """Print the main figures; --json has all of them."""
     right = ", ".join(f"{k} {value:.3f}" for k, value in result["accuracy"].items())
     out.print(f"{result['n']} questions, {result['groups']} groups; accuracy {right}", highlight=False)
     table = Table("signal", "AUROC", "ECE raw", "ECE", "Brier", "binary", "full", "call", "passage", "normalised")
@@ -249,7 +250,7 @@ def _summarise(result: dict[str, Any]) -> None:
         figures += [areas[key] for key in ("binary", "full", "call", "passage", "normalised")]
         table.add_row(name, *("–" if figure is None else f"{figure:.3f}" for figure in figures))
     out.print(table)
-    out.print("out-of-fold; frontier areas are accuracy over budget, higher is better", style="dim")
+    out.print("out-of-fold; binary to normalised: area under accuracy by budget, higher is better", style="dim")
 
 
 @app.command()
@@ -258,7 +259,7 @@ def report(
     out_file: Annotated[Path, typer.Option("--out", help="HTML file to write.")],
     artifact: ArtifactFile = None,
 ) -> None:
-    """Write one self-contained page with pictures of an outcome table and of what a calibrator makes of it."""
+    """Write a self-contained HTML page with tables and plots of an outcome table, and of a calibrator on it."""
     with _refit_extra():
         from app.offline.report.report import report as render  # noqa: PLC0415
         from app.offline.table import load  # noqa: PLC0415
@@ -275,7 +276,7 @@ def _parsed(artifact: Path | None) -> Artifact | None:
 
 @contextmanager
 def _refit_extra() -> Iterator[None]:
-    """Name the extra to install where an import fails."""
+    """Name the extra to install if an import fails."""
     try:
         yield
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""From a signal and its labels to a calibrator that is served by arithmetic alone.
+"""Fit calibrators, and predict with them on whole columns.
 
-scikit-learn fits, `app.core.calibrator` predicts, and the two agree to 1e-9. `predict_many` is that same
-arithmetic on columns.
+The gateway predicts with the plain arithmetic of `app.core.calibrator`. `predict_many` is the same arithmetic on numpy
+columns, and agrees with scikit-learn to 1e-9.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,24 +30,24 @@ from app.offline.table import Floats, Labels
 
 Method = Literal["logistic", "isotonic", "temperature", "minmax", "fused", "curved"]
 METHODS: tuple[Method, ...] = get_args(Method)
-# These read several signals at once, the others one.
+# These use several signals, the others one.
 FUSIONS: tuple[Method, ...] = ("fused", "curved")
 FOLDS = 5
-# Temperatures beyond these, in standard deviations of the signal, are a step or a constant; without bounds, labels
-# that a signal separates perfectly would drive the temperature to zero.
+# Bounds of the temperature in standard deviations of the signal: beyond them it is practically a step or a constant.
+# Without a bound, labels that a signal separates perfectly would drive it to zero.
 _STEEPEST, _FLATTEST = 1e-2, 1e4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Weighted:
-    """Rows beside a table, each with a weight: they join its fits, and are never predicted nor judged by."""
+    """Weighted rows in addition to a table: only used for fitting, never for predicting or comparing."""
 
     signals: Mapping[str, Floats]
     labels: Labels
     weights: Floats
 
     def thin(self, most: int) -> "Weighted":
-        """At most so many of the rows, evenly spaced."""
+        """At most this many of the rows, evenly spaced."""
         if len(self.labels) <= most:
             return self
         few = np.linspace(0, len(self.labels) - 1, most).round().astype(np.intp)
@@ -63,18 +63,18 @@ def fit(
 ) -> Calibrator:
     """Fit one method on the rows that have all of `names`: one name, or several for a fusion.
 
-    A row of weight 2 counts as two rows would; without weights every row counts one.
+    A row with weight 2 counts as two rows. Without `weights` every row has weight 1.
     """
     weights = np.ones(len(labels)) if weights is None else weights
     if not (np.isfinite(weights) & (weights > 0.0)).all():
-        raise DataError("a weight that is not above zero, or not finite: leave such rows out")
+        raise DataError("weights must be finite and above zero: leave out such rows")
     matrix = np.column_stack([signals[name] for name in names])
     whole = np.isfinite(matrix).all(axis=1)
     matrix, target, weights = matrix[whole], labels[whole], weights[whole]
     if target.size == 0 or target.all() or not target.any():
         raise DataError(
-            f"all {target.size} rows with {', '.join(names)} have the same label, so nothing can be learned: "
-            "collect questions of which some are answered right and some wrong"
+            f"all {target.size} rows with {', '.join(names)} have the same label: collect both questions that are "
+            "answered right and questions that are answered wrong"
         )
     if method == "fused":
         return _fused(tuple(names), matrix, target, weights)
@@ -90,7 +90,7 @@ def fit_joined(
     labels: Labels,
     extra: Weighted | None,
 ) -> Calibrator:
-    """Fit on rows that count one each, and on weighted ones beside them."""
+    """Fit on the rows of a table, each with weight one, together with weighted rows."""
     if extra is None:
         return fit(method, names, signals, labels)
     n = len(extra.labels)
@@ -100,7 +100,7 @@ def fit_joined(
 
 
 def predict_many(calibrator: Calibrator, signals: Mapping[str, Floats], n: int) -> Floats:
-    """P(right) of n rows at once, NaN where a signal is missing: the served arithmetic, in the served order."""
+    """P(right) of n rows, NaN if a signal is missing: the gateway's arithmetic, in the same order."""
     missing = np.full(n, np.nan)
     with np.errstate(invalid="ignore"):  # NaN in, NaN out
         if isinstance(calibrator, Fused):
@@ -122,10 +122,10 @@ def predict_many(calibrator: Calibrator, signals: Mapping[str, Floats], n: int) 
 
 
 def folds(labels: Labels, groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Each row's fold: stratified, unshuffled, in row order, and no group in two folds.
+    """The fold of each row: stratified, not shuffled, in row order, and no group in two folds.
 
-    Where every group is one row this is scikit-learn's StratifiedKFold. Otherwise the same is done to groups, in
-    order of first appearance, a group counting as right where at least half of its rows are.
+    If every group is one row, this is scikit-learn's StratifiedKFold. Otherwise it is applied to groups in order of
+    first appearance; a group is right if at least half of its rows are.
     """
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     if len(first) == len(labels):
@@ -137,8 +137,8 @@ def folds(labels: Labels, groups: NDArray[np.intp]) -> NDArray[np.intp]:
     rarest = min(int(strata.sum()), int((~strata).sum()))
     if rarest < FOLDS:
         raise DataError(
-            f"only {rarest} groups of one kind among {len(strata)} ({'right' if strata.mean() < 0.5 else 'wrong'} "
-            f"answers), too few for {FOLDS} folds: label more questions"
+            f"only {rarest} groups of {len(strata)} have {'right' if strata.mean() < 0.5 else 'wrong'} answers, too "
+            f"few for {FOLDS} folds: label more questions"
         )
     assigned = np.empty(len(strata), dtype=np.intp)
     for number, (_, held) in enumerate(StratifiedKFold(FOLDS).split(np.zeros(len(strata)), strata)):
@@ -155,9 +155,9 @@ def out_of_fold(
     *,
     extra: Weighted | None = None,
 ) -> Floats:
-    """P(right) of every row from a calibrator that has not seen the row's fold; NaN where a signal is missing.
+    """P(right) of every row from a calibrator fitted on the other folds; NaN if a signal is missing.
 
-    `extra` joins the fit of every fold, so it must hold no row of a group that is predicted.
+    `extra` is used in the fit of every fold, so it must not have rows of a group that is predicted.
     """
     predicted = np.full(len(labels), np.nan)
     for number in range(FOLDS):
@@ -196,16 +196,16 @@ def _interpolate(calibrator: Isotonic, s: Floats) -> Floats:
 def _standardise(matrix: Floats, weights: Floats) -> tuple[Floats, Floats]:
     mean = np.average(matrix, axis=0, weights=weights)
     scale = np.sqrt(np.average((matrix - mean) ** 2, axis=0, weights=weights))
-    # A signal that never moves tells nothing: scale 1 leaves it at zero. Rounding makes the deviation of a
-    # constant tiny rather than zero.
+    # A constant signal has no information: with scale 1 it stays at zero. Because of rounding its deviation may be
+    # tiny instead of zero.
     return mean, np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
 
 
 def _regress(matrix: Floats, labels: Labels, weights: Floats, *, penalty: float = 1.0) -> tuple[Floats, float]:
-    """Logistic regression with an L2 penalty on the weights, not the intercept: scikit-learn's with C = 1.
+    """Logistic regression with an L2 penalty on the weights, not the intercept, as scikit-learn's with C = 1.
 
-    Newton's method on these few columns reaches the same optimum ten times sooner, and choosing among candidates
-    fits hundreds of them. Where it does not settle, scikit-learn fits.
+    Newton's method on these few columns finds the same optimum ten times faster, and a choice among candidates needs
+    hundreds of fits. If it does not converge, scikit-learn fits.
     """
     y, design = labels.astype(np.float64), np.column_stack([matrix, np.ones(len(matrix))])
     ridge = np.diag([penalty] * matrix.shape[1] + [0.0])
@@ -215,7 +215,7 @@ def _regress(matrix: Floats, labels: Labels, weights: Floats, *, penalty: float 
         p = expit(design @ beta)
         gradient = design.T @ (weights * (y - p)) - ridge @ beta
         information = (design.T * (weights * (p * (1.0 - p)))) @ design + ridge
-        # The tiny diagonal keeps a column of zeros, or labels that part perfectly, from being singular.
+        # The tiny diagonal avoids a singular matrix for a column of zeros, or for labels that are separated perfectly.
         step = np.linalg.solve(information + 1e-12 * weights.sum() * np.eye(len(beta)), gradient)
         beta = beta + step * min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-300))
         if np.abs(step).max() < 1e-10 or (penalty == 0.0 and beta[0] > 1.0 / _STEEPEST):
@@ -235,7 +235,7 @@ def _logistic(name: str, s: Floats, labels: Labels, weights: Floats) -> Logistic
     coefficients, intercept = _regress((s[:, None] - mean) / scale, labels, weights)
     slope = float(coefficients[0])
     if slope < 0.0:
-        # More confidence must never mean a lower probability: the best slope allowed is none at all.
+        # A higher signal must never mean a lower probability, so the best allowed slope is zero.
         slope, intercept = 0.0, float(logit(_share(labels, weights)))
     return Logistic(name, float(mean[0]), float(scale[0]), slope, intercept)
 
@@ -262,7 +262,7 @@ def _isotonic(name: str, s: Floats, labels: Labels, weights: Floats) -> Isotonic
 
 
 def _temperature(name: str, s: Floats, labels: Labels, weights: Floats) -> Temperature:
-    """Maximum likelihood of sigma(s / T + b), T > 0: a logistic regression without penalty, its slope kept positive."""
+    """Maximum likelihood of sigma(s / T + b), T > 0: logistic regression without penalty, slope kept positive."""
     mean, scale = (float(value[0]) for value in _standardise(s[:, None], weights))
     z = (s - mean) / scale
     coefficients, bias = _regress(z[:, None], labels, weights, penalty=0.0)
@@ -274,7 +274,7 @@ def _temperature(name: str, s: Floats, labels: Labels, weights: Floats) -> Tempe
 
 
 def _bias_given(slope: float, z: Floats, labels: Labels, weights: Floats) -> float:
-    """The bias under which the mean prediction is the mean label, by bisection."""
+    """The bias for which the mean prediction equals the mean label, by bisection."""
     low, high, share = -1e3, 1e3, _share(labels, weights)
     for _ in range(100):
         middle = 0.5 * (low + high)

@@ -18,7 +18,7 @@ from app.errors import ArtifactError, DataError
 from app.offline.refit.certify import answers
 from app.offline.refit.choose import frontier
 from app.offline.refit.fit import predict_many
-from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, ece, losses, risk_of
+from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, quality, risk_of
 from app.offline.refit.splits import Ledger, Route, Test, Train, gate_costs, passage_costs, read_costs, units
 from app.offline.table import Floats, Outcomes
 
@@ -39,6 +39,7 @@ def evaluate_policy(
     chosen = {name: ledger.route(fit.thresholds) for name, fit in policies.items()}
     right = {name: ledger.right(route) for name, route in chosen.items()}
     right |= {f"k{k}": ledger.fixed(k) for k in ledger.ks}
+    p0 = quality(ledger.p, ledger.split.outcomes.correct[0], draws)
     return {
         "n": len(ledger.split.outcomes),
         "groups": ledger.units.count,
@@ -50,7 +51,7 @@ def evaluate_policy(
             for name, route in chosen.items()
         },
         "cost": _costs(ledger, policies, tariff),
-        "p0": _calibration(ledger),
+        "p0": {"ece": p0["ece"].value, "brier": p0["brier"].value, "missing": int((~np.isfinite(ledger.p)).sum())},
         "selective": _selective(ledger.right(served), confidence, tau, draws),
     }
 
@@ -86,17 +87,6 @@ def confidence_at(calibrators: Mapping[int, Calibrator], outcomes: Outcomes) -> 
         k: predict_many(calibrators[k], outcomes.signals[k], n) if k in calibrators else np.full(n, np.nan)
         for k in outcomes.ks
     }
-
-
-def _calibration(ledger: Ledger[Test]) -> dict[str, Any]:
-    """ECE and Brier score of p0 on rows that have it; null if no row has."""
-    known, labels = np.isfinite(ledger.p), ledger.split.outcomes.correct[0]
-    found: dict[str, Any] = {"ece": None, "brier": None, "missing": int((~known).sum())}
-    if known.any():
-        weights = ledger.units.weights[known]
-        found["ece"] = ece(ledger.p[known], labels[known], weights)
-        found["brier"] = float(np.average(losses(ledger.p[known], labels[known])["brier"], weights=weights))
-    return found
 
 
 def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> dict[str, Any]:

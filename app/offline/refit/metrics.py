@@ -14,18 +14,18 @@ from app.offline.table import Floats, Labels
 
 RESAMPLES = 1_000
 BINS = 10
-# Cells of a ranking on which a resampled AUROC or AURC is computed; the interval is then centred on the exact figure.
+# Cells of a ranking on which a resampled AUROC or AURC is computed; the interval is centred on the exact value.
 CELLS = 200
 COVERAGES = (0.8, 0.9)
 _CURVE = 101
 _CLIP = 1e-9
-# Beyond this many groups they are bound into so many bundles, and bundles are drawn: a bundle of independent groups
-# is an independent unit too.
+# More groups than this are put into this many bundles, and bundles are drawn: a bundle of independent groups is an
+# independent unit, too.
 _MOST_UNITS = 10_000
 
 
 class Draws:
-    """A group bootstrap: the table as it is, and what it might as well have been, all statistics on the same draws."""
+    """A bootstrap over groups; all statistics use the same draws. The first draw is the table itself."""
 
     def __init__(self, units: Units, resamples: int) -> None:
         bundles = min(units.count, _MOST_UNITS)
@@ -37,7 +37,7 @@ class Draws:
         self._counts = np.vstack([np.ones(bundles), *drawn])
 
     def sums(self, columns: Sequence[Floats], cell: NDArray[np.intp] | None = None, cells: int = 1) -> Floats:
-        """Weighted sums of each column in each cell: (draws, cells, columns), the undrawn table first."""
+        """Weighted sums of each column in each cell: (draws, cells, columns)."""
         place = self._bundle * cells + (0 if cell is None else cell)
         units = self._counts.shape[1]
         table = np.stack([add_up(place, self.weights * column, units * cells) for column in columns], axis=-1)
@@ -45,17 +45,17 @@ class Draws:
         return drawn.reshape(len(self._counts), cells, len(columns))
 
     def mean(self, values: Floats, among: Floats | None = None) -> Floats:
-        """The mean of some rows, all of them by default, in each draw."""
+        """The mean of all rows, or of those in `among`, in each draw."""
         chosen = np.ones(len(values)) if among is None else among
         sums = self.sums([np.where(chosen > 0.0, values, 0.0) * chosen, chosen])[:, 0]
         return divide(sums[:, 0], sums[:, 1])
 
     def interval(self, values: Floats, among: Floats | None = None) -> Interval:
-        """The mean of some rows, with the middle 95 % of its draws."""
+        """The mean of all rows, or of those in `among`, with the middle 95 % of its draws."""
         return self.spread(self.mean(values, among))
 
     def spread(self, drawn: Floats) -> Interval:
-        """A figure in every draw, the undrawn table first: its value, with the middle 95 % of its draws."""
+        """The value of a figure, with the middle 95 % of its draws."""
         known = drawn[1:][np.isfinite(drawn[1:])]
         if not known.size or not math.isfinite(drawn[0]):
             return lacking(self.count)
@@ -63,10 +63,10 @@ class Draws:
         return Interval(float(drawn[0]), low, high, self.count)
 
     def centred(self, value: float, drawn: Floats) -> Interval:
-        """A figure with the middle 95 % of its draws, moved so that their median lies on it.
+        """A figure with the middle 95 % of its draws, shifted so that their median is the figure.
 
-        Noise only adds to an ECE and to an enveloped area, so that their draws lie above them, and figures on cells lie
-        beside the exact ones: what the draws tell is the spread.
+        Noise only increases an ECE and an enveloped area, so their draws are too high, and figures on cells differ
+        from exact ones. The draws are only used for the spread.
         """
         known = drawn[1:][np.isfinite(drawn[1:])]
         if not math.isfinite(value):
@@ -83,26 +83,26 @@ def add_up(cell: NDArray[np.intp], values: Floats, cells: int) -> Floats:
 
 
 def divide(above: Floats, below: Floats) -> Floats:
-    """A ratio, NaN where there is nothing to divide by."""
+    """A ratio, NaN where the denominator is not above zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(below > 0.0, above / below, np.nan)
 
 
 def auroc(score: Floats, labels: Labels, weights: Floats) -> float:
-    """P(a right answer scores above a wrong one), ties counting half; NaN where there is only one kind."""
+    """P(a right answer scores above a wrong one), ties count half; NaN if all are right or all are wrong."""
     cell = np.unique(score, return_inverse=True)[1]
     right, wrong = (add_up(cell, weights * kind, int(cell.max()) + 1) for kind in (labels, ~labels))
     return float(auroc_of(right[None], wrong[None])[0])
 
 
 def auroc_of(right: Floats, wrong: Floats) -> Floats:
-    """The same from the weight of right and wrong answers in cells of ascending score, over the last axis."""
+    """AUROC from the weights of right and wrong answers in cells of ascending score, over the last axis."""
     below = np.cumsum(wrong, axis=-1) - 0.5 * wrong
     return divide((right * below).sum(axis=-1), right.sum(axis=-1) * wrong.sum(axis=-1))
 
 
 def cells_of(score: Floats, most: int = CELLS) -> tuple[NDArray[np.intp], int]:
-    """Cells of about equal size in ascending score, no tie split; and how many."""
+    """Cells of about equal size in ascending score, and their number; ties are never split."""
     distinct, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
     before = np.cumsum(counts) - counts
     cell = np.unique(before * most // len(score), return_inverse=True)[1] if len(distinct) > most else None
@@ -110,7 +110,7 @@ def cells_of(score: Floats, most: int = CELLS) -> tuple[NDArray[np.intp], int]:
 
 
 def bin_of(p: Floats) -> NDArray[np.intp]:
-    """Which of ten equal bins; the top one is closed, so that p = 1 counts."""
+    """The number of each p's bin, of ten equal ones; p = 1 is in the last."""
     return np.minimum((p * BINS).astype(np.intp), BINS - 1)
 
 
@@ -121,7 +121,7 @@ def losses(p: Floats, labels: Labels) -> dict[str, Floats]:
 
 
 def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
-    """AUROC, ECE, Brier score and NLL of probabilities, with intervals; rows where p is missing do not count."""
+    """AUROC, ECE, Brier score and NLL of probabilities, with intervals, over the rows that have a p."""
     known = np.isfinite(p)
     if not known.any():
         return {name: lacking(draws.count) for name in ("auroc", "ece", "brier", "nll")}
@@ -140,7 +140,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
 
 
 def ece(p: Floats, labels: Labels, weights: Floats) -> float:
-    """Expected calibration error: the mean gap between what was promised and what came, bin by bin."""
+    """Expected calibration error: the mean over bins of the gap between predicted and observed share."""
     known = np.isfinite(p)
     gap = add_up(bin_of(p[known]), (weights * (p - labels))[known], BINS)
     total = float(weights[known].sum())
@@ -148,7 +148,7 @@ def ece(p: Floats, labels: Labels, weights: Floats) -> float:
 
 
 def reliability(p: Floats, labels: Labels) -> list[dict[str, Any]]:
-    """Each bin of p that holds rows: its bounds, how many, the mean p, and the share that was right (Wilson)."""
+    """Each bin of p that has rows: its lower bound, the number of rows, the mean p, and the share right (Wilson)."""
     known = np.isfinite(p)
     place, found = bin_of(p[known]), []
     for number in range(BINS):
@@ -168,10 +168,10 @@ def reliability(p: Floats, labels: Labels) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Risk:
-    """Coverage and the error among answered, surest answer first; the last point answers all.
+    """Coverage and the error among answered, most confident answer first; the last point answers all.
 
-    Answers of equal confidence share their risk, so that the order of rows decides nothing; an answer without a
-    confidence is never withheld, and so counts as the surest.
+    Answers of equal confidence share their risk, so the order of rows does not matter. An answer without a confidence
+    is never withheld, so it counts as the most confident.
     """
 
     coverage: Floats
@@ -179,22 +179,22 @@ class Risk:
 
     @property
     def aurc(self) -> float:
-        """The trapezoid of risk over coverage, from one answer to all."""
+        """The area under risk over coverage, by the trapezoid rule."""
         return float(np.trapezoid(self.risk, self.coverage))
 
     def accuracy_at(self, coverage: float) -> float:
-        """The share right among the surest answers that make up a coverage."""
+        """The share right among the most confident answers at a coverage."""
         return 1.0 - float(np.interp(coverage, self.coverage, self.risk))
 
     def points(self) -> list[list[float]]:
-        """The curve at a hundred coverages, for drawing."""
+        """The curve at 101 coverages, for plotting."""
         at = np.linspace(self.coverage[0], 1.0, _CURVE)
         return [[float(c), float(np.interp(c, self.coverage, self.risk))] for c in at]
 
 
 def risk_of(right: Floats, confidence: Floats, weights: Floats) -> Risk:
-    """Sort by confidence, and take the error of every prefix."""
-    score = _sure(confidence)
+    """Sort by confidence, and compute the error of every prefix."""
+    score = _ranked(confidence)
     _, tie = np.unique(-score, return_inverse=True)
     order = np.argsort(tie, kind="stable")
     mean_error = add_up(tie, weights * (1.0 - right), int(tie.max()) + 1) / add_up(tie, weights, int(tie.max()) + 1)
@@ -203,12 +203,12 @@ def risk_of(right: Floats, confidence: Floats, weights: Floats) -> Risk:
 
 
 def drawn_risk(right: Floats, confidence: Floats, draws: Draws) -> tuple[Floats, dict[float, Floats]]:
-    """AURC and the accuracy at each coverage in every draw, on cells of confidence; the undrawn table first."""
-    cell, cells = cells_of(-_sure(confidence))
+    """AURC and the accuracy at each coverage in every draw, on cells of confidence."""
+    cell, cells = cells_of(-_ranked(confidence))
     sums = np.cumsum(draws.sums([np.ones(len(right)), 1.0 - right], cell, cells), axis=1)
     coverage = sums[..., 0] / sums[:, -1:, 0]
     risk = divide(sums[..., 1], sums[..., 0])
-    # A draw may hold none of the surest cell.
+    # A draw may have no row of the most confident cell.
     risk = np.where(np.isfinite(risk), risk, 0.0)
     area = np.trapezoid(risk, coverage, axis=1) + coverage[:, 0] * risk[:, 0]
     at = {
@@ -221,7 +221,7 @@ def drawn_risk(right: Floats, confidence: Floats, draws: Draws) -> tuple[Floats,
 def compare_confidences(
     right: Floats, confidences: Mapping[str, Floats], draws: Draws
 ) -> tuple[dict[str, Any], dict[str, list[list[float]]]]:
-    """AURC and accuracy at 80 % and 90 % coverage of each confidence, beside random and oracle; and the curves."""
+    """AURC and accuracy at 80 % and 90 % coverage of each confidence, of random and of an oracle; and the curves."""
     weights = draws.weights
     table: dict[str, Any] = {"full_coverage": draws.interval(right)}
     curves, gains = {}, {}
@@ -240,7 +240,7 @@ def compare_confidences(
     return table, curves
 
 
-def _sure(confidence: Floats) -> Floats:
+def _ranked(confidence: Floats) -> Floats:
     return np.where(np.isfinite(confidence), confidence, np.inf)
 
 

@@ -1,6 +1,6 @@
-"""The report's pictures, as inline SVG that takes its colours from the page and so reads in light and dark.
+"""The plots of the report, as inline SVG with the colours of the page, for light and dark mode.
 
-Figures are drawn in stand-in colours, which become CSS variables; each k has one colour on the whole page.
+Plots are drawn in placeholder colours, which become CSS variables. Each k has one colour on the whole page.
 """
 
 import io
@@ -15,7 +15,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-# Stand-in colours that no figure uses otherwise, and the CSS variable that each becomes.
+# Placeholder colours, and the CSS variable that replaces each.
 VARIABLES = {
     "#010101": "ink",
     "#020202": "muted",
@@ -25,9 +25,9 @@ VARIABLES = {
     "#060606": "few",
     "#070707": "many",
 }
-_COLOUR = {name: stand_in for stand_in, name in VARIABLES.items()}
+_COLOUR = {name: placeholder for placeholder, name in VARIABLES.items()}
 INK, MUTED, GRID, ACCENT = (_COLOUR[name] for name in ("ink", "muted", "grid", "accent"))
-# Of reading no passage, few, and many.
+# For reading no passage, few, and many.
 ACTIONS = tuple(_COLOUR[name] for name in ("none", "few", "many"))
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -54,7 +54,7 @@ _STYLE: dict[str, Any] = {
 
 
 def to_svg(figure: Figure, name: str, alt: str) -> str:
-    """One `<svg>` that scales with its column, whose ids clash with no other figure's."""
+    """One `<svg>` that scales with its column; its ids are unique on the page."""
     out = io.StringIO()
     with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -63,8 +63,8 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
-    for stand_in, variable in VARIABLES.items():
-        svg = svg.replace(stand_in, f"var(--{variable})")
+    for placeholder, variable in VARIABLES.items():
+        svg = svg.replace(placeholder, f"var(--{variable})")
     svg = svg.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
 
@@ -76,7 +76,7 @@ def _axes(width: float, height: float, heights: Sequence[float] = (1.0,)) -> tup
 
 
 def _legend(figure: Figure, columns: int) -> None:
-    """Below the axes, where it hides nothing."""
+    """Put the legend below the axes."""
     figure.legend(loc="outside lower center", ncols=columns)
 
 
@@ -86,7 +86,7 @@ def _percent(axis: Axis) -> None:
 
 @mpl.rc_context(_STYLE)
 def reliability(bins: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Promised against come true, with Wilson intervals, and under it how many questions each bin holds."""
+    """The share right by predicted probability, with Wilson intervals, above the number of questions in each bin."""
     figure, (top, low) = _axes(4.4, 4.2, (3.0, 1.0))
     top.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
     p, accuracy = [b["p"] for b in bins], [b["accuracy"]["value"] for b in bins]
@@ -113,7 +113,7 @@ def frontier(
     fixed: Mapping[str, float],
     point: tuple[float, float] | None,
 ) -> Figure:
-    """Accuracy bought at each share of one budget: graded, binary, random, oracle, and the fixed actions."""
+    """Accuracy by budget: graded, binary, random, oracle, and every fixed k."""
     figure, (plot,) = _axes(3.8, 3.4)
     x = curves["x"]
     plot.plot(x, curves["oracle"], color=MUTED, linewidth=0.8, label="oracle (binary)")
@@ -139,7 +139,7 @@ def frontier(
 
 @mpl.rc_context(_STYLE)
 def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figure:
-    """The error among answered as fewer are answered."""
+    """The error among answered by coverage."""
     figure, (plot,) = _axes(5.2, 3.4)
     styles = {"naive": (INK, "--"), "proper": (ACCENT, "-"), "oracle": (MUTED, "-")}
     names = {"naive": "naive: always p0", "proper": "confidence of the answer given", "oracle": "oracle"}
@@ -157,7 +157,7 @@ def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figur
 
 @mpl.rc_context(_STYLE)
 def histogram(right: Sequence[int], wrong: Sequence[int], ks: Sequence[int], tau0: float, tau1: float) -> Figure:
-    """How p0 is spread, and which part of it reads how much."""
+    """The distribution of p0, and how many passages each range of it reads."""
     figure, (plot,) = _axes(5.2, 3.2)
     bars = len(right)
     edges = (np.arange(bars) + 0.5) / bars
@@ -194,7 +194,7 @@ def _interval_rows(plot: Axes, rows: Sequence[Mapping[str, Any]], offset: float,
 
 @mpl.rc_context(_STYLE)
 def buckets(rows: Sequence[Mapping[str, Any]], key: str, ks: Sequence[int]) -> Figure:
-    """Accuracy of each fixed action and of the gate, and how often it skips, bucket by bucket."""
+    """Accuracy of each fixed k and of the gate, and the share that the gate skips, in each bucket."""
     figure, (top, low) = _axes(5.6, 1.9 + 0.62 * len(rows), (1.6 * len(rows) + 1.0, len(rows) + 1.0))
     series = [*((f"k{k}", colour, "o") for k, colour in zip(ks, ACTIONS, strict=True)), ("gate", INK, "D")]
     for number, (name, colour, marker) in enumerate(series):
@@ -214,7 +214,7 @@ def buckets(rows: Sequence[Mapping[str, Any]], key: str, ks: Sequence[int]) -> F
 
 @mpl.rc_context(_STYLE)
 def break_even(regime: Mapping[str, Any] | None, reading: str, skip: float) -> Figure:
-    """From which skip rate a gate pays, as retrieval grows dearer beside reading."""
+    """The skip rate from which a gate pays, by the cost of retrieval relative to reading."""
     figure, (plot,) = _axes(5.2, 3.4)
     x = np.linspace(0.0, 2.0, 101)
     for probe in (0.25, 0.5, 0.75, 1.0):
@@ -225,7 +225,7 @@ def break_even(regime: Mapping[str, Any] | None, reading: str, skip: float) -> F
         probe = regime["c_cb"]["value"] / regime[reading]["value"]
         plot.plot(x, probe / (1.0 + x), color=ACCENT, linewidth=2, label="this table's probe")
         plot.plot(
-            0.0, probe, "D", color=ACCENT, markersize=7, clip_on=False, label="as measured, retrieval inside c_ob"
+            0.0, probe, "D", color=ACCENT, markersize=7, clip_on=False, label="as measured, c_ob includes retrieval"
         )
     plot.axhline(skip, color=ACTIONS[0], linewidth=1.4, label=f"skipped at the operating point: {skip:.0%}")
     plot.set(xlim=(0, 2), xlabel="cost of retrieving over cost of reading, c_ret / c_ob", ylabel="break-even skip rate")
@@ -237,7 +237,7 @@ def break_even(regime: Mapping[str, Any] | None, reading: str, skip: float) -> F
 
 @mpl.rc_context(_STYLE)
 def sizes(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Held-out calibration error as more groups are fitted on."""
+    """Held-out calibration error by number of groups fitted on."""
     figure, (plot,) = _axes(5.2, 3.2)
     for method, colour, marker in (("logistic", ACCENT, "o"), ("isotonic", INK, "s")):
         mine = [row for row in rows if row["method"] == method]
@@ -246,7 +246,7 @@ def sizes(rows: Sequence[Mapping[str, Any]]) -> Figure:
         plot.plot(x, mean, color=colour, marker=marker, markersize=4, label=method)
         plot.fill_between(x, np.maximum(mean - spread, 0.0), mean + spread, color=colour, alpha=0.15, linewidth=0)
     fitted = sorted({row["groups"] for row in rows})
-    # The last is whatever the table holds, and may crowd the one before.
+    # The last one is the size of the table, and may be too close to the one before.
     ticks = [size for size, after in zip(fitted, [*fitted[1:], np.inf], strict=True) if after >= 1.5 * size]
     plot.set_xscale("log")
     plot.set_xticks(ticks, [f"{tick:,}" for tick in ticks])

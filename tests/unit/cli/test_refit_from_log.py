@@ -58,7 +58,7 @@ def test_a_log_elsewhere_is_named_by_path_or_url(run: Run, monkeypatch: pytest.M
     [
         ((), "--outcomes TABLE, or --from-log"),
         (("--from-log", "--outcomes", __file__), "--outcomes TABLE, or --from-log"),
-        (("--outcomes", __file__, "--since", "30d"), "add --from-log"),
+        (("--outcomes", __file__, "--since", "30d"), "need --from-log"),
         (("--from-log",), "there is no decision log at"),
     ],
     ids=["neither", "both", "since", "no log"],
