@@ -1,4 +1,4 @@
-"""What is at hand for a question while it is worked on: the passages that were found, and the answers so far."""
+"""What is available for a question so far: the passages that were found, and the answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Grows as the loop buys; never changes what it already holds."""
+    """Everything that was searched and read so far. Results are added and never changed."""
 
     # Best first; None until the search has run.
     passages: tuple[Passage, ...] | None = None
@@ -54,7 +54,7 @@ class Available:
 
     @property
     def state(self) -> str:
-        """What has been bought, by name: `search+k0+k1`."""
+        """What is available, by name: `search+k0+k1`."""
         return "+".join([*(["search"] if self.passages is not None else []), *(f"k{k}" for k in sorted(self.answers))])
 
     def found(self, passages: Sequence[Passage]) -> "Available":

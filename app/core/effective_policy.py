@@ -1,7 +1,7 @@
-"""What is in force for one question: resolved once, before anything runs. The core reads nothing else.
+"""Everything that decides about one question, resolved once, before any upstream call. The core reads nothing else.
 
-Every special case is a bound on the same choice. A caller's wish, an operator's rule, exploration and a failed upstream
-set a minimum k or a maximum k.
+Every special case is a bound on the same choice. A caller's option, an operator's rule, exploration and a failed
+upstream call set a minimum k or a maximum k.
 """
 
 from collections.abc import Mapping
@@ -43,10 +43,10 @@ class Graded:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What chance decides about a question, drawn before anything runs.
+    """What is drawn at random about a question, before any upstream call.
 
-    `share` is how likely exploration is. `explore` is None where the policy chooses; else a number in [0, 1) that picks
-    one of the permitted k's. `shadow`: ask again at every k later. `solicit`: ask for feedback.
+    `share` is the probability of exploration. `explore` is None where the policy chooses; else a number in [0, 1) that
+    picks one of the permitted k's. `shadow`: answer it again at every k later. `solicit`: ask the caller for feedback.
     """
 
     share: float = 0.0
@@ -60,7 +60,7 @@ NOT_SAMPLED = Sampled()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An upstream call that failed on the way. The answer comes from what is left: a bound on k, like any other."""
+    """An upstream call that failed. It is a bound on k like any other: the answer comes from what is available."""
 
     error: UpstreamError | NoPassages
     # The largest k whose answer can still be given; None where there is none.
@@ -80,7 +80,7 @@ def _in_search(error: UpstreamError | NoPassages) -> bool:
 class EffectivePolicy:
     """Everything that decides about one question."""
 
-    # Ascending, from 0 to the most passages that are ever read.
+    # Ascending, from 0 to the largest number of passages.
     ks: tuple[int, ...]
     kind: Fixed | Graded
     # Bounds on k, for the answer that is given. A failure lowers them further.
@@ -96,11 +96,11 @@ class EffectivePolicy:
     # Whether this is exactly the policy that was certified.
     certifiable: bool = False
     version: str | None = None
-    # The thresholds in force, for the receipt; None where a fixed k serves instead.
+    # The fitted thresholds, for the receipt; None where a fixed k is read instead.
     thresholds: Thresholds | None = None
-    # What chance decides; it picks k only where `sampled.explore` says so.
+    # What was drawn at random; it picks k only where `sampled.explore` is set.
     sampled: Sampled = NOT_SAMPLED
-    # The only part that is not there from the start.
+    # Set by `after_failure`; everything else stays as it was resolved.
     failure: Failure | None = None
 
     @property
@@ -110,7 +110,7 @@ class EffectivePolicy:
 
     @property
     def explored(self) -> bool:
-        """Whether chance chose k."""
+        """Whether k was drawn at random."""
         return self.sampled.explore is not None
 
     def bounded(self, k: int) -> int | None:
@@ -141,9 +141,9 @@ def resolve(
     mandatory: bool = False,
     sampled: Sampled = NOT_SAMPLED,
 ) -> EffectivePolicy:
-    """Work out what decides about a question. `artifact` matches what runs; None: nothing is calibrated.
+    """Resolve what decides about a question. `artifact` matches the running system; None: nothing is calibrated.
 
-    `mandatory`: a rule of the operator asks for passages, as the caller's `required` does.
+    `mandatory`: a rule of the operator requires passages, as the caller's `required` does.
     """
     forbidden = options.retrieval is Retrieval.FORBIDDEN or options.policy is Policy.NEVER
     required = not forbidden and (mandatory or options.retrieval is Retrieval.REQUIRED)
@@ -160,8 +160,8 @@ def resolve(
     else:
         kind = _graded(fit.thresholds, artifact, required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
-    # Chance varies only what a probability decides, and never what an operator's rule decides: the log would hold these
-    # questions without any chance of k=0, and could not tell them from others.
+    # Only what a probability decides is explored, never what an operator's rule decides: k=0 could not be drawn there,
+    # and a refit could not tell these questions from others in the log.
     explores = isinstance(kind, Graded) and not mandatory
     policy = EffectivePolicy(
         ks=ks,
@@ -220,18 +220,18 @@ def _certifiable(options: Ask, artifact: Artifact | None, fit: PolicyFit | None,
 
 
 def after_failure(policy: EffectivePolicy, available: Available, error: UpstreamError | NoPassages) -> EffectivePolicy:
-    """Go on with what is left: k is at most the largest answer at hand. Raises where no answer may be given.
+    """Continue with what is available: k is at most that of the largest answer. Raises where no answer may be given.
 
-    One failure can be made up for. After a second nothing is left to try.
+    Only the first failure of a question is handled so; the second is raised.
     """
     if policy.failure is not None:
         raise error
     left = {*available.answers}
     if _in_search(error) and 0 in policy.heads:
-        # The closed-book answer can still be bought, and something can say how sure it is.
+        # The probe is still possible, and its confidence can be computed.
         left.add(0)
     maximum = max(left & {*policy.permitted}, default=None)
-    # Passages are required, the search worked, and it found none: that is a reason to abstain.
+    # Passages are required and the search found none: that is a reason to abstain.
     nothing_to_read = policy.required and policy.abstain and isinstance(error, NoPassages)
     if maximum is None and not nothing_to_read:
         raise error

@@ -43,19 +43,19 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision: from which state, what the policy itself wanted, and what is done under its bounds."""
+    """One decision: the state, the k that the policy chose, and the action within its bounds."""
 
     state: str
     action: Search | Read | Stop
-    # None while the policy needs a probe to tell.
+    # None while the policy needs the probe first.
     wanted: int | None = None
     why: Reason | None = None
-    # The probability that it was decided by.
+    # The probability that decided.
     p: float | None = None
 
     @property
     def k(self) -> int | None:
-        """The number of passages that the answer is read from; None while a probe is to tell."""
+        """The number of passages that the answer is read from; None before the probe."""
         action = self.action
         if isinstance(action, Search):
             return action.limit
@@ -63,7 +63,7 @@ class Step:
 
 
 def next_step(policy: EffectivePolicy, available: Available) -> Step:
-    """The next action. Total: doubt reads more, not less."""
+    """The next action. Defined for every input; where a probability is missing, the largest k is read."""
     state = available.state
     wanted, why, p = _choose(policy, available)
     if wanted is None:
@@ -90,18 +90,18 @@ def _choose(policy: EffectivePolicy, available: Available) -> tuple[int | None, 
 
 
 def is_final(policy: EffectivePolicy, k: int) -> bool:
-    """Whether an answer at k can be streamed as it comes: nothing can change it, and nothing can withhold it.
+    """Whether an answer at k can be streamed while it is generated: nothing can replace or withhold it any more.
 
-    A probe never is: its probability comes with its end, and belongs to the decision that is told first.
+    A probe never is: its probability is known at its end, and the decision is sent before the answer.
     """
     return k > 0 and policy.failure is None and not policy.may_withhold(k)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the question comes to."""
+    """The result of a question."""
 
-    # What was read for it, also where the answer is then withheld.
+    # The number of passages read, also where the answer is then withheld.
     k: int
     # None where there is none, or where it is withheld.
     text: str | None
@@ -113,7 +113,7 @@ class Reply:
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:
-    """Give the answer that the last step stopped at, or withhold it; raises where neither would be honest."""
+    """Give the answer that the last step stopped at, or withhold it; raises where neither is allowed."""
     assert isinstance(step.action, Stop)
     assert step.why is not None
     k, failure = step.action.k, policy.failure
@@ -123,7 +123,7 @@ def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply
     low = policy.tau is not None and confidence is not None and confidence < policy.tau
     reason, withheld = step.why, policy.abstain and low
     if failure is not None and failure.in_search:
-        # A closed-book answer in place of one from passages must be known to be good enough.
+        # A closed-book answer in place of one from passages is only given if its confidence passes tau.
         reason = Reason.NO_PASSAGES if isinstance(failure.error, NoPassages) else Reason.RETRIEVAL_FAILED
         if policy.tau is None or confidence is None or low:
             if not policy.abstain or confidence is None:

@@ -1,4 +1,4 @@
-"""What a caller may ask of the policy, and why a number of passages was chosen: closed sets."""
+"""The options of a request, and the reasons for a number of passages: closed sets."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ ABSTAIN = "abstain"
 
 
 def action_of(k: int) -> str:
-    """What was done where an answer was given: the name in receipts, metrics and the log."""
+    """The name of reading k passages, in receipts, metrics and the log."""
     return f"k{k}"
 
 
 def actions_of(ks: Iterable[int]) -> tuple[str, ...]:
-    """Everything that can be done with these numbers of passages; a closed set, so that it can label a metric."""
+    """All actions with these numbers of passages; a closed set, so that it can label a metric."""
     return (*(action_of(k) for k in ks), ABSTAIN)
 
 
@@ -31,7 +31,7 @@ class Policy(StrEnum):
 
 
 class Retrieval(StrEnum):
-    """What the caller allows: the policy's choice, evidence at any price, or none."""
+    """What the caller allows: the policy's choice, only answers from passages, or no passages."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -62,7 +62,7 @@ _CONTRADICTIONS = frozenset({(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one request asks of the policy. `filtered`: a payload filter narrows what can be found."""
+    """The options of one request. `filtered`: a payload filter restricts the search."""
 
     policy: Policy = Policy.GRADED
     retrieval: Retrieval = Retrieval.AUTO

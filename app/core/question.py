@@ -1,4 +1,4 @@
-"""A question on its way in: what is asked, by whom, and everything the caller may choose."""
+"""A question as it comes in: its text, its caller, and everything the caller may choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Turn:
 class Question:
     """A question, and everything the caller may choose about how it is answered."""
 
-    # That of its record, its receipt and its feedback; nobody can guess it.
+    # Also the id of its record, its receipt and its feedback; it cannot be guessed.
     id: str
     text: str
     collection: str
@@ -35,9 +35,9 @@ class Question:
     key: str | None = None
     # The conversation that it continues, oldest first.
     earlier: tuple[Turn, ...] = ()
-    # When its time is up, on the event loop's clock.
+    # On the event loop's clock.
     deadline: float | None = None
-    # How long it waited for a permit, in seconds; part of the time it took.
+    # Seconds in the queue for a permit; part of the total time.
     waited_s: float = 0.0
-    # Whether the caller may give feedback; nobody else is asked for it.
+    # Whether the caller may give feedback; other callers are not asked for it.
     may_judge: bool = True

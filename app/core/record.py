@@ -11,7 +11,7 @@ from app.core.policy import ABSTAIN, Reason, action_of
 from app.core.question import Question
 from app.errors import UpstreamError
 
-# Where the policy's own choice was carried out.
+# The reasons with which the policy's own choice was carried out.
 _CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reason.LOW_CONFIDENCE})
 
 
@@ -24,7 +24,7 @@ class Timings:
     embed: float | None = None
     search: float | None = None
     read: float | None = None
-    # In line, before anything was done; part of the total.
+    # In the queue, before the first call; part of the total.
     waited: float = 0.0
 
 
@@ -44,39 +44,39 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """What every action would have answered to a question that was served by one; `id` is that of its record."""
+    """The answers of one question at every k, generated again in the background; `id` is that of its record."""
 
     id: str
-    # What was asked: a refit never mixes two systems.
+    # The system that answered: a refit never mixes two systems.
     identity: Identity
     outcomes: Mapping[int, Outcome]
 
     @property
     def tokens(self) -> int:
-        """What the run cost."""
+        """Its tokens."""
         return sum(outcome.prompt_tokens + outcome.completion_tokens for outcome in self.outcomes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """Everything about one answered question, made of the nouns that it passed through.
+    """Everything about one answered question, made of the core's nouns.
 
     Every input of a decision is in it, so that it can be decided again.
     """
 
     question: Question
-    # As it was resolved, and with what failed on the way.
+    # As it was resolved, with the failure if there was one.
     policy: EffectivePolicy
     steps: tuple[Step, ...]
     available: Available
     reply: Reply
     timings: Timings
-    # Sent, whether or not they found anything.
+    # Searches sent, whether or not they found anything.
     searches: int = 0
 
     @property
     def action(self) -> str:
-        """What was done in the end."""
+        """The action in the end: `k1`, or `abstain`."""
         return ABSTAIN if self.reply.withheld else action_of(self.reply.k)
 
     @property
@@ -112,18 +112,18 @@ class DecisionRecord:
 
     @property
     def tokens(self) -> int:
-        """What was generated and read for it, altogether."""
+        """Prompt and completion tokens of all its answers."""
         usages = [answer.usage for answer in self.available.answers.values()]
         return sum(usage.prompt_tokens + usage.completion_tokens for usage in usages)
 
     @property
     def solicited(self) -> bool:
-        """Whether the caller is asked for feedback: drawn whatever the answer is, so that the sample is fair."""
+        """Whether the caller is asked for feedback; drawn before the answer is known: an unbiased sample."""
         return self.policy.sampled.solicit and not self.reply.withheld
 
     @property
     def propensities(self) -> dict[str, float] | None:
-        """How likely each action was; None where chance had no part."""
+        """The probability of each action; None where nothing was drawn at random."""
         wanted, share = self.steps[-1].wanted, self.policy.sampled.share
         if share == 0.0 or wanted is None:
             return None
@@ -132,7 +132,7 @@ class DecisionRecord:
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """The part that failed on the way and how, though the question could still be answered."""
+        """The upstream that failed, and how, where the question could still be answered."""
         error = self.policy.failure and self.policy.failure.error
         return (error.upstream, error.kind) if isinstance(error, UpstreamError) else None
 
