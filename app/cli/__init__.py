@@ -1,4 +1,4 @@
-"""The command line: one module a command, or a few that belong together."""
+"""The command line: one module for each family of commands."""
 
 import sys
 
@@ -10,7 +10,7 @@ from app.cli import ask, calibrators, corpus, doctor, keys, log, refit, serve  #
 
 
 def main() -> None:
-    """Run one command; what goes wrong on purpose is one sentence and exit code 1, never a trace."""
+    """Run one command. An expected error prints one sentence and exits with code 1, without a traceback."""
     try:
         app()
     except FetchwiseError as error:

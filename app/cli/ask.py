@@ -1,4 +1,4 @@
-"""`fetchwise ask`: one question to a running gateway, with the receipt as a person would read it."""
+"""`fetchwise ask`: send one question to a running gateway and print its receipt for people."""
 
 from typing import Annotated, Any
 
@@ -13,33 +13,35 @@ from app.settings import read_settings
 
 _WIDTH = 50
 WHY = {
-    "confident": "the model knows this by itself",
+    "confident": "the model knows the answer without passages",
     "borderline": "{passages} should be enough",
     "uncertain": "the model is unsure: {passages}",
-    "retrieval_required": "the request, or a rule, requires passages",
-    "retrieval_forbidden": "the request allowed no passages",
+    "retrieval_required": "the request or a rule requires passages",
+    "retrieval_forbidden": "the request forbids passages",
     "no_signal": "the model gave no usable log-probabilities",
-    "not_calibrated": "no calibrator matches what runs, so every question reads {passages}",
-    "not_certified": "the calibrator is not certified, so its fallback serves",
-    "retrieval_failed": "passages were wanted and the search failed",
-    "no_passages": "passages were wanted and none was found",
+    "not_calibrated": "no calibrator matches the running system, so every question reads {passages}",
+    "not_certified": "the calibrator is not certified, so its fallback is used",
+    "retrieval_failed": "passages were needed, but the search failed",
+    "no_passages": "passages were needed, but none were found",
     "bypassed": "gating does not pay at the moment",
-    "low_confidence": "the answer was too unsure to give",
-    "explored": "chosen at random, to keep learning",
-    "degraded": "reading more passages failed, so this is the answer that was there",
+    "low_confidence": "the confidence was too low to give the answer",
+    "explored": "chosen at random to collect data",
+    "degraded": "reading more passages failed, so this is the last available answer",
 }
 
 
 @app.command()
 def ask(
-    question: Annotated[str, typer.Argument(help="What to ask.")],
+    question: Annotated[str, typer.Argument(help="The question.")],
     policy: Annotated[Policy | None, typer.Option(help="How the number of passages is chosen.")] = None,
-    retrieval: Annotated[Retrieval, typer.Option(help="Insist on passages, or on none.")] = Retrieval.AUTO,
-    abstain: Annotated[bool, typer.Option(help="Whether an unsure answer may be withheld.")] = True,  # noqa: FBT002
-    url: Annotated[str | None, typer.Option(help="The gateway; by default where FETCHWISE_PORT listens.")] = None,
+    retrieval: Annotated[Retrieval, typer.Option(help="Require passages, or forbid them.")] = Retrieval.AUTO,
+    abstain: Annotated[bool, typer.Option(help="Withhold an answer whose confidence is too low.")] = True,  # noqa: FBT002
+    url: Annotated[
+        str | None, typer.Option(help="URL of the gateway. Default: FETCHWISE_HOST and FETCHWISE_PORT.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole receipt.")] = False,  # noqa: FBT002
 ) -> None:
-    """Ask a running gateway one question; where it has keys, with the one in FETCHWISE_API_KEY."""
+    """Ask a running gateway one question. If it requires a key, set FETCHWISE_API_KEY."""
     settings = read_settings()
     base = url or f"http://{settings.server.host}:{settings.server.port}"
     body: dict[str, Any] = {"question": question, "retrieval": retrieval.value, "abstain": abstain}
@@ -51,7 +53,9 @@ def ask(
     try:
         reply = httpx.post(f"{base}/answer", json=body, headers=headers, timeout=settings.limits.request_timeout_s + 5)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UpstreamUnavailable("gateway", f"no gateway answers on {base} ({error}): `fetchwise serve`") from error
+        raise UpstreamUnavailable(
+            "gateway", f"no gateway answers on {base} ({error}): run `fetchwise serve`, or set --url"
+        ) from error
     if reply.status_code != httpx.codes.OK:
         raise FetchwiseError(_message(reply))
     if as_json:
@@ -64,7 +68,7 @@ def _message(reply: httpx.Response) -> str:
     try:
         return f"{reply.status_code}: {reply.json()['error']['message']}"
     except (ValueError, KeyError, TypeError):
-        return f"{reply.status_code}: not a Fetchwise gateway?"
+        return f"{reply.status_code}: this is not a Fetchwise gateway: check --url"
 
 
 def _show(receipt: dict[str, Any]) -> None:
@@ -88,7 +92,7 @@ def _show(receipt: dict[str, Any]) -> None:
 
 
 def bar(p: float, thresholds: dict[str, float | None]) -> str:
-    """Where p fell: `|` marks the thresholds, `●` the probability that the model knows the answer."""
+    """A line from 0 to 1: `|` marks the thresholds, `●` the probability that the model knows the answer."""
     cells = ["─"] * (_WIDTH + 1)
     for value in (thresholds["tau1"], thresholds["tau0"]):
         if value is not None and 0.0 < value <= 1.0:

@@ -31,7 +31,7 @@ app.add_typer(calibrators, name="calibrators")
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="Folder of the calibrators; by default FETCHWISE_CALIBRATORS.")
 ]
-VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list` prints it; CURRENT by default.")]
+VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list` prints it. Default: CURRENT.")]
 
 
 def _store(folder: Path | None) -> ArtifactStore:
@@ -41,7 +41,7 @@ def _store(folder: Path | None) -> ArtifactStore:
 def _named(store: ArtifactStore, version: str | None) -> Artifact:
     chosen = version or store.current()
     if chosen is None:
-        raise ArtifactError(f"there is no CURRENT in {store.where}: name a version, or `fetchwise refit` first")
+        raise ArtifactError(f"there is no CURRENT in {store.where}: name a version, or run `fetchwise refit` first")
     return store.load(chosen)
 
 
@@ -65,7 +65,7 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
         if one.problem:
             out.print(f"{one.version} cannot be served: {one.problem}", markup=False, highlight=False)
     if found.current is None:
-        out.print(found.problem or "nothing is served: `fetchwise calibrators promote VERSION`", highlight=False)
+        out.print(found.problem or "no version is served: run `fetchwise calibrators promote VERSION`", highlight=False)
 
 
 def _row(one: CalibratorVersion, since: str) -> list[str]:
@@ -127,7 +127,7 @@ def _guarantee(certificate: Certificate | None, promise: str) -> str | None:
 
 @calibrators.command()
 def diff(
-    before: Annotated[str, typer.Argument(help="A version.")],
+    before: Annotated[str, typer.Argument(help="The version to compare with.")],
     after: VersionToShow = None,
     folder: Folder = None,
     details: Annotated[bool, typer.Option(help="Also compare quantiles and the report.")] = False,  # noqa: FBT002

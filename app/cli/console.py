@@ -1,4 +1,4 @@
-"""What commands share: the application, the two consoles, a progress bar with time left, and opening the parts."""
+"""What all commands share: the application, the consoles for stdout and stderr, and a progress bar."""
 
 import logging
 import sys
@@ -30,14 +30,14 @@ err = Console(stderr=True)
 
 
 def complain(message: str) -> None:
-    """Say on stderr what went wrong, below what the log says about it."""
+    """Print an error to stderr, after the lines that are still in the log's buffer."""
     for handler in logging.getLogger().handlers:
         handler.flush()
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
 def log_to_stderr(level: str, log_format: str = "text", *, log_questions: bool = False) -> None:
-    """Send the log to stderr, one line an event: in colour to a person, plain to a file, or as JSON."""
+    """Write the log to stderr, one line for each event: coloured on a terminal, plain in a file, or as JSON."""
     handler: logging.Handler
     if log_format == "json":
         handler = GatheredLines(sys.stderr.buffer)
@@ -50,15 +50,15 @@ def log_to_stderr(level: str, log_format: str = "text", *, log_questions: bool =
         pattern = "%(asctime)s %(levelname)-8s %(message)s"
         handler.setFormatter(TextLines(pattern, log_questions=log_questions))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Looked up anew for every line, and shown on none.
+    # Python looks these up for every line, and no line shows them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Chatty about every request they make.
+    # They log every request.
     for noisy in ("httpx", "httpcore", "sentence_transformers", "transformers", "gguf"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def progress() -> Progress:
-    """A bar that says how much is done and how long the rest will take."""
+    """A progress bar with the time left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -71,7 +71,7 @@ def progress() -> Progress:
 
 
 def print_rows(*rows: Sequence[str]) -> None:
-    """Print rows as wide as they are: a terminal may break a line, but nothing is cut that other commands take."""
+    """Print rows without cutting any cell: ids and versions are arguments of other commands."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -79,7 +79,7 @@ def print_rows(*rows: Sequence[str]) -> None:
 
 @contextmanager
 def waiting(message: str) -> Iterator[None]:
-    """Show what is being waited for: a spinner on a terminal, one line elsewhere."""
+    """Show what the command waits for: a spinner on a terminal, else one line."""
     if err.is_terminal:
         with err.status(message):
             yield
@@ -90,7 +90,7 @@ def waiting(message: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def opened_parts(settings: Settings) -> AsyncIterator[Parts]:
-    """The parts that the settings name, with a spinner while they load; closed at the end."""
+    """Open the parts that the settings name, and show a spinner while they load."""
     async with AsyncExitStack() as stack:
         with waiting("starting the reader and the embedder…"):
             parts = await stack.enter_async_context(open_parts(settings))

@@ -23,18 +23,18 @@ _SHOWN = 20
 @app.command()
 def ingest(
     paths: Annotated[list[Path], typer.Argument(help="Files or folders: .jsonl(.gz), .txt, .md, .html, .pdf.")],
-    collection: Annotated[str | None, typer.Option(help="Where to; FETCHWISE_COLLECTION.")] = None,
+    collection: Annotated[str | None, typer.Option(help="Collection to fill. Default: FETCHWISE_COLLECTION.")] = None,
 ) -> None:
-    """Read, cut into passages of about 100 words, embed and store. Run it again after an interruption: it resumes.
+    """Cut files into passages of about 100 words, embed and store them. Run it again to resume.
 
-    JSON lines are {title?, text, ...}; other fields become payload that a request can filter by. A passage's id is
-    made from its content, so a second run adds nothing.
+    A JSON line is {title?, text, ...}; requests can filter by its other fields. The id of a passage is a hash of its
+    content, so a second run adds nothing.
     """
     settings = read_settings()
     log_to_stderr(settings.server.log_level)
     report = asyncio.run(_ingest(settings, paths, collection or settings.vectors.collection))
     out.print(
-        f"{report.added} passages added, {report.known} were there, {len(report.skipped)} skipped, "
+        f"{report.added} passages added, {report.known} already stored, {len(report.skipped)} skipped, "
         f"{report.seconds:.1f} s, into {collection or settings.vectors.collection!r}"
     )
     for skipped in report.skipped[:_SHOWN]:
@@ -54,7 +54,7 @@ async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) ->
 
 
 async def fill(paths: Sequence[Path], collection: str, embedder: Embedder, vectors: VectorStore) -> Ingested:
-    """Ingest with a progress bar on a terminal, and with one line elsewhere."""
+    """Ingest with a progress bar on a terminal, else with one line."""
     if not err.is_terminal:
         err.print(f"ingesting into {collection}…", highlight=False)
     columns = (

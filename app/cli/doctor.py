@@ -1,4 +1,4 @@
-"""`fetchwise doctor`: try every part as the gateway would use it, and say how to mend what fails."""
+"""`fetchwise doctor`: check every part in the way the gateway uses it, and print how to fix each failure."""
 
 import asyncio
 import stat
@@ -43,7 +43,7 @@ from app.wiring.parts import (
 
 @dataclass(slots=True)
 class _Patient:
-    """What has been opened so far; later checks need it."""
+    """The parts opened so far; later checks use them."""
 
     settings: Settings
     stack: AsyncExitStack
@@ -53,7 +53,7 @@ class _Patient:
 
 @app.command()
 def doctor() -> None:
-    """Check every part, and say how to mend what fails; exit code 1 if anything does."""
+    """Check every part and print how to fix each failure. The exit code is 1 if a check fails."""
     healthy = asyncio.run(_examine(read_settings()))
     if not healthy:
         raise typer.Exit(1)
@@ -97,7 +97,7 @@ async def _data_dir(patient: _Patient) -> str:
         probe.write_text("ok")
         probe.unlink()
     except OSError as error:
-        raise DataError(f"{folder} cannot be written to ({error.strerror}): set FETCHWISE_DATA_DIR") from error
+        raise DataError(f"{folder} is not writable ({error.strerror}): set FETCHWISE_DATA_DIR") from error
     return str(folder.resolve())
 
 
@@ -109,22 +109,22 @@ def _keys_found(settings: Settings) -> str:
     file, required = key_file(settings.keys_at), keys_required(settings)
     keys = file.read()
     if keys is None and not required:
-        return "off: whoever reaches this address may ask and see everything"
+        return "off: anyone who reaches this address can ask and see everything"
     in_force = [one for one in keys or () if one.revoked is None]
     if not in_force:
-        raise DataError(f"on, but none in {file.where} is in force, so nobody is let in: `fetchwise keys create`")
+        raise DataError(f"there is no active key in {file.where}, so no request is served: run `fetchwise keys create`")
     others = stat.S_IMODE(settings.keys_at.stat().st_mode) & 0o077
     if others & 0o022:
-        raise DataError(f"others may write to {file.where}, and so let themselves in: `chmod 600` it")
+        raise DataError(f"other users can write to {file.where} and add keys: run `chmod 600 {file.where}`")
     scopes = ", ".join(f"{scope.value} {sum(scope in one.scopes for one in in_force)}" for scope in Scope)
-    seen = "others may read it, too: `chmod 600` it" if others & 0o044 else "for its owner's eyes only"
-    return f"on: {len(in_force)} in force (scopes: {scopes}) in {file.where}, {seen}"
+    seen = f"other users can read it: run `chmod 600 {file.where}`" if others & 0o044 else "readable by its owner only"
+    return f"on: {len(in_force)} active (scopes: {scopes}) in {file.where}, {seen}"
 
 
 async def _decision_log(patient: _Patient) -> str:
     store = await asyncio.to_thread(open_decision_store, patient.settings)
     if store is None:
-        return "off: no decisions are kept, and feedback is refused"
+        return "off: decisions are not stored, and feedback is refused"
     try:
         name = store.engine.url.render_as_string(hide_password=True)
         return f"{name}: {await asyncio.to_thread(count, store.engine, 0.0)} decisions"
@@ -154,7 +154,8 @@ async def _reads(reader: Reader) -> str:
     if missing:
         raise UpstreamBadReply(
             "reader",
-            f"it answers, but its log-probabilities give no {', '.join(missing)}: start it with --max-logprobs 20",
+            f"it answers, but {', '.join(missing)} cannot be computed from its log-probabilities: start it with "
+            "--max-logprobs 20",
         )
     return f"{identity.reader} ({identity.quantisation}) answers {generation.text!r}"
 
@@ -180,12 +181,12 @@ async def _calibrator(patient: _Patient) -> str:
     version = store.current()
     if version is None:
         most = passages(settings.calibration.ks[-1])
-        raise ArtifactError(f"none in {store.where}: every question reads {most} until `fetchwise refit`")
+        raise ArtifactError(f"none in {store.where}, so every question reads {most}: collect and refit")
     artifact = store.load(version)
     if patient.reader is None or patient.embedder is None:
-        raise ArtifactError(f"{version} cannot be compared with what runs: mend the reader and the embedder first")
+        raise ArtifactError(f"{version} cannot be checked: fix the reader and the embedder first")
     running = await identity_of(patient.reader, patient.embedder, settings)
     differing = mismatches(artifact.identity, running) if artifact.identity else ["it has no identity"]
     if differing:
-        raise ArtifactError(f"{version} does not match what runs ({'; '.join(differing)}): collect and refit")
-    return f"{version}, {'certified' if artifact.certified else 'not certified: its fallback serves'}"
+        raise ArtifactError(f"{version} does not match the running system ({'; '.join(differing)}): collect and refit")
+    return f"{version}, {'certified' if artifact.certified else 'not certified, so its fallback is used'}"

@@ -1,4 +1,4 @@
-"""`fetchwise keys`: make, list, inspect and revoke the keys that callers present."""
+"""`fetchwise keys`: create, list, show and revoke API keys."""
 
 import json
 import re
@@ -18,13 +18,13 @@ from app.wiring.parts import key_file
 keys = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Make, list, inspect and revoke the keys that callers present.",
-    epilog="A running gateway follows within seconds. From the first key on nobody is served without one: callers send "
+    help="Create, list, show and revoke API keys.",
+    epilog="Running gateways apply changes within seconds. Once there is a key, every request needs one: send "
     "`Authorization: Bearer fw_…` or `X-API-Key: fw_…`.",
 )
 app.add_typer(keys, name="keys")
 
-File = Annotated[Path | None, typer.Option("--file", help="Where they are; FETCHWISE_KEYS.")]
+File = Annotated[Path | None, typer.Option("--file", help="File of the keys. Default: FETCHWISE_KEYS.")]
 Identifier = Annotated[str, typer.Argument(help="The key's id, as `list` prints it.")]
 _LISTED = TypeAdapter(list[Key])
 _UNSAID = {"sha256"}
@@ -36,33 +36,33 @@ def _file(path: Path | None) -> KeyFile:
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whom or what it is for; only for people.")],
+    name: Annotated[str, typer.Argument(help="Who or what uses the key; shown in `list`.")],
     scope: Annotated[
         list[Scope] | None,
         typer.Option(
-            help="What it may do; repeatable. `answer` and `feedback` by default; `operate` sees all figures."
+            help="What it may do; repeatable. Default: `answer` and `feedback`. `operate` reads metrics and reports."
         ),
     ] = None,
     collection: Annotated[
-        list[str] | None, typer.Option(help="A collection it may search; repeatable. All by default.")
+        list[str] | None, typer.Option(help="A collection it may search; repeatable. Default: all.")
     ] = None,
     filters: Annotated[
         list[str] | None,
         typer.Option(
             "--filter",
             metavar="FIELD=VALUE",
-            help="It reads only passages whose payload has exactly this; repeatable. `7` and `true` are a number and a "
-            'truth value, `"7"` is text.',
+            help="Search only passages whose payload has this value; repeatable. `7` is a number, `true` a boolean, "
+            '`"7"` text.',
         ),
     ] = None,
-    per_minute: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Most questions under way at once.")] = None,
+    per_minute: Annotated[int | None, typer.Option(min=1, help="Maximum requests per minute.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Maximum concurrent questions.")] = None,
     path: File = None,
 ) -> None:
-    """Make a key and print it, once: only a hash of it is kept.
+    """Create a key and print it. Only its hash is stored, so it cannot be shown again.
 
-    A tenant's key, in a collection where every passage has a field `tenant`: `fetchwise keys create acme --filter
-    tenant=acme --per-minute 600`. For Prometheus and the dashboard: `fetchwise keys create monitoring --scope operate`.
+    A key for one tenant, if every passage has a field `tenant`: `fetchwise keys create acme --filter tenant=acme
+    --per-minute 600`. A key for Prometheus and the dashboard: `fetchwise keys create monitoring --scope operate`.
     """
     file = _file(path)
     made, presented = file.create(
@@ -74,12 +74,12 @@ def create(
         max_concurrent=max_concurrent,
     )
     err.print(
-        f"{made.name}: key {made.id} is in {file.where}. This is the only time that it is shown:",
+        f"{made.name}: key {made.id} is in {file.where}. Copy it now, it cannot be shown again:",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
-    # Alone on stdout, so that it can be piped to where it is kept.
+    # Alone on stdout, so that it can be piped.
     typer.echo(presented)
 
 
@@ -92,20 +92,22 @@ def _condition(written: str) -> tuple[str, Scalar]:
     try:
         parsed: Scalar = json.loads(value)
     except ValueError as error:
-        raise typer.BadParameter(f"{value}: neither a number nor text in quotes ({error})") from error
+        raise typer.BadParameter(f"{value} is neither a number nor quoted text ({error})") from error
     return name, parsed
 
 
 @keys.command("list")
 def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Show every key, revoked ones too; never a secret."""
+    """List every key, including revoked ones. Secrets are never shown."""
     file = _file(path)
     found = file.read() or []
     if as_json:
         typer.echo(_LISTED.dump_json(found, indent=1, exclude={"__all__": _UNSAID}))
         return
     if not found:
-        out.print(f"no keys in {file.where}: `fetchwise keys create NAME` makes one", highlight=False, soft_wrap=True)
+        out.print(
+            f"no keys in {file.where}: create one with `fetchwise keys create NAME`", highlight=False, soft_wrap=True
+        )
         return
     columns = ("id", "name", "scopes", "collections", "filter", "per minute", "concurrent", "created", "revoked")
     print_rows(columns, *(tuple(_cells(one).values()) for one in found))
@@ -113,7 +115,7 @@ def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT0
 
 @keys.command()
 def show(identifier: Identifier, path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Say what a key allows."""
+    """Show what a key allows."""
     file = _file(path)
     one = file.named(identifier, file.read() or [])
     if as_json:
@@ -127,9 +129,9 @@ def show(identifier: Identifier, path: File = None, as_json: AsJson = False) -> 
 
 @keys.command()
 def revoke(identifier: Identifier, path: File = None) -> None:
-    """Put a key out of force for good: every running gateway refuses it within seconds."""
+    """Revoke a key permanently. Every running gateway refuses it within seconds."""
     one = _file(path).revoke(identifier)
-    out.print(f"{one.name}: key {one.id} is revoked since {one.revoked}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{one.name}: key {one.id} was revoked at {one.revoked}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _cells(one: Key) -> dict[str, str]:

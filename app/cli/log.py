@@ -75,7 +75,7 @@ def prune(
         while gone := store.prune(before, limit=_PRUNED_AT_ONCE):
             bar.advance(task, gone)
         deleted = int(bar.tasks[0].completed)
-    out.print(f"{deleted} decisions deleted", highlight=False)
+    out.print(f"deleted {deleted} decisions", highlight=False)
 
 
 @log.command("stats")
@@ -172,7 +172,7 @@ def _write_parquet(pages: Iterable[_Rows], path: Path, on_rows: Callable[[int], 
         from pyarrow import parquet  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            "Parquet needs pyarrow, which is not installed: pip install 'fetchwise[parquet]', or --format jsonl"
+            "Parquet needs pyarrow, which is not installed: run pip install 'fetchwise[parquet]', or use --format jsonl"
         ) from error
     schema = _schema(pa)
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:

@@ -97,11 +97,11 @@ async def _collect(
                 concurrency=concurrency,
                 on_progress=lambda done, _: bar.update(task, completed=done),
             )
-    out.print(f"{report.asked} asked, {report.skipped} collected before, {len(report.failed)} failed, in {out_file}")
+    out.print(f"{report.asked} asked, {report.skipped} already in {out_file}, {len(report.failed)} failed")
     for identifier, reason in report.failed:
         err.print(f"{identifier}: {reason}", highlight=False, markup=False)
     if report.failed:
-        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions failed: fix them, or run again")
+        raise UpstreamUnavailable("reader", f"{len(report.failed)} questions failed: run it again to retry them")
 
 
 @app.command()
@@ -221,7 +221,7 @@ def evaluate(
     ] = None,
     artifact: ArtifactFile = None,
 ) -> None:
-    """Compute the paper's tables on any outcome table: calibration, frontiers, selective risk, harm, cost."""
+    """Compute the paper's tables from an outcome table: calibration, frontiers, selective risk, harm, cost."""
     with _refit_extra():
         from app.offline.evaluate.evaluate import evaluate as run  # noqa: PLC0415
         from app.offline.table import load  # noqa: PLC0415
@@ -280,4 +280,4 @@ def _refit_extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigurationError(f"this command needs {error.name}: pip install 'fetchwise[refit]'") from error
+        raise ConfigurationError(f"this command needs {error.name}: run pip install 'fetchwise[refit]'") from error

@@ -1,6 +1,7 @@
-"""`fetchwise serve`: open the parts, seed the collection if told to, and listen.
+"""`fetchwise serve`: open the parts, fill the collection from FETCHWISE_SEED, and listen.
 
-Several workers share one address: uvicorn starts, watches and replaces them, and they are counted as one gateway.
+Several workers share one address. uvicorn starts, watches and replaces them; metrics and limits are those of all
+workers together.
 """
 
 import asyncio
@@ -43,10 +44,12 @@ _STARTUP_S = 60
 
 @app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; FETCHWISE_HOST.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; FETCHWISE_PORT.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data live; FETCHWISE_DATA_DIR.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that answer; FETCHWISE_WORKERS.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: FETCHWISE_HOST.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 picks a free one. Default: FETCHWISE_PORT.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder for all data. Default: FETCHWISE_DATA_DIR.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of worker processes. Default: FETCHWISE_WORKERS.")] = None,
 ) -> None:
     """Run the gateway until Ctrl-C. Every setting is a FETCHWISE_* variable; docs/operate/settings.md lists them."""
     given = {"host": host, "port": port, "data_dir": data_dir, "workers": workers}
@@ -54,10 +57,10 @@ def serve(
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     check_workers(settings)
     check_keys(settings)
-    # Bound before anything slow is loaded: a taken port is known at once.
+    # Bind before anything slow is loaded, so that a port in use is reported at once.
     with contextlib.closing(_listen(settings.server.host, settings.server.port)) as listener:
         _try_decision_log(settings)
-        # uvicorn would choose the faster loop by itself, were it to make the loop.
+        # uvicorn chooses the fastest loop only if it makes the loop itself.
         with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
             runner.run(_serve(settings, listener))
         if settings.server.workers > 1:
@@ -74,7 +77,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
             f"[bold]Fetchwise[/] answers on http://{host}:{port}{several}  (/dashboard, /docs; Ctrl-C stops)",
             soft_wrap=True,
         )
-        # Workers open their own parts; these were opened to say in a sentence what is wrong, and to seed once.
+        # Workers open their own parts. These were opened to report errors in one sentence, and to seed once.
         if settings.server.workers == 1:
             await _answer_until_told_to_stop(settings, parts, listener)
 
@@ -85,37 +88,37 @@ async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener:
     _spare_the_collector()
     await server.serve(sockets=[listener])
     if not server.started:
-        raise ConfigurationError("the gateway did not start: the lines above say why")
+        raise ConfigurationError("the gateway did not start: see the log lines above")
 
 
 def check_keys(settings: Settings) -> None:
-    """Refuse to be open to others without keys, unless the operator says in words that this is meant."""
+    """Refuse to serve other machines without keys, unless the operator confirms it in the settings."""
     try:
         if key_file(settings.keys_at).read() is not None:
             return
     except (DataError, DocumentError) as error:
-        raise ConfigurationError(f"{error}: mend it, or make a new one with `fetchwise keys create`") from error
+        raise ConfigurationError(f"{error}: fix the file, or delete it and run `fetchwise keys create NAME`") from error
     if not keys_required(settings):
         return
     if settings.access.keys is not None:
         raise ConfigurationError(
-            f"FETCHWISE_KEYS={settings.access.keys} is not there: `fetchwise keys create NAME` makes it"
+            f"FETCHWISE_KEYS={settings.access.keys} does not exist: run `fetchwise keys create NAME`"
         )
     raise ConfigurationError(
-        f"others can reach {settings.server.host}, and there are no keys: make one with `fetchwise keys create NAME`, "
-        "or listen on 127.0.0.1, or say that it is meant: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"
+        f"other machines can reach {settings.server.host}, and there are no keys: run `fetchwise keys create NAME`, or "
+        "listen on 127.0.0.1, or allow it: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"
     )
 
 
 def _try_decision_log(settings: Settings) -> None:
-    """Make it before anything slow is loaded; what is wrong with it is one sentence."""
+    """Open the decision log before anything slow is loaded, so that an error is reported at once."""
     store = open_decision_store(settings)
     if store is not None:
         store.close()
 
 
 async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:
-    """Fill a collection that is not there yet, or that an earlier start did not get to the end of."""
+    """Fill a collection that does not exist yet, or that an earlier start left incomplete."""
     unfinished = settings.server.data_dir / f"seeding-{settings.vectors.collection}"
     try:
         await parts.vectors.count(settings.vectors.collection)
@@ -125,17 +128,17 @@ async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:
     if unfinished.exists():
         report = await fill([seed], settings.vectors.collection, parts.embedder, parts.vectors)
         err.print(
-            f"{report.added} passages of {seed} are in {settings.vectors.collection}; {len(report.skipped)} skipped"
+            f"{report.added} passages of {seed} added to {settings.vectors.collection}, {len(report.skipped)} skipped"
         )
         unfinished.unlink()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn raises a caught Ctrl-C anew once it has stopped, which would cut the closing of our parts short."""
+    """uvicorn raises a caught Ctrl-C again after it has stopped, which would interrupt the closing of the parts."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Turn SIGINT and SIGTERM into a request to stop, and into nothing else."""
+        """On SIGINT and SIGTERM, only request a stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -150,14 +153,14 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         raise ConfigurationError(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another with FETCHWISE_PORT or FETCHWISE_HOST"
+            f"cannot listen on {host}:{port} ({error.strerror}): set FETCHWISE_PORT or FETCHWISE_HOST"
         ) from error
     listener.set_inheritable(False)
     return listener
 
 
 def check_workers(settings: Settings) -> None:
-    """Refuse several workers where a part lives inside one of them."""
+    """Refuse several workers if a part runs inside a worker."""
     if settings.server.workers == 1:
         return
     inside = [
@@ -167,19 +170,19 @@ def check_workers(settings: Settings) -> None:
     ]
     if inside:
         raise ConfigurationError(
-            f"{settings.server.workers} workers need a remote reader and remote vectors, which all of them can share: "
-            f"give URLs instead of {' and '.join(inside)}, or leave FETCHWISE_WORKERS at 1"
+            f"{settings.server.workers} workers need a reader and a vector store that they can share: "
+            f"set URLs instead of {' and '.join(inside)}, or set FETCHWISE_WORKERS=1"
         )
 
 
 def run_workers(settings: Settings, listener: socket.socket) -> None:
-    """Answer in several processes until told to stop; nothing is left of them then."""
+    """Serve with several processes until a signal stops them; then remove their shared files."""
     with tempfile.TemporaryDirectory(prefix="fetchwise-workers-") as directory:
         shared = Shared(
             metrics=Path(directory, "metrics"), traffic=Path(directory, "traffic"), limits=Path(directory, "limits")
         )
         shared.metrics.mkdir()
-        # For the workers, which inherit it: the library takes it from nowhere else.
+        # Workers inherit it; prometheus_client reads only this variable.
         os.environ[SHARED_VARIABLE] = str(shared.metrics)
         config = ServerConfig(
             partial(worker, settings, shared),
@@ -191,11 +194,11 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
         supervisor = _Supervisor(config, [listener], shared)
         supervisor.run()
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
-        raise ConfigurationError("the workers did not start: the lines above say why")
+        raise ConfigurationError("the workers did not start: see the log lines above")
 
 
 def worker(settings: Settings, shared: Shared) -> FastAPI:
-    """The application of one worker, made inside it."""
+    """Build the application of one worker, inside the worker."""
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
     application = create_app(settings, shared=shared)
@@ -204,16 +207,16 @@ def worker(settings: Settings, shared: Shared) -> FastAPI:
 
 
 def _stop_with_supervisor() -> None:
-    """A supervisor that was killed cannot stop its workers: they stop by themselves."""
+    """Stop this worker when the supervisor is gone: a killed supervisor cannot stop its workers."""
     supervisor = multiprocessing.parent_process()
     if supervisor is not None:
         supervisor.join()
-        logger.warning("the supervisor of the workers is gone: stopping")
+        logger.warning("the supervisor of the workers is gone, stopping this worker")
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Supervisor(Multiprocess):
-    """Replaces workers that have ended, and takes them out of the sums of gauges, such as questions under way."""
+    """Replaces workers that have ended, and removes them from sums of gauges such as questions in flight."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Shared) -> None:
         super().__init__(config, sockets)
@@ -221,22 +224,22 @@ class _Supervisor(Multiprocess):
         self._known: set[int] = set()
 
     def terminate_all(self) -> None:
-        """Stop listening first: who comes now is refused at once, and does not wait for a worker in vain."""
+        """Stop listening first, so that new connections are refused at once instead of waiting for a worker."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
 
     def keep_subprocess_alive(self) -> None:
-        """Look at the processes alone: uvicorn's own way waits for each to answer, and hears no Ctrl-C meanwhile."""
+        """Check only whether the processes are alive: uvicorn's own check waits for replies and delays Ctrl-C."""
         for place, process in enumerate(self.processes):
             if process.process.is_alive():
                 continue
             process.join()
             if process.exitcode == STARTUP_FAILURE:
-                # The next one would fail in the same way.
+                # A new worker would fail in the same way.
                 self.should_exit.set()
                 return
-            logger.warning("worker %s ended with %s: starting another", process.pid, process.exitcode)
+            logger.warning("worker %s ended with exit code %s, starting another", process.pid, process.exitcode)
             self.processes[place] = Process(self.config, self.sockets)
             self.processes[place].start()
         running = {process.pid for process in self.processes if process.pid is not None}
@@ -246,9 +249,9 @@ class _Supervisor(Multiprocess):
 
 
 def _spare_the_collector() -> None:
-    """Leave what is there by now, which stays, out of every garbage collection to come, and collect less often.
+    """Exclude all objects that exist now from garbage collection, and collect less often.
 
-    For a process that is about to serve: a quarter of its time under load went into looking through the same objects.
+    Called just before serving: these objects stay, and scanning them took a quarter of the time under load.
     """
     gc.collect()
     gc.freeze()

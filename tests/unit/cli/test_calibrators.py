@@ -52,7 +52,7 @@ def test_help_teaches(console: Console) -> None:
 
 def test_list_of_nothing_says_what_to_do(console: Console) -> None:
     """An empty folder is no error."""
-    assert "nothing is served" in console.run("list")
+    assert "no version is served" in console.run("list")
 
 
 def test_list_marks_what_is_current(console: Console) -> None:

@@ -94,7 +94,7 @@ def test_revoking(run: Run, file: KeyFile) -> None:
     """It stays in the list, with when; `--file` goes before the settings."""
     run("keys", "create", "acme")
     (made,) = file.read() or ()
-    assert "is revoked" in run("keys", "revoke", made.id)[0]
+    assert "was revoked at" in run("keys", "revoke", made.id)[0]
     assert (file.read() or ())[0].revoked is not None
     assert made.id in run("keys", "list")[0]
     assert "no such key" in run("keys", "revoke", "000000000000", code=1)[1]
@@ -119,7 +119,7 @@ def test_serve_refuses_before_it_binds(run: Run, file: KeyFile, monkeypatch: pyt
     """Other words than those are refused too, and say which they would have to be."""
     monkeypatch.setattr("app.cli.serve._listen", lambda *_: pytest.fail("it listened"))
     _, said = run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
-    assert "others can reach 0.0.0.0" in said
+    assert "other machines can reach 0.0.0.0" in said
     monkeypatch.setenv("FETCHWISE_OPEN_TO_ANYONE", "yes please")
     _, said = run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
     assert f"'{WORDS}'" in said
@@ -128,7 +128,7 @@ def test_serve_refuses_before_it_binds(run: Run, file: KeyFile, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("chosen", "says"),
     [({"host": "127.0.0.1"}, "not a file of keys"), ({"host": "0.0.0.0"}, "not a file of keys"),
-     ({"keys": Path("kyes.json")}, "is not there")],
+     ({"keys": Path("kyes.json")}, "does not exist")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, chosen: dict[str, Any], says: str) -> None:
     """Whoever could reach it; a misspelt name must not mean that keys are off."""
@@ -155,25 +155,25 @@ def test_ask_presents_the_key(run: Run, file: KeyFile, monkeypatch: pytest.Monke
 
 
 def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
-    """How many are in force, what they may do, and who else can read them; a revoked one does not count."""
+    """It counts active keys and their scopes, and says who else can read the file."""
     path = tmp_path / "keys.json"
 
     def seen(**chosen: Any) -> str:
         return _keys_found(Settings.of(data_dir=tmp_path, **chosen))
 
     assert seen().startswith("off:")
-    with pytest.raises(DataError, match="nobody is let in"):
+    with pytest.raises(DataError, match="no request is served"):
         seen(keys=path)
     made = [make_key(path)[0], make_key(path, scopes=[Scope.OPERATE])[0], make_key(path)[0]]
     key_file(path).revoke(made.pop().id)
-    assert seen().startswith("on: 2 in force (scopes: answer 1, feedback 1, operate 1)")
-    assert seen().endswith("for its owner's eyes only")
+    assert seen().startswith("on: 2 active (scopes: answer 1, feedback 1, operate 1)")
+    assert seen().endswith("readable by its owner only")
     path.chmod(0o644)
-    assert "others may read it" in seen()
+    assert "other users can read it" in seen()
     path.chmod(0o660)
-    with pytest.raises(DataError, match="let themselves in"):
+    with pytest.raises(DataError, match="and add keys"):
         seen()
     for one in made:
         key_file(path).revoke(one.id)
-    with pytest.raises(DataError, match="nobody is let in"):
+    with pytest.raises(DataError, match="no request is served"):
         seen()

@@ -118,7 +118,7 @@ def test_an_export_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.Monke
 def test_prune(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """Old decisions go, a few at a time, with what was said about them; the rest stays."""
     monkeypatch.setattr("app.cli.log._PRUNED_AT_ONCE", 2)
-    assert "5 decisions deleted" in log("prune", "--older-than", "7d")[0]
+    assert "deleted 5 decisions" in log("prune", "--older-than", "7d")[0]
     found = json.loads(log("stats", "--json")[0])
     assert (found["decisions"], found["feedback"]) == (7, 0)
 
@@ -163,4 +163,4 @@ async def test_doctor_looks_into_the_log(monkeypatch: pytest.MonkeyPatch, log: R
     async with AsyncExitStack() as stack:
         assert (await _decision_log(_Patient(read_settings(), stack))).endswith("decisions.sqlite3: 12 decisions")
         monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
-        assert "no decisions are kept" in await _decision_log(_Patient(read_settings(), stack))
+        assert "decisions are not stored" in await _decision_log(_Patient(read_settings(), stack))
