@@ -9,7 +9,7 @@ from app.core.record import DecisionRecord
 
 
 @dataclass(slots=True)
-class Note:
+class RequestContext:
     """What the log lines of one request need; filled in as it proceeds."""
 
     request_id: str
@@ -21,18 +21,18 @@ class Note:
     record: DecisionRecord | None = None
 
 
-current: ContextVar[Note | None] = ContextVar("fetchwise_note", default=None)
+current: ContextVar[RequestContext | None] = ContextVar("fetchwise_note", default=None)
 # Headers for every upstream call.
 outgoing: ContextVar[Mapping[str, str]] = ContextVar("fetchwise_outgoing", default=MappingProxyType({}))
 
 
-def asked(question: str, *earlier: str) -> None:
+def set_question(question: str, *earlier: str) -> None:
     """Record the question of the current request and the conversation before it."""
     if (note := current.get()) is not None:
         note.question, note.earlier = question, earlier
 
 
-class RequestNote:
+class RequestContextObserver:
     """An observer that stores the decision for the request's log line."""
 
     def observe(self, record: DecisionRecord) -> None:

@@ -10,7 +10,7 @@ from app.core.available import Passage
 from app.core.feedback import AuditRow, Feedback, Judged, Solicited
 from app.core.ladder import Step
 from app.core.question import Filter, Turn
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.core.signals import TokenLogprobs
 from app.errors import BadRequest, DocumentConflict
 
@@ -46,7 +46,7 @@ class Generation:
     # Fewer than given if the reader's context was too short: the worst-ranked are dropped.
     passages_read: int
     # Whether `max_tokens` cut it off.
-    cut_off: bool = False
+    truncated: bool = False
 
 
 class Reader(Protocol):
@@ -194,7 +194,7 @@ class Rows(Protocol):
     """The append-only rows of the decision log. Every call blocks; LogUnavailable where it fails."""
 
     def write(
-        self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
+        self, entries: Sequence[tuple[float, DecisionRecord | FullRun]], given: Sequence[tuple[float, Feedback]]
     ) -> list[Judged | BadRequest]:
         """Store decisions and shadow runs, then feedback, durably and all or nothing; one outcome for each feedback."""
         ...

@@ -22,7 +22,7 @@ from app.ports import Documents, update
 logger = logging.getLogger(__name__)
 
 PREFIX = "fw"
-_NOBODY = "0" * 64
+_NO_DIGEST = "0" * 64
 
 _Value = StrictBool | StrictInt | StrictStr
 _Name = Annotated[str, Field(min_length=1, max_length=64)]
@@ -80,7 +80,7 @@ def matching(keys: Mapping[str, Key], presented: str) -> Key | None:
     """The key that was presented, where it is in force; an unknown id takes as long as a wrong secret."""
     identifier, secret = parts(presented)
     key = keys.get(identifier)
-    same = hmac.compare_digest(digest(secret), _NOBODY if key is None else key.sha256)
+    same = hmac.compare_digest(digest(secret), _NO_DIGEST if key is None else key.sha256)
     return key if same and key is not None and key.revoked is None else None
 
 

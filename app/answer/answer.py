@@ -65,11 +65,11 @@ class Answerer:
                         answer = await run.read(k, available, live=is_final(policy, k))
                         available = available.answered(answer, policy.confidence(answer))
             except (UpstreamError, NoPassages) as error:
-                if run.heard:
+                if run.streamed:
                     raise  # what was streamed is never taken back
                 policy = after_failure(policy, available, error)
         reply = conclude(policy, available, step)
-        if reply.text is not None and not run.heard:
+        if reply.text is not None and not run.streamed:
             listener.token(reply.text)
         record = DecisionRecord(question, policy, tuple(steps), available, reply, run.timings, run.searches)
         self._notify(record)

@@ -44,7 +44,7 @@ class Run:
         self._failed: UpstreamError | None = None
         self.searches = 0
         # Whether the listener has received a piece of the answer. It is never taken back.
-        self.heard = False
+        self.streamed = False
 
     @property
     def timings(self) -> Timings:
@@ -78,7 +78,7 @@ class Run:
             extract(generation.tokens),
             Usage(generation.prompt_tokens, generation.completion_tokens),
             passages_read=generation.passages_read,
-            truncated=generation.cut_off,
+            truncated=generation.truncated,
         )
 
     def _generate(self, prompt: Prompt) -> Coroutine[Any, Any, Generation]:
@@ -90,7 +90,7 @@ class Run:
                 if isinstance(piece, Generation):
                     return piece
                 if piece.text:
-                    self.heard = True
+                    self.streamed = True
                     self._listener.token(piece.text)
         raise UpstreamBadReply("reader", "the stream ended before the answer was complete")
 

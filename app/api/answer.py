@@ -15,14 +15,14 @@ from fastapi import APIRouter, Request, Response
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, documented
-from app.api.http.guard import Asker, Caller
-from app.api.http.middleware import CLIENT_LEFT
+from app.api.http.guard import AnswerCaller, Caller
+from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.api.receipt import AnswerOptions, AnswerRequest, Receipt, receipt
-from app.core.policy import Ask, Policy
+from app.core.policy import AskOptions, Policy
 from app.core.question import Question, Turn
 from app.core.record import DecisionRecord
-from app.correlation import asked
+from app.correlation import set_question
 from app.errors import BadRequest
 from app.ports import SILENT, Listener
 
@@ -60,17 +60,17 @@ router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 
 
 @router.post("/answer", response_model=Receipt, responses=_ERRORS | _STREAMED, summary="Answer a question, or abstain")
-async def answer(body: AnswerRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
+async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
     """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
     if len(body.question) > gateway.max_question_chars:
         raise BadRequest(f"question: longer than {gateway.max_question_chars} characters: shorten it")
-    asked(body.question)
+    set_question(body.question)
     question = question_of(body.question, body, gateway, caller, max_tokens=body.max_tokens)
     if body.stream:
         return await streamed(question, gateway, caller, request, ReceiptEvents())
     record = await whole(question, gateway, caller, request)
     if record is None:
-        return Response(status_code=CLIENT_LEFT)
+        return Response(status_code=CLIENT_CLOSED)
     return Response(orjson.dumps(receipt(record)), media_type="application/json")
 
 
@@ -81,13 +81,13 @@ def _identifiers() -> Iterator[str]:
         yield from (drawn[start : start + 24] for start in range(0, len(drawn), 24))
 
 
-def _draw_anew() -> None:
+def _reseed() -> None:
     global _ids  # noqa: PLW0603 - a forked process must not give the ids of its parent
     _ids = _identifiers()
 
 
 _ids = _identifiers()
-os.register_at_fork(after_in_child=_draw_anew)
+os.register_at_fork(after_in_child=_reseed)
 
 
 def question_of(
@@ -107,7 +107,7 @@ def question_of(
         text=text,
         collection=collection,
         max_tokens=max_tokens or gateway.default_max_tokens,
-        ask=Ask(
+        options=AskOptions(
             policy=policy or chosen.policy or gateway.default_policy,
             retrieval=chosen.retrieval,
             abstain=chosen.abstain,
@@ -116,7 +116,7 @@ def question_of(
         where=where,
         tags=chosen.tags,
         key=caller.id,
-        may_judge=caller.may_judge,
+        may_give_feedback=caller.may_give_feedback,
         earlier=earlier,
         deadline=gateway.deadline(chosen.timeout_ms),
     )
@@ -124,7 +124,7 @@ def question_of(
 
 async def whole(question: Question, gateway: Gateway, caller: Caller, request: Request) -> DecisionRecord | None:
     """Ask, and wait for what it comes to; None once the client has left."""
-    with caller.under_way():
+    with caller.in_progress():
         return await _while_wanted(request, _permitted(gateway, question))
 
 
@@ -133,7 +133,7 @@ async def streamed(
 ) -> Response:
     """Begin to stream; what fails before the first event is answered like any other failure."""
     with ExitStack() as holding:
-        holding.enter_context(caller.under_way())
+        holding.enter_context(caller.in_progress())
         stream = AnswerStream(
             lambda listener: _permitted(gateway, question, listener),
             render=render,
@@ -147,7 +147,7 @@ async def streamed(
         await stream.close()
         raise
     await stream.close()
-    return Response(status_code=CLIENT_LEFT)
+    return Response(status_code=CLIENT_CLOSED)
 
 
 async def _begun(stream: AnswerStream) -> bool:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from app.api.gateway import TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, documented
-from app.api.http.guard import Judge
+from app.api.http.guard import FeedbackCaller
 from app.api.receipt import Tag
 from app.core.feedback import Feedback, Source
 from app.core.labels import words
@@ -98,7 +98,7 @@ router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 
 
 @router.post("/feedback", responses=_ERRORS, summary="Say whether an answer was right")
-async def feedback(body: FeedbackRequest, gateway: TheGateway, caller: Judge) -> FeedbackReceipt:
+async def feedback(body: FeedbackRequest, gateway: TheGateway, caller: FeedbackCaller) -> FeedbackReceipt:
     """Keep a verdict on an answer. It is on disk, with the decision that it is about, when the reply comes.
 
     Sending the same again changes nothing; sending another replaces the verdict and keeps the old one as history. An

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Answerer
 from app.api.http.permits import Permits
-from app.calibrators.status import ArtifactGatekeeper
+from app.calibrators.status import LiveCalibrator
 from app.core.policy import Policy
-from app.economics.view import Look, TrafficView
+from app.economics.view import TrafficReport, TrafficView
 from app.learning.log import DecisionLog
 from app.telemetry.snapshot import Snapshots
 
@@ -26,7 +26,7 @@ class Gateway:
     snapshots: Snapshots
     # What a scrape of this worker shows of all of them.
     scraped: CollectorRegistry
-    gatekeeper: ArtifactGatekeeper
+    live_calibrator: LiveCalibrator
     # The folder of calibrators.
     calibrators: Path
     # None where no decisions are kept.
@@ -39,12 +39,12 @@ class Gateway:
     max_earlier_chars: int
     request_timeout_s: float
 
-    async def economics(self, seconds: int | None = None) -> Look:
+    async def economics(self, seconds: int | None = None) -> TrafficReport:
         """The traffic of the last so many seconds: from the snapshot if that is the default window, else computed."""
         known = self.snapshots.latest.economics
         if known is not None and seconds in {None, known.break_even.window.seconds}:
             return known
-        return await asyncio.to_thread(self.traffic.cached_look, seconds)
+        return await asyncio.to_thread(self.traffic.cached_report, seconds)
 
     def deadline(self, timeout_ms: int | None) -> float:
         """When a question that begins now must be done, on the loop's clock."""

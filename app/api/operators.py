@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query
 from app.api.gateway import TheGateway
 from app.api.http.errors import DENIALS, documented
 from app.api.http.guard import OPERATOR
+from app.calibrators.listing import CalibratorList, list_calibrators
 from app.calibrators.store import ArtifactStore
-from app.calibrators.survey import CalibratorList, survey
 from app.certify.audit import Audit
 from app.economics.breakeven import BreakEven
 from app.economics.bypass import BypassReport
@@ -145,12 +145,12 @@ async def calibrators(
     A new CURRENT is taken up within seconds by every worker. One that is damaged, of another schema or fitted on
     something else than runs is refused, and the one before keeps serving: `problem` says so.
     """
-    keeper = gateway.gatekeeper
+    live = gateway.live_calibrator
     return await asyncio.to_thread(
-        survey,
+        list_calibrators,
         ArtifactStore(gateway.calibrators),
         limit,
-        serving=keeper.serving.version if keeper.serving else None,
-        problem=keeper.status().problem,
-        problem_of=keeper.problem,
+        serving=live.serving.version if live.serving else None,
+        problem=live.status().problem,
+        problem_of=live.problem,
     )

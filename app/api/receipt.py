@@ -219,7 +219,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "tau1": thresholds.tau1 if thresholds else None,
                 "tau_abstain": record.policy.tau,
             },
-            "policy": record.question.ask.policy.value,
+            "policy": record.question.options.policy.value,
             "reason": reply.reason.value,
             "calibrator": {"version": record.policy.version, "certified": reply.certified},
         },

@@ -12,7 +12,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
-from app.certify.bets import Gambler
+from app.certify.bets import Bettor
 from app.certify.drift import DriftTest
 from app.core.artifact import Artifact
 from app.core.calibrator import signals_of
@@ -45,8 +45,8 @@ class _Saved:
     """The drift test as it was after the judgement at `position` of the log."""
 
     position: int
-    everyone: Gambler
-    without: Mapping[str, Gambler]
+    everyone: Bettor
+    without: Mapping[str, Bettor]
 
 
 _SAVED = TypeAdapter(_Saved)
@@ -80,7 +80,7 @@ class DriftWatch:
         self._test = DriftTest(tolerance=tolerance, delta=delta)
         self._position = self._stored_position = 0
         self._revision: str | None = None
-        self._said = ""
+        self._logged = ""
 
     @property
     def test(self) -> DriftTest:
@@ -93,7 +93,7 @@ class DriftWatch:
         version = artifact.version if artifact else None
         if version != self._version:
             await self._load(version)
-            self._version, self._said = version, ""
+            self._version, self._logged = version, ""
         if version is None:
             return
         while True:
@@ -115,7 +115,7 @@ class DriftWatch:
 
     async def _load(self, version: str | None) -> None:
         found = await asyncio.to_thread(self._documents.read, self._name(version)) if version else None
-        saved = _Saved(0, Gambler(self._tolerance), {})
+        saved = _Saved(0, Bettor(self._tolerance), {})
         if found is not None and version is not None:
             try:
                 saved = _SAVED.validate_json(found.content, strict=True, extra="forbid")
@@ -152,16 +152,16 @@ class DriftWatch:
             f"(tolerated: {test.tolerance:g}; {test.seen} judged answers, false alarm at most {test.delta:g})"
         )
         if not test.alarm:
-            self._say("%s drifts by the feedback of one key alone, which is not acted on: %s", version, found)
+            self._log_once("%s drifts by the feedback of one key alone, which is not acted on: %s", version, found)
         elif self._revoke is not None:
             await self._revoke(version, found)
         else:
-            self._say("%s drifts, and serves on as FETCHWISE_DRIFT_ACTION=alert says: %s", version, found)
+            self._log_once("%s drifts, and serves on as FETCHWISE_DRIFT_ACTION=alert says: %s", version, found)
 
-    def _say(self, line: str, version: str, found: str) -> None:
+    def _log_once(self, line: str, version: str, found: str) -> None:
         """Once a finding, not once a look."""
-        if line != self._said:
-            self._said = line
+        if line != self._logged:
+            self._logged = line
             logger.warning(line, version, found)
 
 
@@ -174,7 +174,7 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class SignalReport:
     """What recent answers look like. `accuracy` is what their own confidences add up to: true while these are."""
 
     signals: Mapping[str, Stability] = field(default_factory=dict)
@@ -217,12 +217,12 @@ class SignalDrift:
         if record.reply.text is not None and record.reply.confidence is not None:
             recent.confidence.add(record.reply.confidence)
 
-    def look(self) -> Outlook:
+    def report(self) -> SignalReport:
         """What there is to say now; of a signal that was seen less than 200 times, nothing."""
         recent = self._recent
         if recent is None:
-            return Outlook()
-        return Outlook(
+            return SignalReport()
+        return SignalReport(
             signals={
                 name: Stability(
                     psi(counts.counts, counts.bins.shares),

@@ -60,7 +60,7 @@ class Revocations:
         return _REASONS.dump_json(self._why, indent=1) + b"\n"
 
 
-class ArtifactGatekeeper:
+class LiveCalibrator:
     """Serves the artifact that CURRENT names; one that is bad, or does not match what runs, replaces none that does."""
 
     def __init__(
@@ -89,7 +89,7 @@ class ArtifactGatekeeper:
         self._running: Identity | None = None
         self._compared: tuple[Identity | None, Identity | None, bool] = (None, None, False)
         self._unidentified = "the reader has not been identified yet"
-        self._said: CalibratorStatus | None = None
+        self._logged: CalibratorStatus | None = None
 
     def matching(self, *, collection: str, max_tokens: int) -> Artifact | None:
         """The artifact in force, if it was fitted on exactly what would answer this question."""
@@ -141,7 +141,7 @@ class ArtifactGatekeeper:
         """Let no threshold of this version decide any more: its fallback action serves until another is in force."""
         if self._revocations.why(version) is None:
             await asyncio.to_thread(self._revocations.add, version, why)
-            self._tell()
+            self._log_changes()
 
     def status(self) -> CalibratorStatus:
         """Why questions are, or are not, decided by a calibrator."""
@@ -173,12 +173,12 @@ class ArtifactGatekeeper:
         try:
             await asyncio.to_thread(self._revocations.refresh)
         finally:
-            self._tell()
+            self._log_changes()
 
-    def _tell(self) -> None:
+    def _log_changes(self) -> None:
         status = self.status()
-        if status != self._said:
-            self._said = status
+        if status != self._logged:
+            self._logged = status
             if status.problem:
                 logger.warning("calibrator: %s", status.problem)
             else:

@@ -75,7 +75,7 @@ class ArtifactStore:
             raise ArtifactSchemaError(f"{where} holds version {artifact.version!r}: files must not be renamed")
         return artifact
 
-    def survey(self, most: int) -> list[tuple[str, Artifact | ArtifactError]]:
+    def newest(self, most: int) -> list[tuple[str, Artifact | ArtifactError]]:
         """The newest versions by name, newest first: each one's artifact, or why it cannot be served."""
         found: list[tuple[str, Artifact | ArtifactError]] = []
         for version in self.versions()[: -most - 1 : -1]:

@@ -79,7 +79,7 @@ def _peak(y: Sequence[float], bets: Iterable[float], mean: float, enough: float)
 
 
 @dataclass(slots=True)
-class Gambler:
+class Bettor:
     """Bets without end that the mean of values in [-1, 1] is above `tolerance`.
 
     After a year of sound values she must not be broke on the day when they change. So she keeps her capital in a
@@ -91,8 +91,8 @@ class Gambler:
     seen: int = 0
     mean: float = 0.0
     variance: float = 0.25
-    drawer: float = 1.0
-    on_table: float = 0.0
+    reserve: float = 1.0
+    at_stake: float = 0.0
     # The most she ever owned: 1 / peak is a p-value that holds at every moment.
     peak: float = 1.0
 
@@ -102,9 +102,9 @@ class Gambler:
         # All is in the drawer at first, and never quite nothing.
         left = 1.0 / (1.0 + math.log(self.seen + 1))
         won = growth(value, self._share(), self.tolerance, _STAKE / (1.0 + self.tolerance))
-        self.on_table = min(_CEILING, (self.on_table + self.drawer - left) * won)
-        self.drawer = left
-        self.peak = max(self.peak, self.on_table + left)
+        self.at_stake = min(_CEILING, (self.at_stake + self.reserve - left) * won)
+        self.reserve = left
+        self.peak = max(self.peak, self.at_stake + left)
         weight = max(1.0 / (self.seen + 1), 1.0 / _MEMORY)
         self.variance += weight * ((value - self.mean) ** 2 - self.variance)
         self.mean += weight * (value - self.mean)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.certify.bets import Gambler
+from app.certify.bets import Bettor
 
 
 class DriftTest:
@@ -26,15 +26,15 @@ class DriftTest:
         *,
         tolerance: float = 0.05,
         delta: float = 0.05,
-        everyone: Gambler | None = None,
-        without: Mapping[str, Gambler] | None = None,
+        everyone: Bettor | None = None,
+        without: Mapping[str, Bettor] | None = None,
     ) -> None:
         """Start from nothing, or go on where a test with the same `everyone` and `without` stopped."""
         if not 0.0 <= tolerance < 1.0 or not 0.0 < delta < 1.0:
             raise ValueError(f"tolerance must lie in [0, 1) and delta in (0, 1), got {tolerance} and {delta}")
         self.tolerance = tolerance
         self.delta = delta
-        self.everyone = everyone or Gambler(tolerance)
+        self.everyone = everyone or Bettor(tolerance)
         self.without = dict(without or {})
 
     def update(self, p: float, *, correct: bool, key: str | None = None) -> None:
@@ -46,9 +46,9 @@ class DriftTest:
             self.without[key] = replace(self.everyone)
         gap = p - correct
         self.everyone.bet(gap)
-        for left_out, gambler in self.without.items():
+        for left_out, bettor in self.without.items():
             if left_out != key:
-                gambler.bet(gap)
+                bettor.bet(gap)
 
     @property
     def seen(self) -> int:
@@ -68,7 +68,7 @@ class DriftTest:
     @property
     def evidence_without_any_key(self) -> float:
         """The same with the feedback left out of whichever key matters most."""
-        return self._of(min((gambler.peak for gambler in self.without.values()), default=self.everyone.peak))
+        return self._of(min((bettor.peak for bettor in self.without.values()), default=self.everyone.peak))
 
     @property
     def alarm(self) -> bool:

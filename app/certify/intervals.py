@@ -20,7 +20,7 @@ class Interval:
     needs: str | None = None
 
 
-def lacking(n: int, needs: str | None = None) -> Interval:
+def unknown_interval(n: int, needs: str | None = None) -> Interval:
     """No figure, and what it would take."""
     return Interval(None, None, None, n, needs)
 
@@ -36,7 +36,7 @@ def wilson(successes: int, trials: int) -> Interval:
     It stays inside [0, 1], and holds up at the edges and for few trials; there is none without a trial.
     """
     if trials == 0:
-        return lacking(0)
+        return unknown_interval(0)
     share, spread = successes / trials, _Z * _Z / trials
     middle = (share + spread / 2.0) / (1.0 + spread)
     reach = _Z * math.sqrt((share * (1.0 - share) + spread / 4.0) / trials) / (1.0 + spread)

@@ -2,7 +2,7 @@
 
 import sys
 
-from app.cli.console import app, complain
+from app.cli.console import app, print_error
 from app.errors import FetchwiseError
 
 # Each module registers its commands on `app` when it is imported.
@@ -14,5 +14,5 @@ def main() -> None:
     try:
         app()
     except FetchwiseError as error:
-        complain(str(error))
+        print_error(str(error))
         sys.exit(1)

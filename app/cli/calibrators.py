@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from app.calibrators.listing import CalibratorVersion, list_calibrators
 from app.calibrators.store import ArtifactStore, serialise
-from app.calibrators.survey import CalibratorVersion, survey
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.core.artifact import Artifact, Certificate, PolicyFit, mismatches
 from app.errors import ArtifactError
@@ -52,7 +52,7 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
     `--json` has the same shape as `GET /calibrators` of a running gateway, which also names the version it serves.
     """
     store = _store(folder)
-    found = survey(store, _EVERY)
+    found = list_calibrators(store, _EVERY)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1))
         return

@@ -29,7 +29,7 @@ out = Console()
 err = Console(stderr=True)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print an error to stderr, after the lines that are still in the log's buffer."""
     for handler in logging.getLogger().handlers:
         handler.flush()

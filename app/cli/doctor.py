@@ -42,7 +42,7 @@ from app.wiring.parts import (
 
 
 @dataclass(slots=True)
-class _Patient:
+class _Checked:
     """The parts opened so far; later checks use them."""
 
     settings: Settings
@@ -60,7 +60,7 @@ def doctor() -> None:
 
 
 async def _examine(settings: Settings) -> bool:
-    checks: dict[str, Callable[[_Patient], Awaitable[str]]] = {
+    checks: dict[str, Callable[[_Checked], Awaitable[str]]] = {
         "python": _python,
         "data directory": _data_dir,
         "keys": _keys,
@@ -73,11 +73,11 @@ async def _examine(settings: Settings) -> bool:
     table = Table("part", "", "finding", title="Fetchwise doctor")
     healthy = True
     async with AsyncExitStack() as stack:
-        patient = _Patient(settings, stack)
+        checked = _Checked(settings, stack)
         for name, check in checks.items():
             with err.status(f"checking the {name}…"):
                 try:
-                    table.add_row(name, "[green]ok[/]", escape(await check(patient)))
+                    table.add_row(name, "[green]ok[/]", escape(await check(checked)))
                 except FetchwiseError as error:
                     healthy = False
                     table.add_row(name, "[red]failed[/]", escape(str(error)))
@@ -85,12 +85,12 @@ async def _examine(settings: Settings) -> bool:
     return healthy
 
 
-async def _python(_: _Patient) -> str:
+async def _python(_: _Checked) -> str:
     return sys.version.split()[0]
 
 
-async def _data_dir(patient: _Patient) -> str:
-    folder = patient.settings.server.data_dir
+async def _data_dir(checked: _Checked) -> str:
+    folder = checked.settings.server.data_dir
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".doctor"
@@ -101,8 +101,8 @@ async def _data_dir(patient: _Patient) -> str:
     return str(folder.resolve())
 
 
-async def _keys(patient: _Patient) -> str:
-    return await asyncio.to_thread(_keys_found, patient.settings)
+async def _keys(checked: _Checked) -> str:
+    return await asyncio.to_thread(_keys_found, checked.settings)
 
 
 def _keys_found(settings: Settings) -> str:
@@ -110,19 +110,19 @@ def _keys_found(settings: Settings) -> str:
     keys = file.read()
     if keys is None and not required:
         return "off: anyone who reaches this address can ask and see everything"
-    in_force = [one for one in keys or () if one.revoked is None]
-    if not in_force:
+    active = [one for one in keys or () if one.revoked is None]
+    if not active:
         raise DataError(f"there is no active key in {file.where}, so no request is served: run `fetchwise keys create`")
     others = stat.S_IMODE(settings.keys_at.stat().st_mode) & 0o077
     if others & 0o022:
         raise DataError(f"other users can write to {file.where} and add keys: run `chmod 600 {file.where}`")
-    scopes = ", ".join(f"{scope.value} {sum(scope in one.scopes for one in in_force)}" for scope in Scope)
+    scopes = ", ".join(f"{scope.value} {sum(scope in one.scopes for one in active)}" for scope in Scope)
     seen = f"other users can read it: run `chmod 600 {file.where}`" if others & 0o044 else "readable by its owner only"
-    return f"on: {len(in_force)} active (scopes: {scopes}) in {file.where}, {seen}"
+    return f"on: {len(active)} active (scopes: {scopes}) in {file.where}, {seen}"
 
 
-async def _decision_log(patient: _Patient) -> str:
-    store = await asyncio.to_thread(open_decision_store, patient.settings)
+async def _decision_log(checked: _Checked) -> str:
+    store = await asyncio.to_thread(open_decision_store, checked.settings)
     if store is None:
         return "off: decisions are not stored, and feedback is refused"
     try:
@@ -132,16 +132,16 @@ async def _decision_log(patient: _Patient) -> str:
         store.close()
 
 
-async def _reader(patient: _Patient) -> str:
-    settings = patient.settings
-    patient.reader = await open_reader(settings, patient.stack, resilience_of(settings))
+async def _reader(checked: _Checked) -> str:
+    settings = checked.settings
+    checked.reader = await open_reader(settings, checked.stack, resilience_of(settings))
     if len(settings.reader.urls) == 1:
-        return await _reads(patient.reader)
+        return await _reads(checked.reader)
     findings = []
     for url in settings.reader.urls:
         alone = settings.model_copy(update={"reader": settings.reader.model_copy(update={"backend": url})})
         try:
-            findings.append(f"{url}: {await _reads(await open_reader(alone, patient.stack, resilience_of(alone)))}")
+            findings.append(f"{url}: {await _reads(await open_reader(alone, checked.stack, resilience_of(alone)))}")
         except UpstreamError as error:
             raise UpstreamUnavailable("reader", f"{url}: {error}") from error
     return "\n".join(findings)
@@ -160,32 +160,32 @@ async def _reads(reader: Reader) -> str:
     return f"{identity.reader} ({identity.quantisation}) answers {generation.text!r}"
 
 
-async def _embedder(patient: _Patient) -> str:
-    patient.embedder = await open_embedder(patient.settings, patient.stack, resilience_of(patient.settings))
-    return f"{patient.embedder.name}, {patient.embedder.dimension} dimensions"
+async def _embedder(checked: _Checked) -> str:
+    checked.embedder = await open_embedder(checked.settings, checked.stack, resilience_of(checked.settings))
+    return f"{checked.embedder.name}, {checked.embedder.dimension} dimensions"
 
 
-async def _vectors(patient: _Patient) -> str:
-    settings = patient.settings
+async def _vectors(checked: _Checked) -> str:
+    settings = checked.settings
     try:
         vectors = open_vectors(settings, resilience_of(settings))
     except StoreInUse as error:
         return f"in use by a running gateway, which is fine: {error}"
-    patient.stack.push_async_callback(vectors.close)
+    checked.stack.push_async_callback(vectors.close)
     await vectors.ping()
     return f"{settings.vectors.collection}: {await vectors.count(settings.vectors.collection)} passages"
 
 
-async def _calibrator(patient: _Patient) -> str:
-    settings, store = patient.settings, ArtifactStore(patient.settings.calibration.folder)
+async def _calibrator(checked: _Checked) -> str:
+    settings, store = checked.settings, ArtifactStore(checked.settings.calibration.folder)
     version = store.current()
     if version is None:
         most = passages(settings.calibration.ks[-1])
         raise ArtifactError(f"none in {store.where}, so every question reads {most}: collect and refit")
     artifact = store.load(version)
-    if patient.reader is None or patient.embedder is None:
+    if checked.reader is None or checked.embedder is None:
         raise ArtifactError(f"{version} cannot be checked: fix the reader and the embedder first")
-    running = await identity_of(patient.reader, patient.embedder, settings)
+    running = await identity_of(checked.reader, checked.embedder, settings)
     differing = mismatches(artifact.identity, running) if artifact.identity else ["it has no identity"]
     if differing:
         raise ArtifactError(f"{version} does not match the running system ({'; '.join(differing)}): collect and refit")

@@ -27,7 +27,7 @@ app.add_typer(keys, name="keys")
 File = Annotated[Path | None, typer.Option("--file", help="File of the keys. Default: FETCHWISE_KEYS.")]
 Identifier = Annotated[str, typer.Argument(help="The key's id, as `list` prints it.")]
 _LISTED = TypeAdapter(list[Key])
-_UNSAID = {"sha256"}
+_HIDDEN = {"sha256"}
 
 
 def _file(path: Path | None) -> KeyFile:
@@ -102,7 +102,7 @@ def list_keys(path: File = None, as_json: AsJson = False) -> None:  # noqa: FBT0
     file = _file(path)
     found = file.read() or []
     if as_json:
-        typer.echo(_LISTED.dump_json(found, indent=1, exclude={"__all__": _UNSAID}))
+        typer.echo(_LISTED.dump_json(found, indent=1, exclude={"__all__": _HIDDEN}))
         return
     if not found:
         out.print(
@@ -119,7 +119,7 @@ def show(identifier: Identifier, path: File = None, as_json: AsJson = False) -> 
     file = _file(path)
     one = file.named(identifier, file.read() or [])
     if as_json:
-        typer.echo(one.model_dump_json(indent=1, exclude=_UNSAID))
+        typer.echo(one.model_dump_json(indent=1, exclude=_HIDDEN))
         return
     table = Table(show_header=False, title=f"key {one.id}")
     for name, cell in _cells(one).items():

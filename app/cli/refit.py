@@ -19,7 +19,7 @@ from app.core.artifact import Artifact
 from app.core.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.settings import Settings, read_settings
-from app.storage.reading import Lessons
+from app.storage.reading import LoggedDecisions
 from app.wiring.parts import identity_of
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
         task = bar.add_task("reading the log", total=None)
         return read_log(
-            Lessons(store.engine, collection=settings.vectors.collection, since=start),
+            LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start),
             identity_of=identities(out_dir, settings.calibration.folder),
             clip=clip,
             source=f"decision log, collection {settings.vectors.collection}",

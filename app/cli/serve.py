@@ -79,13 +79,13 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         )
         # Workers open their own parts. These were opened to report errors in one sentence, and to seed once.
         if settings.server.workers == 1:
-            await _answer_until_told_to_stop(settings, parts, listener)
+            await _answer_until_stopped(settings, parts, listener)
 
 
-async def _answer_until_told_to_stop(settings: Settings, parts: Parts, listener: socket.socket) -> None:
+async def _answer_until_stopped(settings: Settings, parts: Parts, listener: socket.socket) -> None:
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
     server = _Server(ServerConfig(application, settings))
-    _spare_the_collector()
+    _tune_garbage_collection()
     await server.serve(sockets=[listener])
     if not server.started:
         raise ConfigurationError("the gateway did not start: see the log lines above")
@@ -202,7 +202,7 @@ def worker(settings: Settings, shared: Shared) -> FastAPI:
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
     application = create_app(settings, shared=shared)
-    _spare_the_collector()
+    _tune_garbage_collection()
     return application
 
 
@@ -248,7 +248,7 @@ class _Supervisor(Multiprocess):
         self._known = running
 
 
-def _spare_the_collector() -> None:
+def _tune_garbage_collection() -> None:
     """Exclude all objects that exist now from garbage collection, and collect less often.
 
     Called just before serving: these objects stay, and scanning them took a quarter of the time under load.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from app.core.artifact import UNREACHABLE, Artifact, PolicyFit, Thresholds
 from app.core.available import Answer, Available
 from app.core.calibrator import Calibrator
-from app.core.policy import Ask, Policy, Reason, Retrieval
+from app.core.policy import AskOptions, Policy, Reason, Retrieval
 from app.errors import NoPassages, UpstreamError
 
 # Why none, few or many passages are read.
@@ -131,7 +131,7 @@ class EffectivePolicy:
 
 
 def resolve(
-    options: Ask,
+    options: AskOptions,
     artifact: Artifact | None,
     *,
     ks: tuple[int, ...],
@@ -184,7 +184,7 @@ def resolve(
     return replace(policy, minimum=target, maximum=target, certifiable=False)
 
 
-def _fit(options: Ask, artifact: Artifact | None, *, allow_uncertified: bool) -> PolicyFit | None:
+def _fit(options: AskOptions, artifact: Artifact | None, *, allow_uncertified: bool) -> PolicyFit | None:
     """The fitted thresholds that may decide, if any."""
     fit = artifact.policies.get(options.policy.value) if artifact is not None else None
     return fit if fit is not None and (fit.certificate is not None or allow_uncertified) else None
@@ -210,7 +210,7 @@ def _tau(artifact: Artifact, *, allow_uncertified: bool) -> float | None:
     return abstention.tau if abstention.certificate is not None or allow_uncertified else None
 
 
-def _certifiable(options: Ask, artifact: Artifact | None, fit: PolicyFit | None, tau: float | None) -> bool:
+def _certifiable(options: AskOptions, artifact: Artifact | None, fit: PolicyFit | None, tau: float | None) -> bool:
     """Exactly the certified policy: its thresholds, the whole collection, and no abstention beyond a certified one."""
     if artifact is None or fit is None:
         return False

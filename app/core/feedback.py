@@ -73,7 +73,7 @@ class AuditRow:
     solicited: bool = False
 
 
-def verdict(feedback: Feedback, action: str, answer: str | None, *, texts_kept: bool) -> bool | None:
+def is_correct(feedback: Feedback, action: str, answer: str | None, *, texts_kept: bool) -> bool | None:
     """Whether the answer that was given is right.
 
     None for references to an abstention: nothing was given that could be right or wrong, and still they say what would

@@ -17,8 +17,8 @@ _ARTICLES = frozenset(("a", "an", "the"))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Gold answers shorter than this are words like "I", which any sentence contains.
-_COMPAT_SHORTEST = 3
-_SHORTEST = 2
+_COMPAT_MIN_CHARS = 3
+_MIN_CHARS = 2
 
 _SCALES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 # fmt: off
@@ -78,7 +78,7 @@ def _matches(given: tuple[str, ...], gold: tuple[str, ...]) -> bool:
         return wanted in _numbers(given)
     if given == gold:
         return True
-    return len("".join(gold)) >= _SHORTEST and _contains(given, gold)
+    return len("".join(gold)) >= _MIN_CHARS and _contains(given, gold)
 
 
 def _contains(given: tuple[str, ...], gold: tuple[str, ...]) -> bool:
@@ -109,7 +109,7 @@ def _numbers(given: tuple[str, ...]) -> list[float]:
 def _judge_compat(answer: str, gold: Sequence[str]) -> bool:
     given = _normalise_compat(answer)
     aliases = [_normalise_compat(alias) for alias in gold]
-    return any(given == alias or (len(alias) >= _COMPAT_SHORTEST and alias in given) for alias in aliases)
+    return any(given == alias or (len(alias) >= _COMPAT_MIN_CHARS and alias in given) for alias in aliases)
 
 
 def _normalise_compat(text: str) -> str:

@@ -61,7 +61,7 @@ _CONTRADICTIONS = frozenset({(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskOptions:
     """The options of one request. `filtered`: a payload filter restricts the search."""
 
     policy: Policy = Policy.GRADED

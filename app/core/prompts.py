@@ -15,7 +15,7 @@ _PLACEHOLDER = re.compile(r"\{(question|passages)\}")
 # a wide bar. Readers turn them into control tokens wherever in a prompt they stand.
 _MARKER = re.compile(r"<(?=[|｜]|/?(?:s|bos|eos|start_of_turn|end_of_turn)>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])")
 _TURNS_SEARCHED = 2
-_LONGEST_QUERY = 2000
+_MAX_QUERY_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Prompts:
     def render(self, question: str, passages: Sequence[tuple[str, str]] = ()) -> str:
         """Fill the template in; passages are (title, text), numbered from 1, best first."""
         lines = [f"[{i}] {_one_line(title, text)}" for i, (title, text) in enumerate(passages, start=1)]
-        values = {"question": defused(_flat(question)), "passages": "\n".join(lines)}
+        values = {"question": break_markers(_flat(question)), "passages": "\n".join(lines)}
         template = self.open_book if passages else self.closed_book
         return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
@@ -53,17 +53,17 @@ def search_query(question: str, said: Sequence[str] = ()) -> str:
     if not said:
         return question
     query = "\n".join((question, *reversed(said[-_TURNS_SEARCHED:])))
-    return query[: max(len(question), _LONGEST_QUERY)]
+    return query[: max(len(question), _MAX_QUERY_CHARS)]
 
 
-def defused(text: str) -> str:
+def break_markers(text: str) -> str:
     """The text with a space inside whatever a reader would take for a control token; any other text as it is."""
     return _MARKER.sub(r"\g<0> ", text) if "<" in text or "[" in text else text
 
 
 def _one_line(title: str, text: str) -> str:
     heading, body = _flat(title), _flat(text)
-    return defused(f"{heading}: {body}" if heading else body)
+    return break_markers(f"{heading}: {body}" if heading else body)
 
 
 def _flat(text: str) -> str:

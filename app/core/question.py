@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.core.policy import Ask
+from app.core.policy import AskOptions
 
 Scalar = str | int | bool
 # A payload filter: every named field has exactly this value.
@@ -28,7 +28,7 @@ class Question:
     text: str
     collection: str
     max_tokens: int
-    ask: Ask = field(default_factory=Ask)
+    options: AskOptions = field(default_factory=AskOptions)
     where: Filter | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     # Whose question it is, where callers have keys.
@@ -40,4 +40,4 @@ class Question:
     # Seconds in the queue for a permit; part of the total time.
     waited_s: float = 0.0
     # Whether the caller may give feedback; other callers are not asked for it.
-    may_judge: bool = True
+    may_give_feedback: bool = True

@@ -43,7 +43,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
+class FullRun:
     """The answers of one question at every k, generated again in the background; `id` is that of its record."""
 
     id: str
@@ -159,7 +159,7 @@ class DecisionRecord:
             "action": self.action,
             "k": reply.k,
             "reason": reply.reason.value,
-            "policy": self.question.ask.policy.value,
+            "policy": self.question.options.policy.value,
             "p_closed_book": self.p_closed_book,
             "confidence": reply.confidence,
             "calibrator": self.policy.version,

@@ -10,11 +10,11 @@ from itertools import pairwise
 
 TARGET_WORDS = 100
 # Only a longer sentence is split; a ready-made passage up to this length is kept as it is.
-LONGEST_SENTENCE = 150
+MAX_SENTENCE_WORDS = 150
 # A shorter passage has too little content to be found; merge it with its neighbour.
-SHORTEST_WORDS = 25
+MIN_WORDS = 25
 # A short start, the longest sentence and a short tail together: nearly always within MiniLM's 256 tokens.
-LONGEST_WORDS = LONGEST_SENTENCE + 2 * (SHORTEST_WORDS - 1)
+MAX_WORDS = MAX_SENTENCE_WORDS + 2 * (MIN_WORDS - 1)
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
 # The end of a sentence: a stop, perhaps closing quotes or brackets, white space, and what a sentence starts with.
@@ -40,11 +40,11 @@ def chunk(text: str) -> list[str]:
     """
     chunks: list[list[str]] = []
     for piece in _pieces(text):
-        if chunks and (len(chunks[-1]) < SHORTEST_WORDS or len(chunks[-1]) + len(piece) <= TARGET_WORDS):
+        if chunks and (len(chunks[-1]) < MIN_WORDS or len(chunks[-1]) + len(piece) <= TARGET_WORDS):
             chunks[-1] += piece
         else:
             chunks.append(piece)
-    if len(chunks) > 1 and len(chunks[-1]) < SHORTEST_WORDS:
+    if len(chunks) > 1 and len(chunks[-1]) < MIN_WORDS:
         tail = chunks.pop()
         chunks[-1] += tail
     return [" ".join(words) for words in chunks]
@@ -60,7 +60,7 @@ def _pieces(text: str) -> Iterator[list[str]]:
     for paragraph in _PARAGRAPH.split(text):
         for sentence in _sentences(paragraph):
             words = sentence.split()
-            if len(words) <= LONGEST_SENTENCE:
+            if len(words) <= MAX_SENTENCE_WORDS:
                 if words:
                     yield words
                 continue

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from app.core.available import Passage
-from app.corpus.chunks import LONGEST_SENTENCE, chunk, word_count
+from app.corpus.chunks import MAX_SENTENCE_WORDS, chunk, word_count
 from app.corpus.documents import Document, Skipped, find, read
 from app.ports import Clock, Embedder, VectorStore
 
@@ -98,7 +98,7 @@ async def ingest(
 
 def passages_of(document: Document) -> Iterator[Passage]:
     """Split a document into passages with content-based ids; a short row stays one passage."""
-    untouched = document.is_row and word_count(document.text) <= LONGEST_SENTENCE
+    untouched = document.is_row and word_count(document.text) <= MAX_SENTENCE_WORDS
     for text in [document.text] if untouched else chunk(document.text):
         content = orjson.dumps([document.title, text, dict(document.payload)], option=orjson.OPT_SORT_KEYS)
         passage_id = hashlib.sha256(content).hexdigest()[:16]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.certify.intervals import MIN_SAMPLE, Interval, lacking, missing, wilson
+from app.certify.intervals import MIN_SAMPLE, Interval, missing, unknown_interval, wilson
 
 # A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
 RARE = 0.05
@@ -66,7 +66,7 @@ class BreakEven:
 
 def share(count: int, n: int, *, of: str) -> Interval:
     """A share of the questions of a kind, where there are enough of them."""
-    return wilson(count, n) if n >= MIN_SAMPLE else lacking(n, missing(n, of))
+    return wilson(count, n) if n >= MIN_SAMPLE else unknown_interval(n, missing(n, of))
 
 
 def verdict(ratio: Interval) -> Verdict:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from app.certify.intervals import Interval, lacking
+from app.certify.intervals import Interval, unknown_interval
 from app.core.cost import Objective
 from app.economics.breakeven import BreakEven, percent
 from app.economics.view import TrafficView
@@ -32,9 +32,9 @@ class Bypass:
     """Whether most questions go without the gate, and how many looks in a row have spoken for a change."""
 
     on: bool = False
-    looks: int = 0
+    agreeing: int = 0
 
-    def look(self, ratio: Interval, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
+    def update(self, ratio: Interval, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
         """The state after one more estimate of what gating costs over always reading the same passages.
 
         Given up where the whole interval lies above 1, taken up again where it lies at 1 - `margin` or below. An
@@ -45,8 +45,8 @@ class Bypass:
         speaks = ratio.high <= 1.0 - margin if self.on else ratio.low > 1.0
         if not speaks:
             return Bypass(self.on)
-        looks = self.looks + 1
-        return Bypass(not self.on) if looks >= patience else Bypass(self.on, looks)
+        agreeing = self.agreeing + 1
+        return Bypass(not self.on) if agreeing >= patience else Bypass(self.on, agreeing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ def live_ratio(found: BreakEven, objective: Objective) -> Interval:
     """
     view = found.costs.get(objective.value)
     if view is None:
-        return lacking(0, "a cost that can exceed the reference")
+        return unknown_interval(0, "a cost that can exceed the reference")
     return view.against[found.reference].gate_cost_ratio
 
 
 class BypassWatch:
-    """Holds whether the gate is bypassed, and why. `consider` blocks, `refresh` does not."""
+    """Holds whether the gate is bypassed, and why. `update` blocks, `refresh` does not."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class BypassWatch:
         """The state now."""
         return BypassReport("auto" if self.enabled else "off", self._bypass.on, self.objective, self.reason)
 
-    def consider(self) -> None:
+    def update(self) -> None:
         """Look at the traffic once, and change the state if enough looks in a row agree."""
         with self._lock:
             self._restart_for_new_calibrator()
             found = self._view.break_even_since(self._since)
             ratio = live_ratio(found, self.objective)
-            before, self._bypass = self._bypass, self._bypass.look(ratio)
+            before, self._bypass = self._bypass, self._bypass.update(ratio)
             view = found.costs.get(self.objective.value)
             if view is None:
                 self.reason = "Gating never makes more retrieval calls: every question meets the gate."
@@ -130,4 +130,4 @@ class BypassWatch:
 
     async def refresh(self) -> None:
         """Look at the traffic once, in a thread; where that fails, the bypass stays as it is."""
-        await asyncio.to_thread(self.consider)
+        await asyncio.to_thread(self.update)

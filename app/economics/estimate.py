@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.certify.intervals import MIN_SAMPLE, Interval, lacking, missing
+from app.certify.intervals import MIN_SAMPLE, Interval, missing, unknown_interval
 from app.core.cost import Tariff, break_even_against, gate_cost
 from app.core.policy import actions_of
 from app.economics.breakeven import (
@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Drawn:
+class Estimate:
     """A figure, draws of what it may be as well, and the questions behind it; `needs` where those are too few."""
 
     value: float
@@ -53,20 +53,20 @@ class Drawn:
     n: int
     needs: str | None = None
 
-    def wanting(self, of: str) -> "Drawn":
+    def requiring(self, of: str) -> "Estimate":
         """The same; too few questions are named as what is missing."""
         return replace(self, needs=missing(self.n, of)) if self.n < MIN_SAMPLE else self
 
     def estimate(self) -> Interval:
         """The figure with its 95 % interval, or what it lacks."""
         if self.needs is not None:
-            return lacking(self.n, self.needs)
+            return unknown_interval(self.n, self.needs)
         low, high = np.quantile(self.draws, (0.025, 0.975))
         return Interval(self.value, min(float(low), self.value), max(float(high), self.value), self.n)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Spent:
+class StageCosts:
     """What each of some questions spent on its parts, in one unit."""
 
     probe: Floats
@@ -74,7 +74,7 @@ class Spent:
     read: Floats
 
 
-Count = Callable[[Rows], Spent]
+Count = Callable[[Rows], StageCosts]
 
 
 def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff, ks: Sequence[int]) -> BreakEven:
@@ -104,24 +104,24 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
     )
 
 
-def _latency(rows: Rows) -> Spent:
-    return Spent(_ms(rows["probe_ms"]), _ms(rows["embed_ms"]) + _ms(rows["search_ms"]), _ms(rows["read_ms"]))
+def _latency(rows: Rows) -> StageCosts:
+    return StageCosts(_ms(rows["probe_ms"]), _ms(rows["embed_ms"]) + _ms(rows["search_ms"]), _ms(rows["read_ms"]))
 
 
-def _tokens(rows: Rows) -> Spent:
+def _tokens(rows: Rows) -> StageCosts:
     probe = _float(rows["probe_prompt"]) + _float(rows["probe_completion"])
     read = _float(rows["read_prompt"]) + _float(rows["read_completion"])
-    return Spent(probe, np.zeros(len(rows)), read)
+    return StageCosts(probe, np.zeros(len(rows)), read)
 
 
 def _money(tariff: Tariff) -> Count:
-    def count(rows: Rows) -> Spent:
+    def count(rows: Rows) -> StageCosts:
         fetched = tariff.call + tariff.passage * _float(rows["k"])
         probe, read = (
             tariff.generation(_float(rows[f"{stage}_prompt"]), _float(rows[f"{stage}_completion"]))
             for stage in ("probe", "read")
         )
-        return Spent(probe, fetched, read)
+        return StageCosts(probe, fetched, read)
 
     return count
 
@@ -131,12 +131,12 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
     rng = np.random.default_rng(_SEED)
     gated = select(rows, rows["gated"])
     (probe,) = _means(rng, count(gated).probe)
-    probe = probe.wanting(_GATED)
+    probe = probe.requiring(_GATED)
     read = {k: _reading(rng, count(_that_read(rows, k))) for k in ks}
     stages = {"probe": probe.estimate()}
     always = {}
     for k, (retrieval, reading) in read.items():
-        retrieval, reading = retrieval.wanting(_reading_of(k)), reading.wanting(_reading_of(k))  # noqa: PLW2901
+        retrieval, reading = retrieval.requiring(_reading_of(k)), reading.requiring(_reading_of(k))  # noqa: PLW2901
         stages |= {f"retrieve_k{k}": retrieval.estimate(), f"read_k{k}": reading.estimate()}
         always[k] = _combine(add, retrieval, reading)
     skipped, retrieving = _retrieving(rng, gated, {k: _combine(add, *both) for k, both in read.items()})
@@ -151,7 +151,7 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
     return CostView(unit, stages, gate.estimate(), against)
 
 
-def _reading(rng: np.random.Generator, spent: Spent) -> tuple[Drawn, Drawn]:
+def _reading(rng: np.random.Generator, spent: StageCosts) -> tuple[Estimate, Estimate]:
     retrieval, read = _means(rng, spent.retrieval, spent.read)
     return retrieval, read
 
@@ -165,14 +165,14 @@ def _that_read(rows: Rows, k: int) -> Rows:
     return select(rows, rows["k"] == k)
 
 
-def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Drawn]) -> tuple[Drawn, Drawn | None]:
+def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Estimate]) -> tuple[Estimate, Estimate | None]:
     """The share of gated questions that read nothing, and what the others pay for what they read; None without any."""
     counts = {k: int((gated["k"] == k).sum()) for k in always}
     taken = [k for k in always if counts[k]]
     skipped, *how_often = _shares(rng, [len(gated) - sum(counts.values()), *(counts[k] for k in taken)])
     if not taken:
         return skipped, None
-    costs = [always[k] if counts[k] <= RARE * len(gated) else always[k].wanting(_reading_of(k)) for k in taken]
+    costs = [always[k] if counts[k] <= RARE * len(gated) else always[k].requiring(_reading_of(k)) for k in taken]
 
     def mean(*both: Any) -> Any:  # noqa: ANN401 - figures, or draws of them
         weights, amounts = both[: len(costs)], both[len(costs) :]
@@ -181,19 +181,19 @@ def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Drawn])
     return skipped, _combine(mean, *how_often, *costs)
 
 
-def _break_even(probe: Drawn, retrieving: Drawn | None, always: Drawn) -> Drawn:
+def _break_even(probe: Estimate, retrieving: Estimate | None, always: Estimate) -> Estimate:
     if retrieving is None:
-        return Drawn(np.nan, np.empty(0), probe.n, _RETRIEVING)
+        return Estimate(np.nan, np.empty(0), probe.n, _RETRIEVING)
     return _positive(
         retrieving,
         lambda r: _combine(lambda *amounts: np.maximum(0.0, break_even_against(*amounts)), probe, r, always),
     )
 
 
-def _positive(divisor: Drawn, quotient: Callable[[Drawn], Drawn]) -> Drawn:
+def _positive(divisor: Estimate, quotient: Callable[[Estimate], Estimate]) -> Estimate:
     """A quotient, or what it lacks where the divisor is nothing, as all is that has no price."""
     if divisor.needs is None and divisor.value <= 0.0:
-        return Drawn(np.nan, np.empty(0), divisor.n, "a reading that costs anything")
+        return Estimate(np.nan, np.empty(0), divisor.n, "a reading that costs anything")
     return quotient(divisor)
 
 
@@ -223,17 +223,17 @@ def _float(values: NDArray[Any]) -> Floats:
     return values.astype(np.float64)
 
 
-def _combine(formula: Callable[..., Any], *figures: Drawn) -> Drawn:
+def _combine(formula: Callable[..., Any], *figures: Estimate) -> Estimate:
     """A figure made of others; it lacks what any of them lacks."""
     n = min(figure.n for figure in figures)
     needs = next((figure.needs for figure in figures if figure.needs is not None), None)
     if needs is not None:
-        return Drawn(math.nan, np.empty(0), n, needs)
+        return Estimate(math.nan, np.empty(0), n, needs)
     value = float(formula(*(figure.value for figure in figures)))
-    return Drawn(value, formula(*(figure.draws for figure in figures)), n)
+    return Estimate(value, formula(*(figure.draws for figure in figures)), n)
 
 
-def _means(rng: np.random.Generator, *columns: Floats) -> tuple[Drawn, ...]:
+def _means(rng: np.random.Generator, *columns: Floats) -> tuple[Estimate, ...]:
     """The winsorised mean of each column over the same questions; draws keep it positive, and keep correlations."""
     sample = np.column_stack(columns)
     n, width = sample.shape
@@ -249,7 +249,7 @@ def _means(rng: np.random.Generator, *columns: Floats) -> tuple[Drawn, ...]:
         errors = capped.std(axis=0, ddof=1) / math.sqrt(n) / (1.0 - trimmed / n) * (1.0 + 1.21 / (n - 1))
         relative = np.divide(errors, values, out=np.zeros(width), where=values > 0.0)
         draws = values * np.exp(_correlated(rng, capped) * relative)
-    return tuple(Drawn(float(values[column]), draws[:, column], n) for column in range(width))
+    return tuple(Estimate(float(values[column]), draws[:, column], n) for column in range(width))
 
 
 def _correlated(rng: np.random.Generator, sample: Floats) -> Floats:
@@ -262,11 +262,11 @@ def _correlated(rng: np.random.Generator, sample: Floats) -> Floats:
     return rng.multivariate_normal(np.zeros(sample.shape[1]), correlation, size=_DRAWS, method="eigh")
 
 
-def _shares(rng: np.random.Generator, counts: Sequence[int]) -> tuple[Drawn, ...]:
+def _shares(rng: np.random.Generator, counts: Sequence[int]) -> tuple[Estimate, ...]:
     """How often each thing happened; what never did is never drawn, for nothing is known of what it would cost."""
     seen = np.array(counts) > 0
     total = sum(counts)
     draws = np.zeros((_DRAWS, len(counts)))
     if total:
         draws[:, seen] = rng.dirichlet(np.array(counts)[seen] + 0.5, size=_DRAWS)
-    return tuple(Drawn(count / max(total, 1), draws[:, index], total) for index, count in enumerate(counts))
+    return tuple(Estimate(count / max(total, 1), draws[:, index], total) for index, count in enumerate(counts))

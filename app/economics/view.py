@@ -27,7 +27,7 @@ P_BINS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TrafficReport:
     """What one window says: whether gating pays, and the figures that the dashboard draws."""
 
     now: float
@@ -46,23 +46,23 @@ class TrafficView:
     ks: Sequence[int]
     clock: Clock = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _latest: dict[int, Look] = field(default_factory=dict, init=False)
+    _latest: dict[int, TrafficReport] = field(default_factory=dict, init=False)
 
-    def look(self, seconds: int | None = None) -> Look:
+    def report(self, seconds: int | None = None) -> TrafficReport:
         """The last so many seconds, by default as many as the gauges look back. Blocks: call it in a thread."""
         wanted = self.seconds if seconds is None else seconds
         now, traffic = self.clock(), self.window.read(wanted)
         figures = summary(traffic.rows, now=now, seconds=wanted, reference=self.reference(), ks=self.ks)
-        return Look(now, self._judged(traffic, wanted), figures)
+        return TrafficReport(now, self._judged(traffic, wanted), figures)
 
-    def cached_look(self, seconds: int | None = None) -> Look:
+    def cached_report(self, seconds: int | None = None) -> TrafficReport:
         """The same, computed at most once a second however many callers ask. Blocks, too."""
         wanted = self.seconds if seconds is None else seconds
         with self._lock:
             found = self._latest.get(wanted)
             # A clock that was set back must not keep an old look alive.
             if found is None or not 0.0 <= self.clock() - found.now < FRESH_S:
-                found = self.look(wanted)
+                found = self.report(wanted)
                 # Removed and inserted again, so that the first one is the least recently computed.
                 self._latest.pop(wanted, None)
                 self._latest[wanted] = found

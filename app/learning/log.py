@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, Counter
 from app.certify.audit import Audit, audit
 from app.core.feedback import Feedback, Judged, Solicited
 from app.core.policy import action_of
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
 from app.ports import Documents, Rows
 
@@ -33,21 +33,21 @@ logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 # Few enough that a turn of the writer stays short.
 _PRUNED_AT_ONCE = 1_000
-_MOST_ASKED = 1_000
+_MAX_PENDING_FEEDBACK = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LogTiming:
     """How often to write, how long to wait after a failure, and how long feedback and closing may take; seconds."""
 
-    turn_s: float = 0.5
+    write_every_s: float = 0.5
     retry_s: float = 0.5
     feedback_timeout_s: float = 5.0
     close_timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingFeedback:
     at: float
     feedback: Feedback
     done: "Future[Judged]"
@@ -99,19 +99,19 @@ class DecisionLog:
         capacity: int,
         keep_days: int,
         metrics: LogMetrics,
-        pace: Pace | None = None,
+        pace: LogTiming | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._capacity = capacity
         self._keep_s = keep_days * _DAY_S
         self._metrics = metrics
-        self._pace = pace or Pace()
+        self._pace = pace or LogTiming()
         self._clock = clock
-        self._pending: deque[tuple[float, DecisionRecord | Shadow]] = deque()
-        self._asked: deque[_Asked] = deque()
+        self._pending: deque[tuple[float, DecisionRecord | FullRun]] = deque()
+        self._pending_feedback: deque[_PendingFeedback] = deque()
         # Taken from `pending` but not written yet; they count as waiting.
-        self._held: list[tuple[float, DecisionRecord | Shadow]] = []
+        self._held: list[tuple[float, DecisionRecord | FullRun]] = []
         self._failing = False
         self._dropping = False
         self._prune_at = 0.0
@@ -123,7 +123,7 @@ class DecisionLog:
         """Begin to write."""
         self._writer.start()
 
-    def observe(self, entry: DecisionRecord | Shadow) -> None:
+    def observe(self, entry: DecisionRecord | FullRun) -> None:
         """Queue a decision, or a shadow run behind its decision; dropped and counted where the queue is full."""
         if len(self._pending) + len(self._held) < self._capacity:
             self._pending.append((self._clock(), entry))
@@ -136,11 +136,11 @@ class DecisionLog:
     async def give(self, feedback: Feedback) -> Judged:
         """Keep feedback and say what it came to; UnknownDecision, NothingToJudge, or LogUnavailable if not kept."""
         try:
-            return await self._ask(feedback)
+            return await self._submit(feedback)
         except UnknownDecision:
             # Another worker may have answered a moment ago, and write it down within its turn.
-            await asyncio.sleep(2 * self._pace.turn_s)
-            return await self._ask(feedback)
+            await asyncio.sleep(2 * self._pace.write_every_s)
+            return await self._submit(feedback)
 
     async def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
         """The next judgements that were asked for under this calibrator, for the drift test."""
@@ -162,11 +162,11 @@ class DecisionLog:
         await asyncio.to_thread(self._writer.join)
         self._store.close()
 
-    async def _ask(self, feedback: Feedback) -> Judged:
-        if self._stopping.is_set() or len(self._asked) >= _MOST_ASKED:
+    async def _submit(self, feedback: Feedback) -> Judged:
+        if self._stopping.is_set() or len(self._pending_feedback) >= _MAX_PENDING_FEEDBACK:
             raise LogUnavailable("the decision log takes no more feedback now: send it again in a second")
         done: Future[Judged] = Future()
-        self._asked.append(_Asked(self._clock(), feedback, done))
+        self._pending_feedback.append(_PendingFeedback(self._clock(), feedback, done))
         self._wake.set()
         try:
             async with asyncio.timeout(self._pace.feedback_timeout_s):
@@ -180,21 +180,21 @@ class DecisionLog:
                 # Not woken by feedback, which would make a database in trouble be tried more often.
                 self._stopping.wait(self._pace.retry_s)
             else:
-                self._wake.wait(self._pace.turn_s)
+                self._wake.wait(self._pace.write_every_s)
             self._wake.clear()
-            self._turn()
+            self._write_pending()
             self._prune()
         self._finish()
 
-    def _turn(self) -> None:
+    def _write_pending(self) -> None:
         """Write everything that waits, and tell those who wait for it."""
         # Feedback first: a decision was queued before anyone could speak of it, so it is among those taken next.
-        asked = [self._asked.popleft() for _ in range(len(self._asked))]
-        asked = [one for one in asked if one.done.set_running_or_notify_cancel()]
+        waiting = [self._pending_feedback.popleft() for _ in range(len(self._pending_feedback))]
+        waiting = [one for one in waiting if one.done.set_running_or_notify_cancel()]
         self._held.extend(self._pending.popleft() for _ in range(len(self._pending)))
-        if not asked and not self._held:
+        if not waiting and not self._held:
             return
-        for one, outcome in zip(asked, self._write(asked), strict=True):
+        for one, outcome in zip(waiting, self._write(waiting), strict=True):
             if isinstance(outcome, Judged):
                 if not outcome.repeated:
                     self._metrics.feedback(outcome)
@@ -202,20 +202,22 @@ class DecisionLog:
             else:
                 one.done.set_exception(outcome)
 
-    def _write(self, asked: Sequence[_Asked]) -> Sequence[Judged | FetchwiseError]:
+    def _write(self, waiting: Sequence[_PendingFeedback]) -> Sequence[Judged | FetchwiseError]:
         try:
-            outcomes = self._store.write(self._held, [(one.at, one.feedback) for one in asked])
+            outcomes = self._store.write(self._held, [(one.at, one.feedback) for one in waiting])
         except LogUnavailable as error:
             if not self._failing:
                 logger.error("%s; up to %d decisions wait, and feedback is refused", error, self._capacity)  # noqa: TRY400 said once, and the sentence is enough
             self._failing = True
-            return [LogUnavailable(str(error)) for _ in asked]
+            return [LogUnavailable(str(error)) for _ in waiting]
         except Exception:
             # What cannot be written now never will be, and would hold up all that follows.
             logger.exception("an unforeseen error of the decision log: %d decisions are dropped", len(self._held))
             self._metrics.dropped.inc(len(self._held))
             self._held.clear()
-            return [LogUnavailable("an unforeseen error of the decision log: the feedback is not kept") for _ in asked]
+            return [
+                LogUnavailable("an unforeseen error of the decision log: the feedback is not kept") for _ in waiting
+            ]
         if self._failing or self._dropping:
             logger.warning("the decision log is written again; fetchwise_log_dropped_total counts what was lost")
         self._failing = self._dropping = False
@@ -238,10 +240,10 @@ class DecisionLog:
     def _finish(self) -> None:
         """Write what is left, again and again where that fails, until it must end."""
         deadline = time.monotonic() + self._pace.close_timeout_s
-        self._turn()
+        self._write_pending()
         while (self._held or self._pending) and time.monotonic() < deadline:
-            time.sleep(min(self._pace.retry_s, self._pace.turn_s))
-            self._turn()
+            time.sleep(min(self._pace.retry_s, self._pace.write_every_s))
+            self._write_pending()
         lost = len(self._held) + len(self._pending)
         if lost:
             logger.error("%d decisions could not be written before the end", lost)

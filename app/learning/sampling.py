@@ -45,22 +45,22 @@ class Sampler:
         solicit: float = 0.0,
         shadow: Callable[[Question], bool] = lambda _: False,
         budget: Budget | None = None,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._explore = explore
         self._solicit = solicit
         self._shadow = shadow
         self._budget = budget
         # Not for secrets: a caller who could predict it would gain nothing.
-        self._dice = dice or random.Random()  # noqa: S311
+        self._rng = rng or random.Random()  # noqa: S311
 
     def draw(self, question: Question) -> Sampled:
         """What chance decides about this question."""
         share = self._explore if self._budget is None or self._budget.left else 0.0
-        drawn = self._dice.random() if share > 0.0 else 1.0
+        drawn = self._rng.random() if share > 0.0 else 1.0
         return Sampled(
             share=share,
             explore=drawn / share if drawn < share else None,
-            shadow=question.may_judge and self._shadow(question),
-            solicit=question.may_judge and self._dice.random() < self._solicit,
+            shadow=question.may_give_feedback and self._shadow(question),
+            solicit=question.may_give_feedback and self._rng.random() < self._solicit,
         )

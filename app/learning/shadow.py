@@ -15,7 +15,7 @@ from app.answer.full_run import full_run
 from app.core.artifact import Identity
 from app.core.policy import Retrieval
 from app.core.question import Question
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.learning.sampling import Budget
 from app.ports import Clock, Embedder, Reader, Retriever
@@ -38,9 +38,9 @@ class ShadowRunner:
         embedder: Embedder,
         retriever: Retriever,
         identity: Callable[[], Identity | None],
-        on_done: Callable[[Shadow], None],
+        on_done: Callable[[FullRun], None],
         on_end: Callable[[str], None] = lambda _: None,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._share = share
@@ -51,14 +51,14 @@ class ShadowRunner:
         self._identity = identity
         self._on_done = on_done
         self._on_end = on_end
-        self._dice = dice or random.Random()  # noqa: S311 - drawing samples, not secrets
+        self._rng = rng or random.Random()  # noqa: S311 - drawing samples, not secrets
         self._clock = clock
         self._waiting: deque[tuple[str, str]] = deque()
         self._wanted = asyncio.Event()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._run: asyncio.Task[Shadow] | None = None
+        self._run: asyncio.Task[FullRun] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class ShadowRunner:
 
     def draws(self, question: Question) -> bool:
         """Throw the dice for a question that an outcome table could hold: asked of the system as it is fitted."""
-        ask = question.ask
+        ask = question.options
         if self._task is None or question.earlier or ask.retrieval is not Retrieval.AUTO or ask.filtered:
             return False
         identity = self._identity()
@@ -96,7 +96,7 @@ class ShadowRunner:
             return False
         if (question.collection, question.max_tokens) != (identity.collection, identity.max_tokens):
             return False
-        return self._dice.random() < self._share and self._budget.left
+        return self._rng.random() < self._share and self._budget.left
 
     def observe(self, record: DecisionRecord) -> None:
         """Put an answered question on the list, if it was drawn."""
@@ -142,7 +142,7 @@ class ShadowRunner:
                 self._run = None
             self._waiting.popleft()
 
-    async def _ask_all(self, identifier: str, text: str) -> Shadow:
+    async def _ask_all(self, identifier: str, text: str) -> FullRun:
         identity = self._identity()
         if identity is None:
             raise UpstreamUnavailable("reader", "it has not been identified, so nobody could tell what answered")
@@ -155,4 +155,4 @@ class ShadowRunner:
             identity=identity,
             clock=self._clock,
         )
-        return Shadow(identifier, identity, outcomes)
+        return FullRun(identifier, identity, outcomes)

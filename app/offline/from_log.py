@@ -29,7 +29,7 @@ from app.offline.refit.fit import Weighted
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
 from app.offline.refit.splits import TRAIN_SHARE, position
 from app.offline.table import Floats, Outcomes, TableBuilder, columns, normalise_group, not_a_number, read_identity
-from app.storage.reading import Lesson, Lessons, Sample
+from app.storage.reading import LoggedDecision, LoggedDecisions, Sample
 
 CLIP = 20.0
 # Decisions that were executed as decided; with any other reason the propensities describe something else.
@@ -88,7 +88,7 @@ class Worth:
 
 
 def read_log(
-    lessons: Lessons,
+    logged_decisions: LoggedDecisions,
     *,
     identity_of: Callable[[str], Identity | None],
     clip: float = CLIP,
@@ -101,17 +101,17 @@ def read_log(
     """
     if not clip >= 1.0:
         raise DataError(f"clip is {clip:g}: a weight is at least 1, so choose 1 or more, e.g. {CLIP:g}")
-    latest = lessons.latest_identity()
+    latest = logged_decisions.latest_identity()
     if latest is None:
         raise DataError(f"{source}: has no shadow run, so no question has an answer at every k: {_REMEDY}")
     sorter = _Sorter(latest, identity_of, clip, source)
-    first, last = lessons.span()
-    for number, lesson in enumerate(lessons.read()):
-        sorter.add(lesson)
+    first, last = logged_decisions.span()
+    for number, logged in enumerate(logged_decisions.read()):
+        sorter.add(logged)
         if number % _PROGRESS_EVERY == 0:
-            on_progress(lesson.seq - first + 1, last - first + 1)
+            on_progress(logged.seq - first + 1, last - first + 1)
     on_progress(last - first + 1, last - first + 1)
-    return sorter.finish(lessons.shadowed(labelled=True), lessons.shadowed(labelled=False))
+    return sorter.finish(logged_decisions.shadowed(labelled=True), logged_decisions.shadowed(labelled=False))
 
 
 def identities(*folders: Path) -> Callable[[str], Identity | None]:
@@ -148,24 +148,24 @@ class _Sorter:
         self._references: dict[str, Sequence[str]] = {}
         self._disputed: set[str] = set()
 
-    def add(self, lesson: Lesson) -> None:
+    def add(self, logged: LoggedDecision) -> None:
         """Make it a full row or a single-action row, or exclude it."""
-        if lesson.question is None:
+        if logged.question is None:
             self._excluded[Excluded.NO_TEXT] += 1
             return
-        cells = self._cells(lesson)
+        cells = self._cells(logged)
         if not isinstance(cells, dict):
-            why = self._add_single(lesson, lesson.question)
+            why = self._add_single(logged, logged.question)
             if why is not None:
                 self._excluded[cells or why] += 1
             return
-        group = normalise_group(lesson.question)
-        known = self._references.setdefault(group, lesson.references)
-        if not _agree(known, lesson.references):
+        group = normalise_group(logged.question)
+        known = self._references.setdefault(group, logged.references)
+        if not _agree(known, logged.references):
             self._disputed.add(group)
-        at = datetime.fromtimestamp(lesson.created_at, tz=UTC).isoformat(timespec="seconds")
-        row = {"id": lesson.id, "group": group, "question": lesson.question, "at": at} | cells
-        self._table.add(row, f"{self._source}:{lesson.id}")
+        at = datetime.fromtimestamp(logged.created_at, tz=UTC).isoformat(timespec="seconds")
+        row = {"id": logged.id, "group": group, "question": logged.question, "at": at} | cells
+        self._table.add(row, f"{self._source}:{logged.id}")
 
     def finish(self, labelled: Sample, unlabelled: Sample) -> FromLog:
         """The table and the single-action rows, with a report."""
@@ -203,29 +203,29 @@ class _Sorter:
         )
         return FromLog(outcomes, LoggedRows(weighted, {"log": report}, tuple(filter(None, notes))))
 
-    def _cells(self, lesson: Lesson) -> dict[str, Any] | Excluded | None:
+    def _cells(self, logged: LoggedDecision) -> dict[str, Any] | Excluded | None:
         """The labelled answers of a shadow run, or why it cannot be used; None without a run or references."""
-        if lesson.outcomes is None or not lesson.references:
+        if logged.outcomes is None or not logged.references:
             return None
-        if lesson.identity != self._shadowed:
+        if logged.identity != self._shadowed:
             return Excluded.OTHER_SYSTEM
         cells = {}
-        for k, cell in lesson.outcomes.items():
+        for k, cell in logged.outcomes.items():
             if cell.get("answer") is None:
                 return Excluded.NO_TEXT
-            cells[f"k{k}"] = {**cell, "correct": judge(cell["answer"], lesson.references)}
+            cells[f"k{k}"] = {**cell, "correct": judge(cell["answer"], logged.references)}
         return cells
 
-    def _add_single(self, lesson: Lesson, question: str) -> Excluded | None:  # noqa: PLR0911 - a list of conditions
-        if lesson.correct is None:
+    def _add_single(self, logged: LoggedDecision, question: str) -> Excluded | None:  # noqa: PLR0911 - a list of conditions
+        if logged.correct is None:
             return Excluded.WITHHELD
-        if lesson.propensities is None or lesson.calibrator is None:
+        if logged.propensities is None or logged.calibrator is None:
             return Excluded.NO_CHANCE
-        if lesson.filtered or lesson.retrieval != Retrieval.AUTO.value:
+        if logged.filtered or logged.retrieval != Retrieval.AUTO.value:
             return Excluded.NARROWED
-        if Reason(lesson.reason) not in _EXECUTED:
+        if Reason(logged.reason) not in _EXECUTED:
             return Excluded.DIVERTED
-        system = self._identity_of(lesson.calibrator)
+        system = self._identity_of(logged.calibrator)
         if system is None:
             return Excluded.NO_CALIBRATOR
         if system != self._identity:
@@ -233,14 +233,14 @@ class _Sorter:
         group = normalise_group(question)
         if position(group) >= TRAIN_SHARE:
             return Excluded.HELD_OUT
-        signals, place = lesson.read_signals if lesson.k else lesson.signals, f"{self._source}:{lesson.id}"
+        signals, place = logged.read_signals if logged.k else logged.signals, f"{self._source}:{logged.id}"
         if (wrong := not_a_number(signals)) is not None:
             raise DataError(f"{place}: the signal {wrong} is not a number: {_DAMAGED}")
-        chances = lesson.propensities
-        chance = chances.get(action_of(lesson.k), 0.0)
+        chances = logged.propensities
+        chance = chances.get(action_of(logged.k), 0.0)
         if not 0.0 < chance <= 1.0 or abs(sum(chances.values()) - 1.0) > 1e-6:
-            raise DataError(f"{place}: k={lesson.k} was read, but its propensities are {dict(chances)}: {_DAMAGED}")
-        self._single.append(SingleAction(group, lesson.k, chance, lesson.correct, signals))
+            raise DataError(f"{place}: k={logged.k} was read, but its propensities are {dict(chances)}: {_DAMAGED}")
+        self._single.append(SingleAction(group, logged.k, chance, logged.correct, signals))
         return None
 
 

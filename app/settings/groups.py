@@ -9,7 +9,7 @@ from app.core.cost import Objective, Tariff
 from app.core.policy import DEFAULT_KS, Policy
 
 PREFIX = "FETCHWISE_"
-_MOST_PASSAGES = 100
+_MAX_PASSAGES = 100
 
 
 def _setting(variable: str, default: object, about: str, **bounds: Any) -> Any:  # noqa: ANN401 as pydantic's Field
@@ -17,8 +17,8 @@ def _setting(variable: str, default: object, about: str, **bounds: Any) -> Any: 
 
 
 def _ascending(ks: tuple[int, ...]) -> tuple[int, ...]:
-    if len(ks) < 2 or ks[0] != 0 or list(ks) != sorted(set(ks)) or ks[-1] > _MOST_PASSAGES:
-        raise ValueError(f"must be 0 and larger numbers up to {_MOST_PASSAGES}, ascending, such as 0,1,5")
+    if len(ks) < 2 or ks[0] != 0 or list(ks) != sorted(set(ks)) or ks[-1] > _MAX_PASSAGES:
+        raise ValueError(f"must be 0 and larger numbers up to {_MAX_PASSAGES}, ascending, such as 0,1,5")
     return ks
 
 

@@ -90,11 +90,11 @@ def _engine(where: str, setting: str, busy_timeout_s: float) -> Engine:
         raise ConfigurationError(f"{setting} needs {error.name}: pip install 'fetchwise[postgres]'") from error
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigurationError(f"{setting} cannot be used: {error}") from error
-    _make_sqlite_behave(engine, setting)
+    _configure_sqlite(engine, setting)
     return engine
 
 
-def _make_sqlite_behave(engine: Engine, setting: str) -> None:
+def _configure_sqlite(engine: Engine, setting: str) -> None:
     assert engine.url.database is not None
     try:
         Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)

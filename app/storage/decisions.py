@@ -12,8 +12,8 @@ from sqlalchemy import BindParameter, Connection, Engine, Row, bindparam, delete
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.core.feedback import AuditRow, Feedback, Judged, Solicited, Source, verdict
-from app.core.record import DecisionRecord, Shadow
+from app.core.feedback import AuditRow, Feedback, Judged, Solicited, Source, is_correct
+from app.core.record import DecisionRecord, FullRun
 from app.errors import BadRequest, LogUnavailable, UnknownDecision
 from app.storage import reading
 from app.storage.database import open_database, writing
@@ -23,9 +23,9 @@ from app.storage.tables import (
     decision_row,
     decisions,
     feedback,
+    full_run_row,
     full_runs,
     prepare,
-    shadow_row,
     storable,
     storable_tags,
 )
@@ -49,7 +49,7 @@ _KNOWN = (
     .with_for_update()
 )
 _LAST = select(func.max(feedback.c.seq)).where(feedback.c.decision_id.in_(_IDS)).group_by(feedback.c.decision_id)
-_IN_FORCE = select(feedback).where(feedback.c.seq.in_(_LAST))
+_LATEST = select(feedback).where(feedback.c.seq.in_(_LAST))
 _INSERT = insert(feedback)
 
 
@@ -77,7 +77,7 @@ class SqlDecisionStore:
         return cls(engine, texts=texts)
 
     def write(
-        self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
+        self, entries: Sequence[tuple[float, DecisionRecord | FullRun]], given: Sequence[tuple[float, Feedback]]
     ) -> list[Judged | BadRequest]:
         """Store decisions and shadow runs, then feedback, each with its time (Unix seconds), in one transaction.
 
@@ -86,7 +86,7 @@ class SqlDecisionStore:
         where nothing of all this was stored.
         """
         rows = [decision_row(at, one, self._texts) for at, one in entries if isinstance(one, DecisionRecord)]
-        runs = [shadow_row(at, one, self._texts) for at, one in entries if isinstance(one, Shadow)]
+        runs = [full_run_row(at, one, self._texts) for at, one in entries if isinstance(one, FullRun)]
         with _translated(), writing(self.engine) as connection:
             _insert_decisions(connection, rows)
             # The decision of a run may have been dropped, or pruned since: then the run is dropped too.
@@ -156,14 +156,14 @@ def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) 
     """Judge each in turn, so that the second about one answer already meets the first."""
     about = {"ids": list({one.id for _, one in given})}
     known = {row.id: row for row in connection.execute(_KNOWN, about)}
-    in_force: dict[str, dict[str, Any]] = {
+    latest: dict[str, dict[str, Any]] = {
         row.decision_id: dict(row._mapping)  # noqa: SLF001 its public name, whatever the underscore says
-        for row in connection.execute(_IN_FORCE, about)
+        for row in connection.execute(_LATEST, about)
     }
     outcomes: list[Judged | BadRequest] = []
     fresh: list[dict[str, Any]] = []
     for at, one in given:
-        earlier = in_force.get(one.id)
+        earlier = latest.get(one.id)
         try:
             row = _feedback_row(at, one, known.get(one.id), replaced=earlier is not None)
         except BadRequest as error:
@@ -172,7 +172,7 @@ def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) 
         repeated = earlier is not None and _same(row, earlier)
         if earlier is None or not repeated:
             fresh.append(row)
-            in_force[one.id] = earlier = row
+            latest[one.id] = earlier = row
         outcomes.append(
             Judged(
                 id=one.id,
@@ -198,7 +198,7 @@ def _feedback_row(
         "decision_id": one.id,
         "created_at": at,
         "key": one.key,
-        "correct": verdict(one, decision.action, decision.answer, texts_kept=decision.question is not None),
+        "correct": is_correct(one, decision.action, decision.answer, texts_kept=decision.question is not None),
         "source": one.source.value,
         "reference_answers": [storable(reference) for reference in one.references],
         "comment": None if one.comment is None else storable(one.comment),

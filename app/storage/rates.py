@@ -69,7 +69,7 @@ class SharedRate:
     def begin(self, max_concurrent: int) -> bool:
         """Count one more question, unless `max_concurrent` are being answered."""
         # Workers that crashed are looked for only where it matters: that is a system call for each.
-        if sum(self._counts) >= max_concurrent and self._under_way() >= max_concurrent:
+        if sum(self._counts) >= max_concurrent and self._in_progress() >= max_concurrent:
             return False
         self._counts[self._slot] += 1
         return True
@@ -92,7 +92,7 @@ class SharedRate:
         self._counts[slot], self._pids[slot] = 0, own
         return slot
 
-    def _under_way(self) -> int:
+    def _in_progress(self) -> int:
         return sum(count for pid, count in zip(self._pids, self._counts, strict=True) if count and is_alive(pid))
 
 

@@ -45,7 +45,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class LoggedDecision:
     """One judged decision, as far as a refit can learn from it."""
 
     # The order of its verdict among all verdicts.
@@ -87,10 +87,12 @@ _ELSEWHERE = {
     "outcomes": full_runs.c.outcomes,
     "identity": full_runs.c.identity,
 }
-_LESSON = [_ELSEWHERE[one.name] if one.name in _ELSEWHERE else decisions.c[one.name] for one in fields(Lesson)]
+_LOGGED_DECISION = [
+    _ELSEWHERE[one.name] if one.name in _ELSEWHERE else decisions.c[one.name] for one in fields(LoggedDecision)
+]
 
 
-class Lessons:
+class LoggedDecisions:
     """Reads what was judged about one collection from a time on."""
 
     def __init__(self, engine: Engine, *, collection: str, since: float) -> None:
@@ -103,12 +105,12 @@ class Lessons:
             first, last = connection.execute(select(func.min(feedback.c.seq), func.max(feedback.c.seq))).one()
         return int(first or 0), int(last or 0)
 
-    def read(self) -> Iterator[Lesson]:
+    def read(self) -> Iterator[LoggedDecision]:
         """Every decision with a verdict, in the order in which the verdicts came, a page in memory at a time."""
         reached, (_, last) = 0, self.span()
         while True:
             with _reading(self._engine) as connection:
-                page = [Lesson(*row) for row in connection.execute(self._page(reached, last))]
+                page = [LoggedDecision(*row) for row in connection.execute(self._page(reached, last))]
             yield from page
             if len(page) < PAGE:
                 return
@@ -144,7 +146,7 @@ class Lessons:
         later = feedback.alias("later")
         replaced = exists().where(later.c.decision_id == feedback.c.decision_id, later.c.seq > feedback.c.seq)
         return (
-            select(*_LESSON)
+            select(*_LOGGED_DECISION)
             .select_from(feedback)
             .join(decisions, decisions.c.id == feedback.c.decision_id)
             .outerjoin(full_runs, full_runs.c.decision_id == feedback.c.decision_id)
@@ -186,7 +188,7 @@ def logged(engine: Engine, *, last: int, identifier: str | None = None) -> list[
 
 def stats(engine: Engine) -> Stats:
     """Count everything."""
-    verdicts = _in_force()
+    verdicts = _latest_feedback()
     by_action = (
         select(
             decisions.c.action,
@@ -208,7 +210,7 @@ def stats(engine: Engine) -> Stats:
 
 def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
     """At most `limit` decisions from that time on, newest first, each with the verdict in force."""
-    verdicts = _in_force()
+    verdicts = _latest_feedback()
     wanted = (
         select(decisions.c.tags, decisions.c.action, decisions.c.k, verdicts.c.correct, decisions.c.solicited)
         .outerjoin(verdicts, verdicts.c.decision_id == decisions.c.id)
@@ -249,7 +251,7 @@ def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[S
         return [Solicited(*row, version) for row in connection.execute(wanted)]
 
 
-def _in_force() -> Subquery:
+def _latest_feedback() -> Subquery:
     """Of each judged decision the last verdict: `decision_id` and `correct`."""
     last = select(func.max(feedback.c.seq)).group_by(feedback.c.decision_id)
     return select(feedback.c.decision_id, feedback.c.correct).where(feedback.c.seq.in_(last)).subquery()

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from app.core.available import Usage
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.core.replay import inputs_of, step_values
 from app.errors import ConfigurationError
 from app.storage.database import as_json
@@ -81,10 +81,10 @@ _FIELDS = (
     # Whose question it was, where callers have keys.
     _Field("key", Text, lambda one: one.question.key, optional=True),
     _Field("collection", Text, lambda one: storable(one.question.collection)),
-    _Field("policy", Text, lambda one: one.question.ask.policy.value),
-    _Field("retrieval", Text, lambda one: one.question.ask.retrieval.value),
-    _Field("abstain", Boolean, lambda one: one.question.ask.abstain),
-    _Field("filtered", Boolean, lambda one: one.question.ask.filtered),
+    _Field("policy", Text, lambda one: one.question.options.policy.value),
+    _Field("retrieval", Text, lambda one: one.question.options.retrieval.value),
+    _Field("abstain", Boolean, lambda one: one.question.options.abstain),
+    _Field("filtered", Boolean, lambda one: one.question.options.filtered),
     _Field("action", Text, lambda one: one.action),
     _Field("k", Integer, lambda one: one.reply.k),
     _Field("reason", Text, lambda one: one.reply.reason.value),
@@ -198,7 +198,7 @@ def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[objec
     )
 
 
-def shadow_row(at: float, shadow: Shadow, texts: Texts) -> dict[str, Any]:
+def full_run_row(at: float, shadow: FullRun, texts: Texts) -> dict[str, Any]:
     """The columns of `full_runs` after `seq`; with `hash`, without the answers, so that none can be judged."""
     return {
         "decision_id": shadow.id,

@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from app.correlation import Note, current
+from app.correlation import RequestContext, current
 
 _WITHHELD = "[question]"
 # Lines are gathered for as long, so that a busy gateway wakes the writing thread seldom.
 _GATHER_S = 0.05
-_LONGEST_QUEUE = 10_000
+_MAX_QUEUE = 10_000
 # The reader of the log has hung up, or the stream is closed; there is nowhere else to say so.
 _GONE = (OSError, ValueError)
 
@@ -87,11 +87,11 @@ class JsonLines(logging.Formatter):
             line |= fields()
         return orjson.dumps(line).decode()
 
-    def _fit(self, text: str, note: Note | None, record: logging.LogRecord) -> str:
+    def _fit(self, text: str, note: RequestContext | None, record: logging.LogRecord) -> str:
         return text if note is None else _fit(text, note, record, log_questions=self._log_questions)
 
 
-def _fit(text: str, note: Note, record: logging.LogRecord, *, log_questions: bool) -> str:
+def _fit(text: str, note: RequestContext, record: logging.LogRecord, *, log_questions: bool) -> str:
     """Leave what was asked out of what others say about it, as it is or as JSON or Python would quote it."""
     # Lines with fields are our own, and hold the question only where they may.
     if log_questions or not note.question or hasattr(record, "fields"):
@@ -121,7 +121,7 @@ class GatheredLines(logging.Handler):
         """Queue one line."""
         if os.getpid() != self._process:
             self._begin()
-        if len(self._lines) >= _LONGEST_QUEUE:
+        if len(self._lines) >= _MAX_QUEUE:
             self._dropped += 1
             return
         try:

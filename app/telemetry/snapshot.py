@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from app.calibrators.drift import Outlook
+from app.calibrators.drift import SignalReport
 from app.core.artifact import CalibratorStatus
 from app.core.effective_policy import EffectivePolicy
 from app.economics.bypass import BypassReport
-from app.economics.view import Look
+from app.economics.view import TrafficReport
 from app.errors import FetchwiseError
 
 logger = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ class Snapshot:
     # The policy of a question without options.
     policy: EffectivePolicy
     bypass: BypassReport
-    drift: Outlook
+    drift: SignalReport
     # Evidence from feedback that the confidences are too high; None without a decision log.
     evidence: float | None
     load: Load
     # The traffic of the default window; None until it has been read.
-    economics: Look | None = None
+    economics: TrafficReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,10 @@ class Sources:
     calibrator: Callable[[], CalibratorStatus]
     policy: Callable[[], EffectivePolicy]
     bypass: Callable[[], BypassReport]
-    drift: Callable[[], Outlook]
+    drift: Callable[[], SignalReport]
     evidence: Callable[[], float | None]
     load: Callable[[], Load]
-    economics: Callable[[], Look]
+    economics: Callable[[], TrafficReport]
     # Receives the result of each round of pings.
     on_pinged: Callable[[Mapping[str, Part]], None]
 
@@ -134,7 +134,7 @@ class Snapshots:
         self.latest = replace(self.latest, economics=found)
         self._due = time.monotonic() + cpu_s / ECONOMICS_SHARE
 
-    def _timed(self) -> tuple[Look, float]:
+    def _timed(self) -> tuple[TrafficReport, float]:
         began = time.thread_time()
         return self.sources.economics(), time.thread_time() - began
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.core.record import DecisionRecord
-from app.correlation import Note, outgoing
+from app.correlation import RequestContext, outgoing
 from app.errors import ConfigurationError
 
 try:
@@ -42,7 +42,7 @@ class Tracing:
         """Send what is left, and stop."""
         await asyncio.to_thread(self.provider.shutdown)
 
-    def began(self, note: Note) -> None:
+    def began(self, note: RequestContext) -> None:
         """Let the log and the trace of a request name each other."""
         span = trace.get_current_span()
         if (context := span.get_span_context()).is_valid:

@@ -56,7 +56,7 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
     try:
         choice = reply["choices"][0]
         finish_reason, usage = choice.get("finish_reason"), reply.get("usage") or {}
-        _refuse_cut_short(finish_reason, usage, max_tokens)
+        _reject_truncated(finish_reason, usage, max_tokens)
         content = choice["message"]["content"] or ""
         tokens = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or []]
         return _finished(content, tokens, usage, passages_read, finish_reason)
@@ -64,7 +64,7 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
         raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
 
 
-def _refuse_cut_short(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
+def _reject_truncated(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
     """Servers silently cut an answer when the context is full; treat that as a prompt that is too long."""
     if finish_reason == "length" and int(usage.get("completion_tokens") or max_tokens) < max_tokens:
         raise PromptTooLong(_TOO_LONG)
@@ -107,7 +107,7 @@ def _finished(
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
         completion_tokens=int(usage.get("completion_tokens") or len(tokens)),
         passages_read=passages_read,
-        cut_off=finish_reason == "length",
+        truncated=finish_reason == "length",
     )
 
 
@@ -171,7 +171,7 @@ async def assemble(
                     yield Token(text, tuple(logprobs for _, logprobs in new), counted)
         if not answered:
             raise UpstreamBadReply("reader", "the reader's stream holds no answer")
-        _refuse_cut_short(finish_reason, usage, max_tokens)
+        _reject_truncated(finish_reason, usage, max_tokens)
         yield _finished(content, tokens, usage, passages_read, finish_reason)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error

@@ -48,14 +48,14 @@ class Breaker:
         retry_s: float,
         on_change: Callable[[], None] = lambda: None,
         clock: Clock = time.monotonic,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._upstream = upstream
         self._failures = failures
         self._retry_s = retry_s
         self._on_change = on_change
         self._clock = clock
-        self._dice = dice or random.Random()  # noqa: S311 - spreading pauses, not secrets
+        self._rng = rng or random.Random()  # noqa: S311 - spreading pauses, not secrets
         # One bit per call, newest last, 1 for a failure. A success after successes changes nothing.
         self._recent = 0
         self._window = (1 << 2 * failures) - 1
@@ -117,7 +117,7 @@ class Breaker:
             logger.warning(
                 "circuit breaker of %s opened: %s, last error: %s", self._upstream, self._what_happened(), error
             )
-        self._until = self._clock() + self._retry_s * self._dice.uniform(1.0, 1.0 + _JITTER)
+        self._until = self._clock() + self._retry_s * self._rng.uniform(1.0, 1.0 + _JITTER)
         self._change()
 
     def refusal(self) -> UpstreamUnavailable:
@@ -152,7 +152,7 @@ class Retries:
         self._kinds = kinds
         self._at_once = self._left = float(at_once)
         self._on_retry = on_retry
-        self._dice = random.Random()  # noqa: S311 - spreading pauses, not secrets
+        self._rng = random.Random()  # noqa: S311 - spreading pauses, not secrets
 
     def earn(self) -> None:
         """Count a call; each earns a fraction of a retry."""
@@ -170,7 +170,7 @@ class Retries:
 
     async def pause(self, tried: int) -> None:
         """Sleep for a random time, so that calls that failed together do not retry together."""
-        await asyncio.sleep(self._dice.uniform(0.0, _PAUSE_S * 2 ** (tried - 1)))
+        await asyncio.sleep(self._rng.uniform(0.0, _PAUSE_S * 2 ** (tried - 1)))
 
 
 class Resilience:

@@ -16,14 +16,14 @@ from app.api.gateway import Gateway
 from app.api.http.direct import build_app, include_direct
 from app.api.http.errors import install
 from app.api.http.guard import Guard
-from app.api.http.middleware import SafeHeaders, let_in
+from app.api.http.middleware import SafeHeaders, allow_origins
 from app.api.http.permits import BodyLimit, Permits, Shedding
 from app.api.openai.routes import chat_router, models_router
 from app.api.operators import FIELDS
 from app.api.operators import router as operators_router
 from app.api.pages import add_pages
 from app.api.status import router as status_router
-from app.correlation import RequestNote
+from app.correlation import RequestContextObserver
 from app.economics.window import traffic_window
 from app.learning.log import LogMetrics
 from app.settings import Settings
@@ -33,8 +33,8 @@ from app.telemetry.gauges import LAG_EVERY_S, Gauges, LoopLag, TrafficMetrics, l
 from app.wiring.parts import Parts, open_decision_log, open_keys, open_parts
 from app.wiring.periodic import Periodic
 from app.wiring.watching import (
-    open_gatekeeper,
     open_learning,
+    open_live_calibrator,
     open_snapshots,
     resolver,
     sampler,
@@ -82,27 +82,27 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             open_decision_log(settings, log_metrics) as log,
             tracing or nullcontext(),
         ):
-            keys, gatekeeper = await open_keys(settings), open_gatekeeper(settings, parts, log)
+            keys, live_calibrator = await open_keys(settings), open_live_calibrator(settings, parts, log)
             if parts.resilience is not None:
                 parts.resilience.watch(traffic.breaker_open, traffic.retried)
             with (
                 open_rates(shared.limits if shared else None) as rates,
                 traffic_window(shared.traffic if shared else None) as window,
             ):
-                watching = watch_calibrator(settings, gatekeeper, log, window)
-                resolve = resolver(settings, gatekeeper, watching.bypass)
+                watching = watch_calibrator(settings, live_calibrator, log, window)
+                resolve = resolver(settings, live_calibrator, watching.bypass)
                 snapshots = open_snapshots(
-                    *(settings, parts, gatekeeper, watching, resolve),
+                    *(settings, parts, live_calibrator, watching, resolve),
                     load=lambda: load(registry, shared.metrics if shared else None),
                     on_pinged=traffic.pinged,
                 )
                 async with (
-                    open_learning(settings, parts, gatekeeper, log, on_shadow=log_metrics.shadow) as learning,
+                    open_learning(settings, parts, live_calibrator, log, on_shadow=log_metrics.shadow) as learning,
                     periodic,
                 ):
                     observers = (
                         *(observer, window, log, watching.signals),
-                        *(learning.budget, RequestNote(), tracing, learning.shadows),
+                        *(learning.budget, RequestContextObserver(), tracing, learning.shadows),
                     )
                     app.state.guard = Guard(keys, rates)
                     app.state.gateway = Gateway(
@@ -121,13 +121,13 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         permits=Permits(
                             settings.permits,
                             places=settings.limits.queue,
-                            longest_wait_s=settings.limits.queue_wait_s,
+                            max_wait_s=settings.limits.queue_wait_s,
                             metrics=traffic,
                             shadows=learning.shadows,
                         ),
                         snapshots=snapshots,
                         scraped=scraped,
-                        gatekeeper=gatekeeper,
+                        live_calibrator=live_calibrator,
                         calibrators=settings.calibration.folder,
                         log=log,
                         traffic=watching.traffic,
@@ -140,8 +140,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                     )
 
                     await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
-                    await periodic.every(IDENTITY_EVERY_S, "identity", gatekeeper.identify)
-                    await periodic.every(CALIBRATOR_EVERY_S, "calibrator", gatekeeper.refresh)
+                    await periodic.every(IDENTITY_EVERY_S, "identity", live_calibrator.identify)
+                    await periodic.every(CALIBRATOR_EVERY_S, "calibrator", live_calibrator.refresh)
                     if watching.drift is not None:
                         await periodic.every(DRIFT_EVERY_S, "drift", watching.drift.refresh)
                     if watching.bypass.enabled:
@@ -157,8 +157,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
     scraped.register(Gauges(snapshot=lambda: app.state.gateway.snapshots.latest))
     install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
     app.add_middleware(BodyLimit, max_bytes=settings.limits.max_body_bytes)
-    app.add_middleware(Shedding, longest_wait_s=settings.limits.queue_wait_s)
-    let_in(app, settings.access.cors)
+    app.add_middleware(Shedding, max_wait_s=settings.limits.queue_wait_s)
+    allow_origins(app, settings.access.cors)
     app.add_middleware(SafeHeaders)
     include_direct(app, answer_router, chat_router, feedback_router)
     for router in (status_router, models_router, operators_router):

@@ -202,10 +202,10 @@ def keys_required(settings: Settings) -> bool:
     """Whether nobody may be served without a key: the operator names a file, or others can reach the address."""
     if settings.access.keys is not None:
         return True
-    return not settings.access.open_to_anyone and reachable_from_elsewhere(settings.server.host)
+    return not settings.access.open_to_anyone and reachable_from_outside(settings.server.host)
 
 
-def reachable_from_elsewhere(host: str) -> bool:
+def reachable_from_outside(host: str) -> bool:
     """Whether an address to listen on is open to other machines; in doubt it is. Blocks where it is a name."""
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)}

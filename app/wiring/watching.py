@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from app.answer.answer import Resolve
 from app.calibrators.drift import DriftWatch, SignalDrift
-from app.calibrators.status import ArtifactGatekeeper, Revocations
+from app.calibrators.status import LiveCalibrator, Revocations
 from app.calibrators.store import ArtifactStore
 from app.core.cost import Objective
 from app.core.effective_policy import NOT_SAMPLED, EffectivePolicy, Sampled, resolve
-from app.core.policy import Ask
+from app.core.policy import AskOptions
 from app.core.question import Question
 from app.economics.bypass import WATCH, BypassWatch
 from app.economics.view import TrafficView
@@ -27,9 +27,9 @@ from app.telemetry.snapshot import Load, Part, Snapshots, Sources
 from app.wiring.parts import Parts, mandatory_rules
 
 
-def open_gatekeeper(settings: Settings, parts: Parts, log: DecisionLog | None) -> ArtifactGatekeeper:
+def open_live_calibrator(settings: Settings, parts: Parts, log: DecisionLog | None) -> LiveCalibrator:
     """Compares the calibrator with what runs; the wiring refreshes it."""
-    return ArtifactGatekeeper(
+    return LiveCalibrator(
         ArtifactStore(settings.calibration.folder),
         parts.reader,
         parts.embedder,
@@ -62,7 +62,7 @@ class Watching:
 
 def watch_calibrator(
     settings: Settings,
-    gatekeeper: ArtifactGatekeeper,
+    live_calibrator: LiveCalibrator,
     log: DecisionLog | None,
     window: TrafficWindow,
 ) -> Watching:
@@ -71,10 +71,10 @@ def watch_calibrator(
         raise ConfigurationError("FETCHWISE_OBJECTIVE=money needs prices: set FETCHWISE_TARIFF_PROMPT_TOKEN and others")
 
     def reference() -> int:
-        return gatekeeper.status().fallback_k
+        return live_calibrator.status().fallback_k
 
     def deciding() -> str | None:
-        status = gatekeeper.status()
+        status = live_calibrator.status()
         return status.version if status.matches else None
 
     traffic = TrafficView(
@@ -90,16 +90,16 @@ def watch_calibrator(
         calibrator=deciding,
         enabled=settings.economics.bypass == "auto",
     )
-    signals = SignalDrift(lambda: gatekeeper.serving)
+    signals = SignalDrift(lambda: live_calibrator.serving)
     drift = None
     if log is not None:
         drift = DriftWatch(
             log.solicited,
-            lambda: gatekeeper.serving,
+            lambda: live_calibrator.serving,
             log.documents,
             tolerance=settings.drift.tolerance,
             delta=settings.drift.delta,
-            revoke=gatekeeper.revoke if settings.drift.action == "revoke" else None,
+            revoke=live_calibrator.revoke if settings.drift.action == "revoke" else None,
         )
     return Watching(traffic, bypass, signals, drift)
 
@@ -107,7 +107,7 @@ def watch_calibrator(
 def open_snapshots(
     settings: Settings,
     parts: Parts,
-    gatekeeper: ArtifactGatekeeper,
+    live_calibrator: LiveCalibrator,
     watching: Watching,
     policy_of: Resolve,
     *,
@@ -115,7 +115,9 @@ def open_snapshots(
     on_pinged: Callable[[Mapping[str, Part]], None],
 ) -> Snapshots:
     """The snapshot that pages, `/metrics` and `/readyz` read; the wiring refreshes it."""
-    plain = Question("", "", settings.vectors.collection, settings.reader.max_tokens, Ask(settings.calibration.policy))
+    plain = Question(
+        "", "", settings.vectors.collection, settings.reader.max_tokens, AskOptions(settings.calibration.policy)
+    )
     drift = watching.drift
 
     async def vectors() -> None:
@@ -128,13 +130,13 @@ def open_snapshots(
     return Snapshots(
         Sources(
             pings={"reader": parts.reader.ping, "embedder": parts.embedder.ping, "vectors": vectors},
-            calibrator=gatekeeper.status,
+            calibrator=live_calibrator.status,
             policy=lambda: policy_of(plain, NOT_SAMPLED),
             bypass=watching.bypass.report,
-            drift=watching.signals.look,
+            drift=watching.signals.report,
             evidence=lambda: drift.test.evidence if drift else None,
             load=load,
-            economics=watching.traffic.look,
+            economics=watching.traffic.report,
             on_pinged=on_pinged,
         )
     )
@@ -153,7 +155,7 @@ class Learning:
 async def open_learning(
     settings: Settings,
     parts: Parts,
-    gatekeeper: ArtifactGatekeeper,
+    live_calibrator: LiveCalibrator,
     log: DecisionLog | None,
     *,
     on_shadow: Callable[[str], None],
@@ -174,7 +176,7 @@ async def open_learning(
         reader=parts.reader,
         embedder=parts.embedder,
         retriever=parts.vectors,
-        identity=lambda: gatekeeper.running,
+        identity=lambda: live_calibrator.running,
         on_done=log.observe,
         on_end=on_shadow,
     )
@@ -197,23 +199,23 @@ def sampler(settings: Settings, learning: Learning, log: DecisionLog | None) -> 
     )
 
 
-def resolver(settings: Settings, gatekeeper: ArtifactGatekeeper, bypass: BypassWatch) -> Resolve:
+def resolver(settings: Settings, live_calibrator: LiveCalibrator, bypass: BypassWatch) -> Resolve:
     """What is in force for a question, from the calibrator, the bypass and the settings."""
     rules = mandatory_rules(settings)
-    dice = random.Random()  # noqa: S311 - drawing samples, not secrets
+    rng = random.Random()  # noqa: S311 - drawing samples, not secrets
 
     def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
         artifact = None
         if not question.earlier:  # nothing was ever fitted on questions that continue a conversation
-            artifact = gatekeeper.matching(collection=question.collection, max_tokens=question.max_tokens)
+            artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
         return resolve(
-            question.ask,
+            question.options,
             artifact,
             ks=settings.calibration.ks,
             allow_uncertified=settings.calibration.allow_uncertified,
-            revoked=artifact is not None and gatekeeper.revoked(artifact.version) is not None,
+            revoked=artifact is not None and live_calibrator.revoked(artifact.version) is not None,
             # A few still meet the gate, so that its return can be noticed.
-            bypassed=bypass.on() and dice.random() >= WATCH,
+            bypassed=bypass.on() and rng.random() >= WATCH,
             mandatory=rules.matches(question.text) is not None,
             sampled=sampled,
         )

@@ -147,7 +147,7 @@ class _ClosedLoop:
         self._expected = target.expected
         self.requests: Iterator[bytes] = itertools.cycle(target.requests)
         self.sample = Sample(0.0)
-        self._under_way = connections
+        self._in_progress = connections
         self._over = False
         # A system that hangs up is not measured on.
         self._broken = asyncio.Event()
@@ -155,8 +155,8 @@ class _ClosedLoop:
 
     def answered(self, connection: Connection, status: int, body: bytes, took: float) -> None:
         if self._over:
-            self._under_way -= 1
-            if self._under_way == 0:
+            self._in_progress -= 1
+            if self._in_progress == 0:
                 self._drained.set()
             return
         if status == 200 and self._expected in body:

@@ -22,7 +22,7 @@ from app.offline.refit.choose import choose_calibrator  # noqa: E402
 from app.offline.refit.refit import Options, refit  # noqa: E402
 from app.offline.refit.splits import Units  # noqa: E402
 from app.storage.decisions import SqlDecisionStore  # noqa: E402
-from app.storage.reading import Lesson, Lessons  # noqa: E402
+from app.storage.reading import LoggedDecision, LoggedDecisions  # noqa: E402
 from tests.offline.logs import SERVED, Hidden, read, step, write_log  # noqa: E402
 
 CLIFF = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
@@ -33,13 +33,13 @@ OPTIONS = Options("bench", "2026-01-01T00:00:00Z")
 def naive(path: Path) -> dict[int, Calibrator]:
     """Verdicts on what was served, each counting one."""
     store = SqlDecisionStore.open(str(path))
-    lessons = list(Lessons(store.engine, collection="demo", since=0.0).read())
+    logged_decisions = list(LoggedDecisions(store.engine, collection="demo", since=0.0).read())
     store.close()
-    return {k: _fit(lessons, k) for k in (0, 1)}
+    return {k: _fit(logged_decisions, k) for k in (0, 1)}
 
 
-def _fit(lessons: list[Lesson], k: int) -> Calibrator:
-    rows = [lesson for lesson in lessons if lesson.k == k]
+def _fit(logged_decisions: list[LoggedDecision], k: int) -> Calibrator:
+    rows = [logged for logged in logged_decisions if logged.k == k]
     signals = {"seq_logprob": np.array([row.signals["seq_logprob"] for row in rows])}
     labels = np.array([bool(row.correct) for row in rows])
     each = Units(np.arange(len(rows)), np.ones(len(rows)))

@@ -28,7 +28,7 @@ class Clients:
     def __init__(self, url: str, *, asker: str, operator: str, seed: int = 13) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
         self.sent = 0
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._judgeable: deque[str] = deque(maxlen=500)
         self._asker = {"authorization": f"Bearer {asker}"}
         self._operator = {"authorization": f"Bearer {operator}"}
@@ -73,7 +73,7 @@ class Clients:
 
     async def one(self) -> None:
         """Send one request and count what came of it."""
-        (drawn,) = self._dice.choices(self._kinds, [weight for weight, _, _ in self._kinds])
+        (drawn,) = self._rng.choices(self._kinds, [weight for weight, _, _ in self._kinds])
         _, kind, ask = drawn
         self.sent += 1
         try:
@@ -85,7 +85,7 @@ class Clients:
         self.outcomes.setdefault(kind, Counter())[outcome] += 1
 
     def _question(self, said: Says, *more: str) -> str:
-        return " ".join(["What is", said.value, *more, f"the chief town of island {self._dice.randrange(10**6)}?"])
+        return " ".join(["What is", said.value, *more, f"the chief town of island {self._rng.randrange(10**6)}?"])
 
     def _asking(self, said: Says) -> Ask:
         async def ask() -> str:
@@ -93,14 +93,14 @@ class Clients:
             async with self._session.post("/answer", json=body, headers=self._asker) as response:
                 if response.status != 200:
                     return _refused(response.status)
-                return self._told(await response.json(), said)
+                return self._report(await response.json(), said)
 
         return ask
 
     def _listening(self, said: Says) -> Ask:
         async def ask() -> str:
             # Half of them hear each token as it comes; the others only what may not be withheld any more.
-            whole = said is Says.ABSTAIN or self._dice.random() < 0.5
+            whole = said is Says.ABSTAIN or self._rng.random() < 0.5
             body = {"question": self._question(said), "stream": True, "abstain": whole}
             async with self._session.post("/answer", json=body, headers=self._asker) as response:
                 if response.status != 200:
@@ -109,11 +109,11 @@ class Clients:
             name, _, data = last.partition(b"\ndata: ")
             if name == b"event: error":
                 return "refused in mid-stream"
-            return self._told(json.loads(data), said)
+            return self._report(json.loads(data), said)
 
         return ask
 
-    def _told(self, receipt: dict[str, Any], said: Says) -> str:
+    def _report(self, receipt: dict[str, Any], said: Says) -> str:
         self._judgeable.append(receipt["id"])
         if receipt["action"] == _ACTIONS[said]:
             return "as expected"
@@ -140,7 +140,7 @@ class Clients:
     async def _judging(self) -> str:
         if not self._judgeable:
             return "nothing to judge yet"
-        body = {"id": self._dice.choice(self._judgeable), "correct": self._dice.random() < 0.8}
+        body = {"id": self._rng.choice(self._judgeable), "correct": self._rng.random() < 0.8}
         async with self._session.post("/feedback", json=body, headers=self._asker) as response:
             # 409: it was an abstention.
             return "as expected" if response.status in {200, 409} else _refused(response.status)
@@ -158,7 +158,7 @@ class Clients:
         return "as expected" if done else "refused in mid-stream"
 
     def _completion(self) -> dict[str, Any]:
-        content = self._question(self._dice.choice([Says.K0, Says.K1, Says.K5]))
+        content = self._question(self._rng.choice([Says.K0, Says.K1, Says.K5]))
         return {"model": "fetchwise", "messages": [{"role": "user", "content": content}]}
 
     def _expecting(self, status: int, path: str, body: bytes, presented: dict[str, str] | None = None) -> Ask:

@@ -31,11 +31,11 @@ from tests.fakes.keys import make_key
 
 OUT = REPO / "build" / "soak"
 # As much of a run as is not judged: pools fill, caches warm, the heap finds its size.
-WARM_UP_SHARE, LONGEST_WARM_UP_S = 0.25, 300.0
+WARM_UP_SHARE, MAX_WARM_UP_S = 0.25, 300.0
 # Longer than the gateway and its clients keep connections that nobody uses.
 REST_S = 8.0
 # More than may ever be under way at a moderate rate: beyond it the gateway has stopped answering.
-MOST_AT_ONCE = 1000
+MAX_CONCURRENT = 1000
 PROMOTE_EVERY_S, KEY_EVERY_S, FAULT_EVERY_S, FAULT_S = 7.0, 11.0, 15.0, 1.0
 
 
@@ -51,7 +51,7 @@ class Soak:
         self._pid = pid
         self._now = asyncio.get_running_loop().time
         self._began = self._now()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_progress: set[asyncio.Task[None]] = set()
 
     @property
     def _elapsed(self) -> float:
@@ -63,12 +63,12 @@ class Soak:
         while due < until:
             await asyncio.sleep(max(0.0, due - self._elapsed))
             due += 1 / self._rate
-            if len(self._under_way) < MOST_AT_ONCE:
+            if len(self._in_progress) < MAX_CONCURRENT:
                 task = asyncio.create_task(self._clients.one())
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                self._in_progress.add(task)
+                task.add_done_callback(self._in_progress.discard)
         async with asyncio.timeout(2 * PATIENCE_S):
-            await asyncio.gather(*self._under_way)
+            await asyncio.gather(*self._in_progress)
 
     async def watch(self, progress: Progress) -> None:
         """Look every second until cancelled."""
@@ -111,16 +111,16 @@ async def _change_keys(path: Path) -> None:
 
 
 async def _fail(parts: Upstream) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     while True:
         await asyncio.sleep(FAULT_EVERY_S)
-        with parts.failing(dice.choice(["reader", "embedder", "vectors"]), dice.choice(list(Fault))):
+        with parts.failing(rng.choice(["reader", "embedder", "vectors"]), rng.choice(list(Fault))):
             await asyncio.sleep(FAULT_S)
 
 
 async def soak(seconds: float, rate: float, folder: Path, console: Console) -> list[Finding]:
     """Run it, write down what was seen, and judge it."""
-    warm_up_s = min(WARM_UP_SHARE * seconds, LONGEST_WARM_UP_S)
+    warm_up_s = min(WARM_UP_SHARE * seconds, MAX_WARM_UP_S)
     async with AsyncExitStack() as stack:
         parts = await stack.enter_async_context(upstream())
         store = await parts.publish(folder / "calibrators")

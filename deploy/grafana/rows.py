@@ -19,7 +19,7 @@ from deploy.grafana.panels import (
 )
 
 # What would serve without a gate: the one reference that the headline figures are held against.
-IN_FORCE = 'and on (job, reference) max by (job, reference) (fetchwise_fallback_info{job="$job"}) == 1'
+FALLBACK = 'and on (job, reference) max by (job, reference) (fetchwise_fallback_info{job="$job"}) == 1'
 
 
 def does_it_pay() -> list[Panel]:
@@ -35,13 +35,13 @@ def does_it_pay() -> list[Panel]:
             "Break-even skip rate",
             "The skip rate from which gating is faster than what would serve without it.",
             SHARE,
-            Query(f'fetchwise:break_even_skip_ratio:rate15m{{job="$job",cost="latency"}} {IN_FORCE}', "{{reference}}"),
+            Query(f'fetchwise:break_even_skip_ratio:rate15m{{job="$job",cost="latency"}} {FALLBACK}', "{{reference}}"),
         ),
         figure(
             "Gate cost ratio",
             "Time of a gated question over that of what would serve without a gate: below 1 is a saving.",
             RATIO,
-            Query(f'fetchwise:gate_cost_ratio:rate15m{{job="$job",cost="latency"}} {IN_FORCE}', "{{reference}}"),
+            Query(f'fetchwise:gate_cost_ratio:rate15m{{job="$job",cost="latency"}} {FALLBACK}', "{{reference}}"),
             red_from=1,
         ),
         words(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.access.keys import Scope
-from app.learning.log import DecisionLog, Pace
+from app.learning.log import DecisionLog, LogTiming
 from tests.fakes.gateway import FakeGateway, fake_gateway
 from tests.fakes.keys import make_key
 
@@ -23,7 +23,7 @@ OpenKeyed = Callable[..., AbstractAsyncContextManager[Keyed]]
 @pytest.fixture(autouse=True)
 def quick_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write decisions at once: nobody waits for what another worker may be about to write."""
-    monkeypatch.setattr("app.wiring.parts.DecisionLog", partial(DecisionLog, pace=Pace(turn_s=0.02)))
+    monkeypatch.setattr("app.wiring.parts.DecisionLog", partial(DecisionLog, pace=LogTiming(write_every_s=0.02)))
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from app.calibrators.listing import CalibratorList
 from app.calibrators.store import ArtifactStore
-from app.calibrators.survey import CalibratorList
 from app.core.artifact import Thresholds
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.gateway import FakeGateway, fake_gateway, matching

@@ -33,10 +33,10 @@ async def test_a_verdict_at_once_after_the_answer(gateway: FakeGateway) -> None:
         "replaced": False,
         "action": receipt["action"],
     }
-    (decision,), (verdict,) = gateway.logged("decisions"), gateway.logged("feedback")
+    (decision,), (is_correct,) = gateway.logged("decisions"), gateway.logged("feedback")
     assert (decision["id"], decision["question"], decision["answer"]) == (receipt["id"], ASKED, receipt["answer"])
     assert decision["p_closed_book"] == receipt["decision"]["p_closed_book"]
-    assert (verdict["decision_id"], verdict["correct"], verdict["comment"], verdict["key"]) == (
+    assert (is_correct["decision_id"], is_correct["correct"], is_correct["comment"], is_correct["key"]) == (
         receipt["id"],
         1,
         "yes",

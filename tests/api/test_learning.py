@@ -14,7 +14,7 @@ from app.learning import shadow
 from app.offline.from_log import identities, read_log
 from app.offline.refit.refit import MIN_GROUPS
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import Lessons
+from app.storage.reading import LoggedDecisions
 from tests.fakes.gateway import FakeGateway
 from tests.waiting import until
 
@@ -101,8 +101,8 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
             assert (await say(gateway, receipt["id"], references=["Francville"])).status_code == 200
         settings = gateway.settings
     store = SqlDecisionStore.open(str(settings.decision_log_at))
-    lessons = Lessons(store.engine, collection=settings.vectors.collection, since=0.0)
-    logged = read_log(lessons, identity_of=identities(settings.calibration.folder))
+    logged_decisions = LoggedDecisions(store.engine, collection=settings.vectors.collection, since=0.0)
+    logged = read_log(logged_decisions, identity_of=identities(settings.calibration.folder))
     store.close()
     account = logged.rows.report["log"]
     assert len(logged.outcomes) == account["full_rows"] >= MIN_GROUPS

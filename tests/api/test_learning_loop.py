@@ -14,7 +14,7 @@ from app.offline.from_log import identities, read_log
 from app.offline.refit.holdout import publish
 from app.offline.refit.refit import Options, refit
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import Lessons
+from app.storage.reading import LoggedDecisions
 from tests.fakes.gateway import FakeGateway
 from tests.waiting import until
 
@@ -99,8 +99,8 @@ def refitted(data: Path, calibrators: Path, since: float) -> str:
     """What `fetchwise refit --from-log` does beside a running gateway; the version that it makes CURRENT."""
     store = SqlDecisionStore.open(str(data / "decisions.sqlite3"))
     try:
-        lessons = Lessons(store.engine, collection="demo", since=since)
-        learned = read_log(lessons, identity_of=identities(calibrators))
+        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since)
+        learned = read_log(logged_decisions, identity_of=identities(calibrators))
     finally:
         store.close()
     options = Options(calibrators.name, "2026-01-31T12:00:00Z", epsilon=0.1, risk_target=0.4)

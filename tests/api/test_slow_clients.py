@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.http.errors import ErrorOut
-from app.api.http.protocol import LONGEST_HEAD
+from app.api.http.protocol import MAX_HEAD_BYTES
 from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import PATIENCE_S, until
 
@@ -111,7 +111,7 @@ async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
 async def test_an_endless_head(gateway: FakeGateway) -> None:
     """Nothing is kept of a head beyond any use."""
     async with served(gateway) as server, server.connection() as endless:
-        endless.send(b"GET /healthz HTTP/1.1\r\nx-long: " + b"y" * (LONGEST_HEAD + 1))
+        endless.send(b"GET /healthz HTTP/1.1\r\nx-long: " + b"y" * (MAX_HEAD_BYTES + 1))
         check_shape(await endless.reply(), 431, "head_too_large")
 
 

@@ -15,11 +15,11 @@ FINE = {"asks": {"as expected": 100, "refused: 503": 3}, "leaves": {"as expected
 
 def samples(seconds: int, *, leak: float = 0.0, rate: float = 40.0) -> list[Sample]:
     """A run from the first rest on, in which each request leaves so many bytes behind, with noise and a few spikes."""
-    dice = random.Random(5)
+    rng = random.Random(5)
     run = []
     for second in range(seconds):
         requests = int(rate * second)
-        noise = dice.gauss(0.0, 2 * MB) + (60 * MB if second % 50 == 7 else 0)
+        noise = rng.gauss(0.0, 2 * MB) + (60 * MB if second % 50 == 7 else 0)
         run.append(replace(REST, at=30.0 + second, requests=requests, rss=int(180 * MB + leak * requests + noise)))
     return run
 

@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 
 from app.core.feedback import Feedback
 from app.core.policy import Retrieval
-from app.core.record import DecisionRecord, Outcome, Shadow
+from app.core.record import DecisionRecord, FullRun, Outcome
 from app.storage import reading as decision_reading
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import Lessons
+from app.storage.reading import LoggedDecisions
 from app.storage.tables import Texts, full_runs
 from tests.fakes.artifacts import an_identity
 from tests.fakes.records import a_record
@@ -29,17 +29,17 @@ def store(log_at: str) -> Iterator[SqlDecisionStore]:
     one.close()
 
 
-def a_shadow(identifier: str = "0123", **changes: Any) -> Shadow:
+def a_shadow(identifier: str = "0123", **changes: Any) -> FullRun:
     """A run in which reading helps."""
     outcomes = {
         k: Outcome(answer, {"seq_logprob": -0.5 / (k + 1)}, 40 + 100 * k, 5, k, 20.0 + k)
         for k, answer in ((0, "He"), (1, "She"), (5, "It was she."))
     }
-    return Shadow(identifier, an_identity(**changes), outcomes)
+    return FullRun(identifier, an_identity(**changes), outcomes)
 
 
-def lessons(store: SqlDecisionStore, since: float = 0.0) -> Lessons:
-    return Lessons(store.engine, collection="demo", since=since)
+def logged_decisions(store: SqlDecisionStore, since: float = 0.0) -> LoggedDecisions:
+    return LoggedDecisions(store.engine, collection="demo", since=since)
 
 
 def runs(store: SqlDecisionStore) -> int:
@@ -57,7 +57,7 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
         tau_abstain=0.5,
     )
     store.write([(1.0, record), (2.0, a_shadow())], [(3.0, Feedback("0123", references=("she",)))])
-    (one,) = lessons(store).read()
+    (one,) = logged_decisions(store).read()
     assert (one.id, one.created_at, one.question, one.k, one.reason) == ("0123", 1.0, "Who?", 1, "borderline")
     assert (one.retrieval, one.filtered, one.calibrator) == ("auto", False, "v1")
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
@@ -72,7 +72,7 @@ def test_the_last_word_is_read_once(store: SqlDecisionStore) -> None:
     """Of several verdicts on one answer the last is in force; decisions without any are not lessons."""
     store.write([(1.0, a_record(id=name)) for name in "abc"], [(2.0, Feedback("b", correct=True))])
     store.write([], [(3.0, Feedback("a", correct=True)), (4.0, Feedback("b", correct=False))])
-    assert [(one.id, one.correct) for one in lessons(store).read()] == [("a", True), ("b", False)]
+    assert [(one.id, one.correct) for one in logged_decisions(store).read()] == [("a", True), ("b", False)]
 
 
 def test_pages_join_without_gap_or_overlap(store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,22 +81,22 @@ def test_pages_join_without_gap_or_overlap(store: SqlDecisionStore, monkeypatch:
     records = [a_record(id=f"{n:03}", collection="demo" if n % 3 else "other") for n in range(60)]
     store.write([(float(n), one) for n, one in enumerate(records)], [])
     store.write([], [(99.0, Feedback(one.question.id, correct=True)) for one in records])
-    read = [one.id for one in lessons(store, since=10.0).read()]
+    read = [one.id for one in logged_decisions(store, since=10.0).read()]
     assert read == [f"{n:03}" for n in range(10, 60) if n % 3]
-    assert lessons(store).span() == (1, 60)
+    assert logged_decisions(store).span() == (1, 60)
 
 
 def test_an_empty_log_teaches_nothing(store: SqlDecisionStore) -> None:
     """No verdict, no run, no identity."""
-    assert list(lessons(store).read()) == []
-    assert lessons(store).span() == (0, 0)
-    assert lessons(store).latest_identity() is None
-    assert lessons(store).shadowed(labelled=True).count == 0
+    assert list(logged_decisions(store).read()) == []
+    assert logged_decisions(store).span() == (0, 0)
+    assert logged_decisions(store).latest_identity() is None
+    assert logged_decisions(store).shadowed(labelled=True).count == 0
 
 
 def test_a_run_is_kept_once_and_only_with_its_decision(store: SqlDecisionStore) -> None:
     """A batch that is tried again changes nothing; a run whose decision was dropped goes the same way."""
-    entries: list[tuple[float, DecisionRecord | Shadow]] = [(1.0, a_record())]
+    entries: list[tuple[float, DecisionRecord | FullRun]] = [(1.0, a_record())]
     entries += [(2.0, a_shadow()), (2.0, a_shadow("dropped"))]
     store.write(entries, [])
     store.write(entries, [])
@@ -109,7 +109,7 @@ def test_withheld_answers_take_references_for_their_run(store: SqlDecisionStore)
     """There is no verdict, and the run can still be labelled."""
     store.write([(1.0, a_record(answer=None)), (2.0, a_shadow())], [])
     store.write([], [(3.0, Feedback("0123", references=("she",)))])
-    (one,) = lessons(store).read()
+    (one,) = logged_decisions(store).read()
     assert (one.correct, one.references) == (None, ["she"])
     assert one.outcomes is not None
 
@@ -118,7 +118,7 @@ def test_with_hashes_no_answer_is_kept(log_at: str) -> None:
     """Neither the question nor an answer of a run is in the log."""
     store = opened(log_at, "hash")
     store.write([(1.0, a_record(question="Who is ill?")), (2.0, a_shadow())], [(3.0, Feedback("0123", correct=True))])
-    (one,) = lessons(store).read()
+    (one,) = logged_decisions(store).read()
     store.close()
     assert one.question is None
     assert one.outcomes is not None
@@ -136,10 +136,10 @@ def test_the_latest_identity_and_what_waits_for_labels(store: SqlDecisionStore) 
     store.write(
         [], [(9.0, Feedback(name, references=("she",))) for name in "01"] + [(9.0, Feedback("2", correct=True))]
     )
-    latest = lessons(store).latest_identity()
+    latest = logged_decisions(store).latest_identity()
     assert latest is not None
     assert latest["reader"] == "new"
-    labelled = lessons(store).shadowed(labelled=True)
+    labelled = logged_decisions(store).shadowed(labelled=True)
     assert labelled.count == 2
     assert (labelled.mean, labelled.variance) == pytest.approx((0.3, 0.01))
-    assert lessons(store).shadowed(labelled=False).count == 2
+    assert logged_decisions(store).shadowed(labelled=False).count == 2

@@ -153,10 +153,10 @@ async def test_at_most_max_tokens(reader: Reader) -> None:
     assert cut.completion_tokens <= 2
     assert whole.text.startswith(cut.text)
     assert cut.text != whole.text
-    assert cut.cut_off
-    assert not whole.cut_off
+    assert cut.truncated
+    assert not whole.truncated
     piecemeal = (await streamed(reader, FRANCE, max_tokens=2))[1]
-    assert (piecemeal.text, piecemeal.cut_off) == (cut.text, True)
+    assert (piecemeal.text, piecemeal.truncated) == (cut.text, True)
 
 
 async def test_what_was_said_before_is_heard(reader: Reader) -> None:

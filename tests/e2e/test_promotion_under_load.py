@@ -42,16 +42,16 @@ async def ask_until(done: asyncio.Event, url: str, receipts: list[dict[str, Any]
 
 async def change(store: ArtifactStore, done: asyncio.Event, receipts: list[dict[str, Any]]) -> None:
     """Promote any other version and go back, faster than workers look; then each in turn until it has served."""
-    dice = random.Random(60)
+    rng = random.Random(60)
     try:
         for _ in range(ROUNDS):
             served = store.current()
-            await asyncio.to_thread(store.promote, dice.choice([one for one in VERSIONS if one != served]))
+            await asyncio.to_thread(store.promote, rng.choice([one for one in VERSIONS if one != served]))
             await asyncio.sleep(PAUSE_S)
             assert await asyncio.to_thread(store.rollback) == served
             await asyncio.sleep(PAUSE_S)
             # Both in turn, so that each is looked at.
-            await asyncio.to_thread(store.promote, dice.choice(list(VERSIONS)))
+            await asyncio.to_thread(store.promote, rng.choice(list(VERSIONS)))
         for version in VERSIONS:
             await asyncio.to_thread(store.promote, version)
             await until(lambda served=version: receipts[-1]["decision"]["calibrator"]["version"] == served)

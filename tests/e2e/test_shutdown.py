@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.processes import Gateway, descendants, gateway, wait_until_gone
-from tests.e2e.test_workers import under_way
+from tests.e2e.test_workers import in_progress
 from tests.waiting import wait_until
 from tests.wire.paper_costs import PaperUpstream
 
@@ -55,7 +55,7 @@ def test_answers_under_way_end(tmp_path: Path, upstream: PaperUpstream, workers:
     with held_gateway(tmp_path, upstream, workers=workers) as running, ThreadPoolExecutor(4) as pool:
         plain = [pool.submit(running.ask, f"What is number {n}?") for n in range(3)]
         streamed = pool.submit(running.ask, "What is told as it comes?", stream=True)
-        wait_until(lambda: under_way(running) == 4.0, "the questions are not under way")
+        wait_until(lambda: in_progress(running) == 4.0, "the questions are not under way")
         below = descendants(running.process.pid)
         running.process.send_signal(number)
         wait_until(lambda: refused(running), "newcomers are still served")
@@ -79,7 +79,7 @@ def test_what_outlasts_the_stop_is_told_so(tmp_path: Path, upstream: PaperUpstre
         ThreadPoolExecutor(1) as pool,
     ):
         asking: Future[httpx.Response] = pool.submit(running.ask, "What takes forever?")
-        wait_until(lambda: under_way(running) == 1.0, "the question is not under way")
+        wait_until(lambda: in_progress(running) == 1.0, "the question is not under way")
         running.process.send_signal(signal.SIGTERM)
         reply = asking.result(60)
         assert (reply.status_code, reply.json()["error"]["type"]) == (503, "stopping")

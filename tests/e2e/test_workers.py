@@ -113,7 +113,7 @@ def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, 
         with httpx.Client(base_url=running.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
             victim = client.get("/healthz").json()["worker"]
             asking = pool.submit(client.post, "/answer", json={"question": "What takes forever?"})
-            wait_until(lambda: under_way(running) == 1.0, "the question is not under way")
+            wait_until(lambda: in_progress(running) == 1.0, "the question is not under way")
             wait_until(lambda: on_dashboards(running) == [1] * WORKERS, "a dashboard misses another worker's question")
             os.kill(victim, signal.SIGKILL)
             assert isinstance(asking.exception(60), httpx.TransportError)
@@ -129,7 +129,7 @@ def on_dashboards(running: Gateway) -> list[int]:
     return [reply.json()["in_flight"] for reply in get_from_each(running, "/dashboard/data").values()]
 
 
-def under_way(running: Gateway) -> float:
+def in_progress(running: Gateway) -> float:
     return samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "in_flight")[()]
 
 

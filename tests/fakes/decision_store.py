@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.core.feedback import Feedback, Judged
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.errors import BadRequest
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import pages
@@ -27,7 +27,7 @@ class FaultyStore(SqlDecisionStore):
         self.closed = False
 
     def write(
-        self, entries: Sequence[tuple[float, DecisionRecord | Shadow]], given: Sequence[tuple[float, Feedback]]
+        self, entries: Sequence[tuple[float, DecisionRecord | FullRun]], given: Sequence[tuple[float, Feedback]]
     ) -> list[Judged | BadRequest]:
         self.writes += 1
         self.gate.wait()

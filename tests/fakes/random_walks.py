@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from app.core.artifact import Artifact
 from app.core.effective_policy import Sampled, resolve
-from app.core.policy import Ask, Policy, Retrieval
+from app.core.policy import AskOptions, Policy, Retrieval
 from app.errors import NoPassages, UpstreamUnavailable
 from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit, closed_book
 from tests.fakes.walks import World
 
 KS = (0, 1, 5)
 ASKS = [
-    Ask(policy, retrieval, abstain, filtered)
+    AskOptions(policy, retrieval, abstain, filtered)
     for policy, retrieval, abstain, filtered in itertools.product(Policy, Retrieval, (True, False), (True, False))
     if (policy, retrieval) not in {(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)}
 ]

@@ -113,7 +113,7 @@ class FakeReader:
             # The end token is counted where it was reached.
             completion_tokens=min(len(texts) + 1, max_tokens),
             passages_read=len(passages),
-            cut_off=len(texts) >= max_tokens,
+            truncated=len(texts) >= max_tokens,
         )
 
     def _scripted(self, question: str, passages: Sequence[Passage]) -> Scripted:

@@ -7,7 +7,7 @@ from app.core.artifact import Thresholds
 from app.core.available import Answer, Available, Passage, Usage
 from app.core.effective_policy import EffectivePolicy, Failure, Graded, Sampled
 from app.core.ladder import Read, Reply, Search, Step, Stop
-from app.core.policy import DEFAULT_KS, Ask, Reason
+from app.core.policy import DEFAULT_KS, AskOptions, Reason
 from app.core.question import Question
 from app.core.record import DecisionRecord, Timings
 from app.errors import UpstreamError
@@ -38,7 +38,7 @@ def a_record(**changes: Any) -> DecisionRecord:
     if k > 0 and flat["read_usage"] is not None:
         read = flat.get("read_signals", {})
         answers[k] = Answer(k, text or "She", read, flat["read_usage"], len(flat["citations"]))
-    question = Question("0123", flat.get("question", "Who?"), "demo", 24, Ask(**_only(flat, _ASK)))
+    question = Question("0123", flat.get("question", "Who?"), "demo", 24, AskOptions(**_only(flat, _ASK)))
     policy = EffectivePolicy(
         ks=DEFAULT_KS,
         kind=flat.get("kind", Graded(Thresholds(0.75, 0.5), 1, 5)),

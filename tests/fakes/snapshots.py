@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from app.calibrators.drift import Outlook
+from app.calibrators.drift import SignalReport
 from app.core.artifact import CalibratorStatus
 from app.core.cost import Objective
 from app.core.effective_policy import EffectivePolicy, Fixed
@@ -23,7 +23,7 @@ def a_snapshot(**changes: Any) -> Snapshot:
         calibrator=SERVING,
         policy=POLICY,
         bypass=BypassReport("off", on=False, objective=Objective.LATENCY, reason=""),
-        drift=Outlook(),
+        drift=SignalReport(),
         evidence=None,
         load=Load(),
     )

@@ -9,7 +9,7 @@ from app.core.artifact import Artifact
 from app.core.available import Answer, Available, Passage, Usage
 from app.core.effective_policy import EffectivePolicy, after_failure, resolve
 from app.core.ladder import Read, Reply, Search, Step, Stop, conclude, is_final, next_step
-from app.core.policy import DEFAULT_KS, Ask
+from app.core.policy import DEFAULT_KS, AskOptions
 from app.errors import NoPassages, UpstreamError, UpstreamTimeout
 
 READER_DOWN = UpstreamTimeout("reader", "slow")
@@ -78,10 +78,10 @@ def walk(policy: EffectivePolicy, world: World) -> Walk:
 
 def fixed(artifact: Artifact | None, *, ks: tuple[int, ...] = DEFAULT_KS, **flags: Any) -> Resolve:
     """What an Answerer resolves questions by where nothing but this artifact and these flags is in force."""
-    return lambda question, sampled: resolve(question.ask, artifact, ks=ks, sampled=sampled, **flags)
+    return lambda question, sampled: resolve(question.options, artifact, ks=ks, sampled=sampled, **flags)
 
 
-def chosen_k(artifact: Artifact, probe: Mapping[str, float], ask: Ask | None = None, **flags: Any) -> int:
+def chosen_k(artifact: Artifact, probe: Mapping[str, float], ask: AskOptions | None = None, **flags: Any) -> int:
     """The number of passages that the served code reads where the closed-book answer has these signals."""
-    policy = resolve(ask or Ask(abstain=False), artifact, ks=artifact.ks, **flags)
+    policy = resolve(ask or AskOptions(abstain=False), artifact, ks=artifact.ks, **flags)
     return walk(policy, World({0: probe})).reply.k

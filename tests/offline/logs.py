@@ -14,13 +14,13 @@ from app.core.artifact import Artifact, Identity, Thresholds
 from app.core.calibrator import Calibrator
 from app.core.effective_policy import Sampled, resolve
 from app.core.feedback import Feedback
-from app.core.policy import DEFAULT_KS, Ask
+from app.core.policy import DEFAULT_KS, AskOptions
 from app.core.question import Question
-from app.core.record import DecisionRecord, Outcome, Shadow, Timings
+from app.core.record import DecisionRecord, FullRun, Outcome, Timings
 from app.offline.from_log import FromLog, read_log
 from app.offline.refit.fit import predict_many
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import Lessons
+from app.storage.reading import LoggedDecisions
 from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity
 from tests.fakes.walks import World, walk
 
@@ -29,7 +29,7 @@ KS = DEFAULT_KS
 GRID = (np.arange(2000) + 0.5) / 2000
 # Serves k0 from s = 0.75 on, k1 from 0.5 on, and withholds nothing.
 SERVED = an_artifact(abstention=an_abstention(certificate=None))
-ASK = Ask()
+ASK = AskOptions()
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ def decision(identifier: str, question: str, s: float, *, share: float, u: float
     return DecisionRecord(asked, done.policy, done.steps, done.available, reply, Timings(total=620.0), searches)
 
 
-def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identity | None = None) -> Shadow:
+def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identity | None = None) -> FullRun:
     """A shadow run whose answers are right or wrong as told."""
     outcomes = {
         k: Outcome("right" if right[k] else "wrong", {"seq_logprob": s - 1.0}, 40 + 100 * k, 4, k, 20.0 + k) for k in KS
     }
-    return Shadow(identifier, identity or an_identity(), outcomes)
+    return FullRun(identifier, identity or an_identity(), outcomes)
 
 
 def write_log(
@@ -81,13 +81,13 @@ def write_log(
     rng = np.random.default_rng(seed)
     s = rng.random(n)
     right = {k: rng.random(n) < world.chance[k](s) for k in KS}
-    dice, shadowed = rng.random(n), rng.random(n) < shadow_share
-    entries: list[tuple[float, DecisionRecord | Shadow]] = []
+    rolls, shadowed = rng.random(n), rng.random(n) < shadow_share
+    entries: list[tuple[float, DecisionRecord | FullRun]] = []
     given: list[tuple[float, Feedback]] = []
     for i in range(n):
         name, at = f"{seed}-{i}", 1_700_000_000.0 + i
         question = f"What is thing {i} of list {seed}?"
-        record = decision(name, question, float(s[i]), share=explore_share, u=float(dice[i]))
+        record = decision(name, question, float(s[i]), share=explore_share, u=float(rolls[i]))
         text = "right" if right[record.reply.k][i] else "wrong"
         entries.append((at, replace(record, reply=replace(record.reply, text=text))))
         if shadowed[i]:
@@ -102,9 +102,9 @@ def read(path: Path, *, clip: float = 20.0, since: float = 0.0, artifact: Artifa
     """What a refit makes of a log; one calibrator is known by its version."""
     store = SqlDecisionStore.open(str(path))
     try:
-        lessons = Lessons(store.engine, collection="demo", since=since)
+        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since)
         known = {artifact.version: artifact.identity}
-        return read_log(lessons, identity_of=known.get, clip=clip)
+        return read_log(logged_decisions, identity_of=known.get, clip=clip)
     finally:
         store.close()
 

@@ -11,7 +11,7 @@ from sqlalchemy import null, update
 from app.calibrators.store import ArtifactStore
 from app.core.calibrator import Calibrator
 from app.core.feedback import Feedback
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.errors import DataError
 from app.offline.from_log import Excluded, identities
 from app.offline.refit.choose import choose_calibrator
@@ -20,7 +20,7 @@ from app.offline.refit.refit import refit
 from app.offline.refit.splits import TRAIN_SHARE, Units, position, split
 from app.offline.table import normalise_group
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import Lesson, Lessons
+from app.storage.reading import LoggedDecision, LoggedDecisions
 from app.storage.tables import decisions
 from tests.fakes.artifacts import an_identity
 from tests.offline.logs import GRID, KS, SERVED, Hidden, a_run, decision, read, step, write_log
@@ -41,18 +41,18 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def judged(path: Path) -> list[Lesson]:
+def judged(path: Path) -> list[LoggedDecision]:
     store = SqlDecisionStore.open(str(path))
-    found = list(Lessons(store.engine, collection="demo", since=0.0).read())
+    found = list(LoggedDecisions(store.engine, collection="demo", since=0.0).read())
     store.close()
     return found
 
 
-def naive(lessons: list[Lesson]) -> dict[int, Calibrator]:
+def naive(logged_decisions: list[LoggedDecision]) -> dict[int, Calibrator]:
     """What everybody would fit first: verdicts on what was served, each counting one."""
 
     def one(k: int) -> Calibrator:
-        rows = [lesson for lesson in lessons if lesson.k == k]
+        rows = [logged for logged in logged_decisions if logged.k == k]
         signals = {"seq_logprob": np.array([row.signals["seq_logprob"] for row in rows])}
         each = Units(np.arange(len(rows)), np.ones(len(rows)))
         labels = np.array([bool(row.correct) for row in rows])
@@ -162,7 +162,7 @@ def test_the_worth_of_the_rows_is_reported(explored: Path) -> None:
     assert f"k=1 {worth['rows']} worth {worth['effective']:.0f}" in note
 
 
-Batch = tuple[list[tuple[float, DecisionRecord | Shadow]], list[tuple[float, Feedback]]]
+Batch = tuple[list[tuple[float, DecisionRecord | FullRun]], list[tuple[float, Feedback]]]
 
 
 def a_full_row(

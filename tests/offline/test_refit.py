@@ -11,7 +11,7 @@ from app.calibrators.store import ArtifactStore
 from app.core.artifact import FIXED, Artifact, PolicyFit, canonical_bytes
 from app.core.cost import Objective, Tariff
 from app.core.effective_policy import resolve
-from app.core.policy import Ask
+from app.core.policy import AskOptions
 from app.errors import DataError
 from app.offline.evaluate.evaluate import evaluate
 from app.offline.refit.fit import predict_many
@@ -74,7 +74,7 @@ def test_the_gateway_decides_as_the_job_did(table: Outcomes, fitted: tuple[Artif
     outcomes = validation.outcomes
     p = predict_many(artifact.p0, outcomes.signals[0], len(outcomes))
     chosen = Ledger(validation, p, units(outcomes), {}).route(artifact.policies["graded"].thresholds)
-    policy = resolve(Ask(), artifact, ks=artifact.ks)
+    policy = resolve(AskOptions(), artifact, ks=artifact.ks)
     for row in range(300):
         signals = {k: {name: float(v[row]) for name, v in named.items()} for k, named in outcomes.signals.items()}
         reply = walk(policy, Answers(signals)).reply

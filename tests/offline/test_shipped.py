@@ -11,7 +11,7 @@ from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact
 from app.core.cost import Objective, Tariff
 from app.core.effective_policy import resolve
-from app.core.policy import Ask
+from app.core.policy import AskOptions
 from app.core.prompts import DEFAULT
 from app.offline.refit.refit import Options, refit
 from app.offline.table import Outcomes, load
@@ -85,7 +85,7 @@ def test_it_was_fitted_on_the_prompts_that_serve(shipped: Artifact, table: Outco
 def test_every_collected_question_can_be_decided_again(shipped: Artifact, table: Outcomes) -> None:
     """The served code, on the table's signals, skips some questions, fetches for others, and withholds some answers."""
     assert shipped.abstention.certificate is not None
-    policy = resolve(Ask(), shipped, ks=shipped.ks)
+    policy = resolve(AskOptions(), shipped, ks=shipped.ks)
     replies = [
         walk(
             policy,

@@ -25,7 +25,7 @@ from tests.wire.fault_proxy import Fault, answer, answer_json
 from tests.wire.servers import Server, free_port, serving
 
 KEY = "sk-very-secret"
-Ask = Callable[[HttpClient], Awaitable[bytes]]
+AskOptions = Callable[[HttpClient], Awaitable[bytes]]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ BOTH_WAYS = pytest.mark.parametrize("ask", [whole, streamed])
 
 
 @BOTH_WAYS
-async def test_what_is_sent(server: Server, client: HttpClient, ask: Ask) -> None:
+async def test_what_is_sent(server: Server, client: HttpClient, ask: AskOptions) -> None:
     """A question is JSON with the key, to the path after the address, and asks for a reply that is not compressed."""
     assert await ask(client) == b'{"well": true}'
     [request] = server.requests
@@ -87,7 +87,7 @@ async def test_a_stream_says_that_its_connection_ends(server: Server, client: Ht
 
 
 @BOTH_WAYS
-async def test_the_headers_of_the_stage_go_along(server: Server, client: HttpClient, ask: Ask) -> None:
+async def test_the_headers_of_the_stage_go_along(server: Server, client: HttpClient, ask: AskOptions) -> None:
     """What ties the calls of one request together is sent with each of them, and with none outside of it."""
     token = outgoing.set({"traceparent": "00-1-2-01"})
     await ask(client)
@@ -113,7 +113,7 @@ async def test_cookies_are_not_kept(server: Server, client: HttpClient) -> None:
 
 
 @BOTH_WAYS
-async def test_a_redirect_is_not_followed(server: Server, client: HttpClient, ask: Ask) -> None:
+async def test_a_redirect_is_not_followed(server: Server, client: HttpClient, ask: AskOptions) -> None:
     """Question and key are not carried to wherever a server points."""
     server.reply = answer(307, b"", location=f"{server.url}/elsewhere")
     with pytest.raises(Refused) as caught:
@@ -123,7 +123,7 @@ async def test_a_redirect_is_not_followed(server: Server, client: HttpClient, as
 
 
 @BOTH_WAYS
-async def test_a_refusal_is_quoted_without_the_key(server: Server, client: HttpClient, ask: Ask) -> None:
+async def test_a_refusal_is_quoted_without_the_key(server: Server, client: HttpClient, ask: AskOptions) -> None:
     """A status other than 200 comes with what the server said, and with the key struck out of it."""
     server.reply = answer(401, f"Incorrect API key provided: {KEY}".encode())
     with pytest.raises(Refused) as caught:
@@ -185,7 +185,7 @@ BROKEN: dict[str, tuple[Fault, type[UpstreamError], str]] = {
 
 @BOTH_WAYS
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_no_whole_reply(server: Server, fault: str, ask: Ask) -> None:
+async def test_no_whole_reply(server: Server, fault: str, ask: AskOptions) -> None:
     """Whatever keeps a reply from coming whole and in time is one error of ours, without the key."""
     server.reply, expected, message = BROKEN[fault]
     # Patience on a busy machine, except where a timeout is what is waited for.
@@ -198,7 +198,7 @@ async def test_no_whole_reply(server: Server, fault: str, ask: Ask) -> None:
 
 
 @BOTH_WAYS
-async def test_nobody_listens(ask: Ask) -> None:
+async def test_nobody_listens(ask: AskOptions) -> None:
     """A port without a server is unavailable."""
     async with connected(f"http://127.0.0.1:{free_port()}") as client:
         with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
@@ -253,7 +253,7 @@ async def test_cancelling_is_not_a_failure(server: Server, client: HttpClient) -
 
 
 @BOTH_WAYS
-async def test_closed_is_unavailable(server: Server, ask: Ask) -> None:
+async def test_closed_is_unavailable(server: Server, ask: AskOptions) -> None:
     """Closing twice is fine, with or without a call before, and no new pool is opened behind the owner's back."""
     for calls in (0, 1):
         async with connected(server.url) as client:

@@ -55,7 +55,7 @@ class Caller:
         return None if self.key is None else self.key.id
 
     @property
-    def may_judge(self) -> bool:
+    def may_give_feedback(self) -> bool:
         """Whether feedback from this caller would be taken."""
         return self.key is None or Scope.FEEDBACK in self.key.scopes
 
@@ -66,7 +66,7 @@ class Caller:
         return collection_for(self.key.collections, collection, default), narrowed(self.key.filter, where)
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def in_progress(self) -> Iterator[None]:
         """Count a question among those that the key has under way, or refuse it."""
         if self.key is None or self.rate is None or self.key.max_concurrent is None:
             yield
@@ -152,8 +152,8 @@ class Needs(SecurityBase):
         return Caller(key, rate)
 
 
-Asker = Annotated[Caller, Depends(Needs(Scope.ANSWER))]
-Judge = Annotated[Caller, Depends(Needs(Scope.FEEDBACK))]
+AnswerCaller = Annotated[Caller, Depends(Needs(Scope.ANSWER))]
+FeedbackCaller = Annotated[Caller, Depends(Needs(Scope.FEEDBACK))]
 OPERATOR = Depends(Needs(Scope.OPERATE))
 # A page, for which a browser can only be asked in its own words, and what that page loads.
 OPERATOR_PAGE = Depends(Needs(Scope.OPERATE, browser=True, challenge=_BASIC))

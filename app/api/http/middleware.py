@@ -12,19 +12,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.core.record import DecisionRecord
-from app.correlation import Note, current
+from app.correlation import RequestContext, current
 
 logger = logging.getLogger(__name__)
 
 HEADER = b"x-request-id"
 # What a proxy or a client may choose: nothing that could forge a line, and no novel.
-_SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 # Scrapers, probes and pages that refresh themselves: a line each would bury the rest.
 READING = frozenset({"GET", "HEAD"})
-_LONGEST_PATH = 200
+_MAX_PATH_CHARS = 200
 _STAGES = ("probe", "embed", "search", "read", "total")
 # Nobody reads it; what other gateways log for a client that closed the connection.
-CLIENT_LEFT = 499
+CLIENT_CLOSED = 499
 _DEFECT = 500
 _REFUSED = 429
 _NO_STORE = (b"cache-control", b"no-store")
@@ -40,13 +40,15 @@ _OF_OPENAI_CLIENTS = tuple(
     )
 )
 # Request ids only tell requests apart: no secret hangs on them, and the system's randomness is slow to ask for.
-_dice = random.Random()  # noqa: S311
+_rng = random.Random()  # noqa: S311
 
 
 class RequestLog:
     """The outermost layer: whatever is logged or answered further in carries the request's id."""
 
-    def __init__(self, app: ASGIApp, *, log_questions: bool, on_begin: Callable[[Note], None] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, log_questions: bool, on_begin: Callable[[RequestContext], None] | None = None
+    ) -> None:
         self._app = app
         self._log_questions = log_questions
         self._on_begin = on_begin
@@ -57,13 +59,13 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        note = Note(_request_id(scope))
+        note = RequestContext(_request_id(scope))
         # Never reset: the server gives each request a context of its own, and may log a crash after we have returned.
         current.set(note)
         if self._on_begin is not None:
             self._on_begin(note)
         # Until there is another: who is not answered has left, or met a defect.
-        status = CLIENT_LEFT
+        status = CLIENT_CLOSED
 
         async def echoing(message: Message) -> None:
             nonlocal status
@@ -75,7 +77,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, echoing)
         except BaseException:
-            status = _DEFECT if status == CLIENT_LEFT else status
+            status = _DEFECT if status == CLIENT_CLOSED else status
             raise
         finally:
             # Refusals are counted, and come in floods.
@@ -84,9 +86,9 @@ class RequestLog:
             if logger.isEnabledFor(level):
                 self._log(level, scope, note, status, (time.perf_counter() - began) * 1000)
 
-    def _log(self, level: int, scope: Scope, note: Note, status: int, ms: float) -> None:
+    def _log(self, level: int, scope: Scope, note: RequestContext, status: int, ms: float) -> None:
         # As it came, percent signs and all: decoded, it could hold line breaks.
-        path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_LONGEST_PATH]
+        path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_MAX_PATH_CHARS]
         done = f"{note.record.action} {note.record.reply.reason.value} " if note.record else ""
         message = f"{scope['method']} {path} {status} {done}{ms:.1f} ms"
 
@@ -105,7 +107,7 @@ class RequestLog:
 
 def _request_id(scope: Scope) -> str:
     given: bytes = next((value for name, value in scope["headers"] if name == HEADER), b"")
-    return given.decode() if given and _SANE.fullmatch(given) else f"{_dice.getrandbits(96):024x}"
+    return given.decode() if given and _VALID_ID.fullmatch(given) else f"{_rng.getrandbits(96):024x}"
 
 
 def _decided(record: DecisionRecord) -> dict[str, Any]:
@@ -142,7 +144,7 @@ class SafeHeaders:
         await self._app(scope, receive, safe)
 
 
-def let_in(app: FastAPI, origins: Sequence[str]) -> None:
+def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
     """Let pages of these origins call the gateway; without any, browsers keep all others out."""
     if origins:
         app.add_middleware(

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _TOO_BUSY = "the gateway is working on as many questions as it may, and enough are waiting: try again later"
 _ASKING = ("/answer", "/v1/chat/completions")
 # Between two lines about refused questions: a line each would be work, just when there is too much of it.
-_SAY_EVERY_S = 5.0
+_LOG_EVERY_S = 5.0
 
 
 class Permits:
@@ -32,7 +32,7 @@ class Permits:
         count: int,
         *,
         places: int,
-        longest_wait_s: float,
+        max_wait_s: float,
         metrics: TrafficMetrics,
         shadows: ShadowRunner | None = None,
     ) -> None:
@@ -41,7 +41,7 @@ class Permits:
         self._inside = 0
         self._most = count + places
         self._waiting = 0
-        self._longest_wait_s = longest_wait_s
+        self._max_wait_s = max_wait_s
         self._metrics = metrics
         self._shadows = shadows
         self._refused = _Refused()
@@ -85,12 +85,12 @@ class Permits:
         """Count a question that is not taken on; what to raise for it."""
         self._metrics.shed.inc()
         self._refused.one_more()
-        return Overloaded(_TOO_BUSY, retry_after_s=retry_after_s(self._longest_wait_s))
+        return Overloaded(_TOO_BUSY, retry_after_s=retry_after_s(self._max_wait_s))
 
     async def _wait(self, until: float | None) -> float:
         now = asyncio.get_running_loop().time
         came = now()
-        give_up = came + self._longest_wait_s
+        give_up = came + self._max_wait_s
         self._line(1)
         try:
             async with asyncio.timeout_at(give_up if until is None else min(give_up, until)):
@@ -108,24 +108,24 @@ class Permits:
         self._metrics.queued.set(self._waiting)
 
 
-def retry_after_s(longest_wait_s: float) -> int:
+def retry_after_s(max_wait_s: float) -> int:
     """When to try again, in whole seconds: all who wait in line now have left it by then."""
-    return max(1, math.ceil(longest_wait_s))
+    return max(1, math.ceil(max_wait_s))
 
 
 class _Refused:
     """Says in the log that questions are refused, and how many, but not about each."""
 
     def __init__(self) -> None:
-        self._unsaid = 0
+        self._unlogged = 0
         self._silent_until = -math.inf
 
     def one_more(self) -> None:
-        self._unsaid += 1
+        self._unlogged += 1
         now = time.monotonic()
         if now >= self._silent_until:
-            logger.warning("overloaded: questions refused with 429: %d", self._unsaid)
-            self._unsaid, self._silent_until = 0, now + _SAY_EVERY_S
+            logger.warning("overloaded: questions refused with 429: %d", self._unlogged)
+            self._unlogged, self._silent_until = 0, now + _LOG_EVERY_S
 
 
 class Shedding:
@@ -134,9 +134,9 @@ class Shedding:
     The body stays unread: the server discards what still comes of it, and the connection can be used again.
     """
 
-    def __init__(self, app: ASGIApp, *, longest_wait_s: float) -> None:
+    def __init__(self, app: ASGIApp, *, max_wait_s: float) -> None:
         self._app = app
-        self._headers = {"retry-after": str(retry_after_s(longest_wait_s))}
+        self._headers = {"retry-after": str(retry_after_s(max_wait_s))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it on."""

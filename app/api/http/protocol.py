@@ -20,7 +20,7 @@ from app.settings import Settings
 logger = logging.getLogger(__name__)
 
 # The parser has no limit of its own, and a proxy in front allows less.
-LONGEST_HEAD = 65_536
+MAX_HEAD_BYTES = 65_536
 # After the last connection is closed, for what it left behind to end.
 _AFTER_S = 2
 
@@ -42,7 +42,7 @@ class ServerConfig(uvicorn.Config):
             factory=factory,
             workers=workers,
             timeout_worker_healthcheck=timeout_worker_healthcheck,
-            http=PatientProtocol,
+            http=TimeoutProtocol,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=math.ceil(settings.limits.shutdown_timeout_s) + _AFTER_S,
@@ -51,7 +51,7 @@ class ServerConfig(uvicorn.Config):
         self.shutdown_timeout_s = settings.limits.shutdown_timeout_s
 
 
-class PatientProtocol(HttpToolsProtocol):
+class TimeoutProtocol(HttpToolsProtocol):
     """Closes a connection whose next request does not come in whole in time, or whose answer outlasts the stop."""
 
     def __init__(
@@ -100,8 +100,8 @@ class PatientProtocol(HttpToolsProtocol):
         # The parser makes a new scope for each head, and a cycle for each head that is complete.
         in_the_head = self.cycle is None or self.cycle.scope is not self.scope
         self._head_bytes = self._head_bytes + received if in_the_head else 0
-        if self._head_bytes > LONGEST_HEAD:
-            self._answer_and_close(431, "head_too_large", f"the head is larger than {LONGEST_HEAD} bytes")
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._answer_and_close(431, "head_too_large", f"the head is larger than {MAX_HEAD_BYTES} bytes")
 
     def _too_slow(self) -> None:
         if self._head_bytes or (self.cycle is not None and not self.cycle.response_started):

@@ -114,15 +114,15 @@ class AnswerStream:
         """Say how the question is answered, as soon as that is decided."""
         if not self._decided and step.k is not None:
             self._decided = True
-            self._say(self._render.decided(step.k, step))
+            self._send(self._render.decided(step.k, step))
 
     def found(self, passages: Sequence[Passage]) -> None:
         """Say what will be read."""
-        self._say(self._render.found(passages))
+        self._send(self._render.found(passages))
 
     def token(self, text: str) -> None:
         """Say a piece of the answer."""
-        self._say(self._render.token(text))
+        self._send(self._render.token(text))
 
     async def begun(self) -> None:
         """Return once there is an event; what fails before raises here, while it can still be a status."""
@@ -155,21 +155,21 @@ class AnswerStream:
 
     async def _work(self, work: Work) -> None:
         try:
-            self._say(self._render.final(await work(self)))
+            self._send(self._render.final(await work(self)))
         except FetchwiseError as error:
             if not self._begun.is_set():
                 raise
-            self._say(self._render.failed(bytes(self._explain(error).body)))
+            self._send(self._render.failed(bytes(self._explain(error).body)))
         except Exception:
             if not self._begun.is_set():
                 raise
             logger.exception("unforeseen error in a streamed answer")
             unforeseen = FetchwiseError("an unforeseen error; see the log")
-            self._say(self._render.failed(bytes(self._explain(unforeseen).body)))
+            self._send(self._render.failed(bytes(self._explain(unforeseen).body)))
         finally:
             self._events.put_nowait(None)
 
-    def _say(self, event: bytes) -> None:
+    def _send(self, event: bytes) -> None:
         if event:
             self._events.put_nowait(event)
             self._begun.set()

@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 from app.api.receipt import AnswerOptions, readable
 from app.core.question import Turn
 
-MOST_MESSAGES = 128
+MAX_MESSAGES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class ChatRequest(BaseModel):
     )
 
     model: str = Field(description="`fetchwise`, or `fetchwise-` and a policy: see `/v1/models`.")
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(
         default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens."
     )

@@ -8,8 +8,8 @@ from app.api.answer import question_of, streamed, whole
 from app.api.gateway import TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, OpenAIErrorOut, documented
-from app.api.http.guard import Asker
-from app.api.http.middleware import CLIENT_LEFT
+from app.api.http.guard import AnswerCaller
+from app.api.http.middleware import CLIENT_CLOSED
 from app.api.openai.reply import (
     POLICIES,
     ChatCompletion,
@@ -22,7 +22,7 @@ from app.api.openai.reply import (
 from app.api.openai.request import ChatRequest, conversation
 from app.api.receipt import AnswerOptions
 from app.core.policy import Policy
-from app.correlation import asked
+from app.correlation import set_question
 from app.errors import ContradictoryRequest, UnknownModel
 
 _DENIED = documented(*DENIALS, 500, model=OpenAIErrorOut)
@@ -60,32 +60,32 @@ models_router = APIRouter(prefix="/v1", tags=["OpenAI"])
     responses=_ERRORS | _STREAMED,
     summary="Answer the last message of a chat, or abstain",
 )
-async def chat(body: ChatRequest, gateway: TheGateway, caller: Asker, request: Request) -> Response:
+async def chat(body: ChatRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
     """Answer a lone message exactly as `/answer` would; a conversation, which no calibrator was fitted on, with k=5."""
     chosen = body.fetchwise or AnswerOptions()
     policy = _policy(body.model, chosen)
     text, earlier = conversation(
         body.messages, question_chars=gateway.max_question_chars, earlier_chars=gateway.max_earlier_chars
     )
-    asked(text, *(turn.text for turn in earlier))
+    set_question(text, *(turn.text for turn in earlier))
     question = question_of(text, chosen, gateway, caller, max_tokens=body.longest, policy=policy, earlier=earlier)
     if body.stream:
         chunks = Chunks(question.id, body.model, with_usage=body.usage_wanted)
         return await streamed(question, gateway, caller, request, chunks)
     record = await whole(question, gateway, caller, request)
     if record is None:
-        return Response(status_code=CLIENT_LEFT)
+        return Response(status_code=CLIENT_CLOSED)
     return Response(completion(record, body.model), media_type="application/json", headers=headers(record))
 
 
 @models_router.get("/models", responses=_DENIED, summary="The policies, as models")
-async def models(_: Asker) -> ModelsOut:
+async def models(_: AnswerCaller) -> ModelsOut:
     """List `fetchwise`, which follows the server's default policy, and one model for each policy."""
     return ModelsOut(data=[ModelOut(id=name) for name in POLICIES])
 
 
 @models_router.get("/models/{model}", responses=_DENIED | _NO_MODEL, summary="One of them")
-async def model(model: str, _: Asker) -> ModelOut:
+async def model(model: str, _: AnswerCaller) -> ModelOut:
     """Say that it is there."""
     _known(model)
     return ModelOut(id=model)

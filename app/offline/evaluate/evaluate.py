@@ -27,7 +27,7 @@ from app.offline.table import Floats, Labels, Outcomes
 BARS = 20
 DRAFTS = (32, 64, 128)
 _CURVE = np.linspace(0.0, 1.0, 101)
-_MOST_BUCKETS = 12
+_MAX_BUCKETS = 12
 _QUANTILES = 4
 _COLUMNS = {"ms": "k{k}.ms", "tokens": "k{k}.prompt_tokens and k{k}.completion_tokens"}
 
@@ -190,13 +190,13 @@ def by_tag(study: Study, point: Point) -> dict[str, list[dict[str, Any]]]:
 def _buckets(values: list[Any]) -> tuple[list[str], NDArray[np.intp]] | None:
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     given = {str(v) for v in values if v is not None}
-    if len(numbers) == sum(v is not None for v in values) and len(given) > _MOST_BUCKETS:
+    if len(numbers) == sum(v is not None for v in values) and len(given) > _MAX_BUCKETS:
         edges = np.unique(np.quantile(numbers, np.linspace(0.0, 1.0, _QUANTILES + 1)))
         place = [
             -1 if v is None else int(np.clip(np.searchsorted(edges, v, "right") - 1, 0, len(edges) - 2)) for v in values
         ]
         return [f"{a:g} to {b:g}" for a, b in pairwise(edges)], np.array(place, dtype=np.intp)
-    if not 2 <= len(given) <= _MOST_BUCKETS:
+    if not 2 <= len(given) <= _MAX_BUCKETS:
         return None
     names = sorted(given)
     return names, np.array([-1 if v is None else names.index(str(v)) for v in values], dtype=np.intp)

@@ -17,13 +17,13 @@ from app.offline.table import Floats
 
 AXES = ("full", "call", "passage")
 # The passage axis tries every pair of cuts up to this many; beyond it, pairs of this many quantile cuts.
-MOST_CUTS = 4_000
+MAX_CUTS = 4_000
 # Cells and budgets on which a resampled frontier is computed; the interval is centred on the exact value.
 CELLS = 48
 _BUDGETS = 200
 # Costs are counted in whole units of the smallest weight, or in this many parts if the weights have no common unit.
 _PARTS = 1_600_000
-_MOST_DENOMINATOR = 60
+_MAX_DENOMINATOR = 60
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,8 +111,8 @@ def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: floa
     """
     few, many = passages
     bound = 0.0
-    if len(weight) > MOST_CUTS + 1:
-        near = np.searchsorted(weight, np.linspace(0.0, weight[-1], MOST_CUTS + 1))
+    if len(weight) > MAX_CUTS + 1:
+        near = np.searchsorted(weight, np.linspace(0.0, weight[-1], MAX_CUTS + 1))
         kept = np.unique(np.clip(np.append(near, [0, len(weight) - 1]), 0, len(weight) - 1))
         weight, skip, compact = weight[kept], skip[kept], compact[kept]
         bound = 3.0 * float(np.diff(weight).max())
@@ -135,7 +135,7 @@ def _by_passages(weight: Floats, skip: Floats, compact: Floats, everything: floa
 def _parts(weight: Floats) -> tuple[NDArray[np.intp], bool]:
     """Cumulative weights as whole numbers: exact if they have a small common unit, else rounded."""
     scaled = weight / float(np.diff(weight).min())
-    for unit in range(1, _MOST_DENOMINATOR + 1):
+    for unit in range(1, _MAX_DENOMINATOR + 1):
         whole = np.rint(scaled * unit)
         if whole[-1] > 2 * _PARTS:
             break

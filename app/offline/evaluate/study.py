@@ -26,7 +26,7 @@ from app.offline.table import Floats, Labels, Outcomes
 FUSED = "fused"
 TRIGGER = "trigger"
 # A text classifier gains little from more questions than these, and becomes slow.
-_MOST_TEXTS = 20_000
+_MAX_TEXTS = 20_000
 SIZES = (50, 100, 200, 400, 800, 1_600, 3_200)
 REPEATS = 20
 _HELD_OUT = 0.3
@@ -232,8 +232,8 @@ def query_text(questions: list[str], labels: Labels, fold: NDArray[np.intp]) -> 
     texts, score = np.array(questions, dtype=object), np.full(len(questions), np.nan)
     for number in range(FOLDS):
         seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        if len(seen) > _MOST_TEXTS:
-            seen = seen[np.linspace(0, len(seen) - 1, _MOST_TEXTS).astype(np.intp)]
+        if len(seen) > _MAX_TEXTS:
+            seen = seen[np.linspace(0, len(seen) - 1, _MAX_TEXTS).astype(np.intp)]
         words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
         try:
             known = words.fit_transform(texts[seen])

@@ -33,7 +33,7 @@ from app.offline.table import Floats
 # A path of abstention starts at this coverage at least.
 _MIN_COVERAGE = 0.05
 # Estimates of labels needed above this are not reported.
-_MOST_LABELS = 10_000_000
+_MAX_LABELS = 10_000_000
 # Bisections of a bound: to a millionth, and always on the safe side.
 _HALVINGS = 20
 
@@ -144,7 +144,7 @@ def labels_needed(failure: Failure, guarantee: Guarantee) -> int | None:
     bet = min(0.75, gap / max(deviation**2, 1e-12))
     growth = bet * gap - 0.5 * bet**2 * deviation**2
     groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / guarantee.delta) / growth / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None
+    return int(np.ceil(groups)) if groups <= _MAX_LABELS else None
 
 
 def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
@@ -286,7 +286,7 @@ def _labels_for_abstention(error: float, target: float, share: float, delta: flo
     if error >= target or share <= 0.0:
         return None
     answered = 10
-    while answered < _MOST_LABELS and binomial_p(int(np.ceil(error * answered)), answered, target) > delta:
+    while answered < _MAX_LABELS and binomial_p(int(np.ceil(error * answered)), answered, target) > delta:
         answered = int(answered * 1.1) + 1
     groups = answered / share / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= _MOST_LABELS else None
+    return int(np.ceil(groups)) if groups <= _MAX_LABELS else None

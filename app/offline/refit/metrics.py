@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.certify.intervals import Interval, lacking, wilson
+from app.certify.intervals import Interval, unknown_interval, wilson
 from app.offline.refit.splits import Units
 from app.offline.table import Floats, Labels
 
@@ -21,14 +21,14 @@ _CURVE = 101
 _CLIP = 1e-9
 # More groups than this are put into this many bundles, and bundles are drawn: a bundle of independent groups is an
 # independent unit, too.
-_MOST_UNITS = 10_000
+_MAX_UNITS = 10_000
 
 
 class Draws:
     """A bootstrap over groups; all statistics use the same draws. The first draw is the table itself."""
 
     def __init__(self, units: Units, resamples: int) -> None:
-        bundles = min(units.count, _MOST_UNITS)
+        bundles = min(units.count, _MAX_UNITS)
         rng = np.random.default_rng(0)
         drawn = [np.bincount(rng.integers(0, bundles, bundles), minlength=bundles) for _ in range(resamples)]
         self.weights, self.count = units.weights, units.count
@@ -58,7 +58,7 @@ class Draws:
         """The value of a figure, with the middle 95 % of its draws."""
         known = drawn[1:][np.isfinite(drawn[1:])]
         if not known.size or not math.isfinite(drawn[0]):
-            return lacking(self.count)
+            return unknown_interval(self.count)
         low, high = np.percentile(known, [2.5, 97.5]).tolist()
         return Interval(float(drawn[0]), low, high, self.count)
 
@@ -70,7 +70,7 @@ class Draws:
         """
         known = drawn[1:][np.isfinite(drawn[1:])]
         if not math.isfinite(value):
-            return lacking(self.count)
+            return unknown_interval(self.count)
         if not known.size:
             return Interval(value, None, None, self.count)
         low, middle, high = np.percentile(known, [2.5, 50.0, 97.5]).tolist()
@@ -124,7 +124,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
     """AUROC, ECE, Brier score and NLL of probabilities, with intervals, over the rows that have a p."""
     known = np.isfinite(p)
     if not known.any():
-        return {name: lacking(draws.count) for name in ("auroc", "ece", "brier", "nll")}
+        return {name: unknown_interval(draws.count) for name in ("auroc", "ece", "brier", "nll")}
     filled = np.where(known, p, 0.0)
     among = known.astype(np.float64)
     result = {name: draws.interval(values, among) for name, values in losses(filled, labels).items()}

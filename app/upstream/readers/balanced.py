@@ -211,12 +211,12 @@ class BalancedReader:
         well = [one for one in fit if not one.breaker.open]
         able = [one for one in well if one is not avoid] or well or [one for one in fit if one.breaker.due]
         if not able:
-            raise self._nobody(fit)
+            raise self._none_available(fit)
         most = max(_FEW, _LOAD * sum(one.in_flight for one in able) / len(able))
         ranked = sorted(able, key=lambda one: one.rank(question), reverse=True)
         return next((one for one in ranked if one.in_flight <= most), ranked[0])
 
-    def _nobody(self, fit: Sequence[_Replica]) -> UpstreamUnavailable:
+    def _none_available(self, fit: Sequence[_Replica]) -> UpstreamUnavailable:
         if fit:
             return min(fit, key=lambda one: one.breaker.wait_s).breaker.refusal()
         return UpstreamUnavailable(

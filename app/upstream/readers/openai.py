@@ -9,7 +9,7 @@ import orjson
 
 from app.core.artifact import Identity
 from app.core.available import Passage
-from app.core.prompts import Prompts, defused
+from app.core.prompts import Prompts, break_markers
 from app.core.signals import TOP
 from app.errors import (
     ConfigurationError,
@@ -97,7 +97,7 @@ class OpenAIReader:
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer greedily, at most to the first newline, with as many of the passages as fit."""
-        for passages in _fewer_and_fewer(prompt.passages):
+        for passages in _shrinking(prompt.passages):
             body = self._body(prompt, passages, max_tokens)
             try:
                 return generation(await self._json("POST", _CHAT, body), len(passages), max_tokens)
@@ -113,7 +113,7 @@ class OpenAIReader:
             with suppress(ConfigurationError):
                 await self._served()
         begun = False
-        for passages in _fewer_and_fewer(prompt.passages):
+        for passages in _shrinking(prompt.passages):
             body = self._body(prompt, passages, max_tokens)
             # Usage is known from the first event on, so a prompt that is too long is found before anything is yielded.
             body |= {"stream": True, **self._counting}
@@ -142,7 +142,7 @@ class OpenAIReader:
 
     def _body(self, prompt: Prompt, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
         content = self._prompts.render(prompt.question, [(passage.title, passage.text) for passage in passages])
-        messages = [{"role": turn.role, "content": defused(turn.text)} for turn in prompt.earlier]
+        messages = [{"role": turn.role, "content": break_markers(turn.text)} for turn in prompt.earlier]
         messages.append({"role": "user", "content": content})
         return {**self._always, "messages": messages, "max_tokens": max_tokens}
 
@@ -191,7 +191,7 @@ def _for_now(error: UpstreamError) -> bool:
     return isinstance(error, UpstreamUnavailable)
 
 
-def _fewer_and_fewer(passages: tuple[Passage, ...]) -> Iterator[tuple[Passage, ...]]:
+def _shrinking(passages: tuple[Passage, ...]) -> Iterator[tuple[Passage, ...]]:
     """All passages, then fewer, down to the best one, until the server accepts the prompt."""
     yield passages
     for n in range(len(passages) - 1, 0, -1):

@@ -6,7 +6,7 @@ import pytest
 
 from app.access.keys import KeyStore
 from app.errors import ConfigurationError, DataError
-from app.wiring.parts import key_file, reachable_from_elsewhere
+from app.wiring.parts import key_file, reachable_from_outside
 from tests.fakes.keys import make_key
 
 
@@ -105,4 +105,4 @@ async def test_nobody_is_let_in_without_a_key(path: Path, caplog: pytest.LogCapt
 )  # fmt: skip
 def test_which_addresses_others_can_reach(host: str, reachable: bool) -> None:
     """In doubt they can."""
-    assert reachable_from_elsewhere(host) is reachable
+    assert reachable_from_outside(host) is reachable

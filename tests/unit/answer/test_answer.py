@@ -9,7 +9,7 @@ import pytest
 from app.answer.answer import Answerer
 from app.answer.run import Upstreams
 from app.core.available import Passage
-from app.core.policy import Ask, Policy, Reason
+from app.core.policy import AskOptions, Policy, Reason
 from app.core.question import Filter, Question
 from app.core.record import DecisionRecord
 from app.errors import UpstreamTimeout, UpstreamUnavailable
@@ -100,7 +100,9 @@ class World:
         """Ask the question, and check what holds of every answered one."""
         seen = len(self.notebook.records)
         ask = {"filtered": where is not None} | ask
-        record = await self.answerer().answer(Question("id", ASKED, collection, 24, Ask(**ask), where, {"team": "x"}))
+        record = await self.answerer().answer(
+            Question("id", ASKED, collection, 24, AskOptions(**ask), where, {"team": "x"})
+        )
         assert self.notebook.records[seen:] == [record]
         return record
 
@@ -179,7 +181,7 @@ async def test_the_record_says_whether_the_answer_was_cut() -> None:
     for policy, k in ((Policy.NEVER, 0), (Policy.ALWAYS, 5)):
         world.reader.says(ASKED, "one two three", k=k, sure=CONFIDENT)
         for most, cut in ((24, False), (2, True)):
-            record = await world.answerer().answer(Question("id", ASKED, "demo", most, Ask(policy)))
+            record = await world.answerer().answer(Question("id", ASKED, "demo", most, AskOptions(policy)))
             assert record.reply.truncated is cut
     world.reader.says(ASKED, "one two three", k=0, sure=UNCERTAIN)
     world.reader.says(ASKED, "one", k=5, sure=CONFIDENT)

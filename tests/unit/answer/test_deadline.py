@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.available import Passage
-from app.core.policy import Ask, Reason
+from app.core.policy import AskOptions, Reason
 from app.core.question import Question
 from app.core.record import DecisionRecord
 from app.errors import UpstreamTimeout
@@ -46,7 +46,9 @@ async def lapse() -> Lapse:
 
 
 async def ask(world: World, deadline: float | None, listener: Any = SILENT, **chosen: Any) -> DecisionRecord:
-    return await world.answerer().answer(Question("id", ASKED, "demo", 24, Ask(**chosen), deadline=deadline), listener)
+    return await world.answerer().answer(
+        Question("id", ASKED, "demo", 24, AskOptions(**chosen), deadline=deadline), listener
+    )
 
 
 @pytest.mark.parametrize(

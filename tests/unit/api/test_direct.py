@@ -19,7 +19,7 @@ class Asked(BaseModel):
     text: str
 
 
-class Told(BaseModel):
+class Recorded(BaseModel):
     """What is told."""
 
     heard: str
@@ -41,10 +41,10 @@ def an_app() -> FastAPI:
     router = APIRouter(route_class=DirectRoute)
 
     @router.post("/model")
-    async def model(body: Asked, name: Annotated[str, Depends(doorkeeper)]) -> Told:
-        return Told(heard=f"{name}: {body.text}")
+    async def model(body: Asked, name: Annotated[str, Depends(doorkeeper)]) -> Recorded:
+        return Recorded(heard=f"{name}: {body.text}")
 
-    router.post("/response", response_model=Told)(response)
+    router.post("/response", response_model=Recorded)(response)
     app = FastAPI()
     include_direct(app, router)
     return app
@@ -100,7 +100,7 @@ def test_the_documentation_is_the_usual_one() -> None:
     described = an_app().openapi()["paths"]["/model"]["post"]
     assert described["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Asked"}
     assert described["responses"]["200"]["content"]["application/json"]["schema"] == {
-        "$ref": "#/components/schemas/Told"
+        "$ref": "#/components/schemas/Recorded"
     }
 
 
@@ -108,8 +108,8 @@ def test_an_argument_that_cannot_be_given_is_refused_at_once() -> None:
     """Not when the first request comes."""
     router = APIRouter(route_class=DirectRoute)
 
-    async def endpoint(number: int) -> Told:
-        return Told(heard=str(number))
+    async def endpoint(number: int) -> Recorded:
+        return Recorded(heard=str(number))
 
     with pytest.raises(TypeError, match="number"):
         router.post("/number")(endpoint)
@@ -127,15 +127,15 @@ class TestWhatMayGo:
         app = FastAPI()
 
         @app.post("/model")
-        async def model(body: Asked, name: Annotated[str, Depends(doorkeeper)]) -> Told:
-            return Told(heard=f"{name}: {body.text}")
+        async def model(body: Asked, name: Annotated[str, Depends(doorkeeper)]) -> Recorded:
+            return Recorded(heard=f"{name}: {body.text}")
 
         assert (await post("/model", b"{", app=app)).status_code != 401
 
     def test_an_included_route_is_wrapped(self) -> None:
         """Else include_direct may go."""
         router = APIRouter(route_class=DirectRoute)
-        router.post("/response", response_model=Told)(response)
+        router.post("/response", response_model=Recorded)(response)
         app = FastAPI()
         app.include_router(router)
         assert router.routes[0] not in app.routes
@@ -151,7 +151,7 @@ class TestWhatMayGo:
             return answered
 
         @app.post("/response")
-        async def fail() -> Told:
+        async def fail() -> Recorded:
             raise ArithmeticError
 
         assert (await post("/response", b"{}", app=app)).status_code == 500
@@ -162,7 +162,7 @@ class TestWhatMayGo:
         app = FastAPI()
 
         @app.get("/{number}")
-        async def numbered(number: int) -> Told:
-            return Told(heard=str(number))
+        async def numbered(number: int) -> Recorded:
+            return Recorded(heard=str(number))
 
         assert "422" in app.openapi()["paths"]["/{number}"]["get"]["responses"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
-from app.api.openai.request import MOST_MESSAGES, ChatRequest, Message, conversation
+from app.api.openai.request import MAX_MESSAGES, ChatRequest, Message, conversation
 from app.ports import Turn
 
 ASKED = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}
@@ -142,7 +142,7 @@ REFUSED: dict[str, list[Any]] = {
     "max_completion_tokens": [0, 513],
     "stream": ["yes", 1],
     "stream_options": [{"include_usage": True}],
-    "messages": [[], [said("user", "Who?")] * (MOST_MESSAGES + 1)],
+    "messages": [[], [said("user", "Who?")] * (MAX_MESSAGES + 1)],
     "fetchwise": [{"policy": "greedy"}, {"question": "Who?"}, {"stream": True}],
 }
 ACCEPTED: dict[str, list[Any]] = {

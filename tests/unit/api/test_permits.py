@@ -20,11 +20,9 @@ FOREVER_S = 3600.0
 class Watched:
     """Permits, and what the metrics say about them."""
 
-    def __init__(self, count: int, places: int, *, longest_wait_s: float = FOREVER_S) -> None:
+    def __init__(self, count: int, places: int, *, max_wait_s: float = FOREVER_S) -> None:
         self._registry = CollectorRegistry()
-        self.permits = Permits(
-            count, places=places, longest_wait_s=longest_wait_s, metrics=TrafficMetrics(self._registry)
-        )
+        self.permits = Permits(count, places=places, max_wait_s=max_wait_s, metrics=TrafficMetrics(self._registry))
 
     def count(self, what: str) -> int:
         """The value of a metric."""
@@ -78,9 +76,9 @@ class Schedule:
             list(self.running.values())[which % len(self.running)].set()
 
     def leave(self, which: int) -> None:
-        under_way = [task for task in self.asked.values() if not task.done()]
-        if under_way:
-            under_way[which % len(under_way)].cancel()
+        in_progress = [task for task in self.asked.values() if not task.done()]
+        if in_progress:
+            in_progress[which % len(in_progress)].cancel()
 
     def check(self) -> None:
         """Once everything has come to rest."""
@@ -143,10 +141,10 @@ async def test_a_permit_handed_to_one_who_leaves_goes_on_to_the_next() -> None:
     assert (watched.count("in_flight"), watched.count("queued")) == (1, 0)
 
 
-@pytest.mark.parametrize(("longest_wait_s", "until_s"), [(0.01, None), (0.01, FOREVER_S), (FOREVER_S, 0.01)])
-async def test_who_waits_too_long_is_refused(longest_wait_s: float, until_s: float | None) -> None:
+@pytest.mark.parametrize(("max_wait_s", "until_s"), [(0.01, None), (0.01, FOREVER_S), (FOREVER_S, 0.01)])
+async def test_who_waits_too_long_is_refused(max_wait_s: float, until_s: float | None) -> None:
     """After the longest wait, or at the deadline, the place is free again and the refusal is counted like any other."""
-    watched = Watched(1, 1, longest_wait_s=longest_wait_s)
+    watched = Watched(1, 1, max_wait_s=max_wait_s)
     await watched.permits.take()
     until = None if until_s is None else asyncio.get_running_loop().time() + until_s
     with pytest.raises(Overloaded):
@@ -182,7 +180,7 @@ def test_refusals_are_said_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog:
     assert said == [(1,), (500,)]
 
 
-@pytest.mark.parametrize(("longest_wait_s", "seconds"), [(0.1, 1), (1.0, 1), (2.5, 3)])
-def test_retry_after_is_whole_seconds(longest_wait_s: float, seconds: int) -> None:
+@pytest.mark.parametrize(("max_wait_s", "seconds"), [(0.1, 1), (1.0, 1), (2.5, 3)])
+def test_retry_after_is_whole_seconds(max_wait_s: float, seconds: int) -> None:
     """At least one, and long enough for the line to have moved on."""
-    assert retry_after_s(longest_wait_s) == seconds
+    assert retry_after_s(max_wait_s) == seconds

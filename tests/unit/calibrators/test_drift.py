@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.calibrators.drift import DriftWatch, Outlook, SignalDrift
+from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport
 from app.core.artifact import Artifact
 from app.core.calibrator import Fused
 from app.core.feedback import Solicited
@@ -220,11 +220,11 @@ def uniform(**changes: Any) -> Artifact:
 def test_the_same_traffic_is_stable() -> None:
     """Far below the limit, from 200 questions on; the mean confidence is the estimated accuracy."""
     drift = SignalDrift(uniform)
-    assert drift.look() == Outlook()
+    assert drift.report() == SignalReport()
     fed(drift, shift=0.0, times=199, confidence=0.75)
-    assert drift.look().signals == {}
+    assert drift.report().signals == {}
     fed(drift, shift=0.0, times=801, confidence=0.75)
-    seen = drift.look()
+    seen = drift.report()
     assert list(seen.signals) == ["seq_logprob"]
     assert seen.signals["seq_logprob"].index < 0.05 < seen.signals["seq_logprob"].limit
     assert seen.accuracy == pytest.approx(0.75)
@@ -234,10 +234,10 @@ def test_other_traffic_is_not() -> None:
     """Signals that moved exceed the limit, and do so no more once the window has left them behind."""
     drift = SignalDrift(uniform, window=400)
     fed(drift, shift=0.4, times=400)
-    moved = drift.look().signals["seq_logprob"]
+    moved = drift.report().signals["seq_logprob"]
     assert moved.index > moved.limit
     fed(drift, shift=0.0, times=400)
-    back = drift.look().signals["seq_logprob"]
+    back = drift.report().signals["seq_logprob"]
     assert back.index < back.limit
 
 
@@ -250,11 +250,11 @@ def test_a_new_calibrator_begins_anew() -> None:
     fed(drift, shift=0.0, times=300, version="two")
     fed(drift, shift=0.4, times=300, version="one")
     drift.observe(a_record(calibrator=None, signals={"seq_logprob": -0.5}))
-    seen = drift.look().signals["seq_logprob"]
+    seen = drift.report().signals["seq_logprob"]
     assert seen.index < 0.1
     empty = SignalDrift(lambda: None)
     fed(empty, shift=0.0, times=300)
-    assert empty.look() == Outlook()
+    assert empty.report() == SignalReport()
 
 
 def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
@@ -266,7 +266,7 @@ def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
     signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}
     for _ in range(200):
         drift.observe(a_record(calibrator="one", signals=signals))
-    assert list(drift.look().signals) == ["seq_logprob"]
+    assert list(drift.report().signals) == ["seq_logprob"]
 
 
 def test_withheld_answers_have_no_part_in_the_accuracy() -> None:
@@ -275,4 +275,4 @@ def test_withheld_answers_have_no_part_in_the_accuracy() -> None:
     drift.observe(a_record(calibrator="one", confidence=0.9))
     drift.observe(a_record(calibrator="one", confidence=0.1, answer=None))
     drift.observe(a_record(calibrator="one", confidence=None))
-    assert drift.look().accuracy == pytest.approx(0.9)
+    assert drift.report().accuracy == pytest.approx(0.9)

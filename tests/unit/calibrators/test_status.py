@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.calibrators import status as module
-from app.calibrators.status import ArtifactGatekeeper, Revocations
+from app.calibrators.status import LiveCalibrator, Revocations
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity
 from app.errors import DataError, DocumentError, UpstreamUnavailable
@@ -46,7 +46,7 @@ class World:
             "ks": (0, 1, 5),
             "allow_uncertified": False,
         }
-        self.gatekeeper = ArtifactGatekeeper(self.store, self.reader, FakeEmbedder(), **(particulars | changes))  # type: ignore[arg-type]
+        self.live_calibrator = LiveCalibrator(self.store, self.reader, FakeEmbedder(), **(particulars | changes))  # type: ignore[arg-type]
 
     def promote(self, **changes: Any) -> Artifact:
         artifact = an_artifact(**changes)
@@ -63,12 +63,12 @@ class World:
 
     async def look(self, *, identify: bool = False) -> CalibratorStatus:
         if identify:
-            await self.gatekeeper.identify()
-        await self.gatekeeper.refresh()
-        return self.gatekeeper.status()
+            await self.live_calibrator.identify()
+        await self.live_calibrator.refresh()
+        return self.live_calibrator.status()
 
     def artifact(self, *, collection: str = "demo", max_tokens: int = 24) -> Artifact | None:
-        return self.gatekeeper.matching(collection=collection, max_tokens=max_tokens)
+        return self.live_calibrator.matching(collection=collection, max_tokens=max_tokens)
 
 
 def published(store: ArtifactStore, artifact: Artifact) -> Path:
@@ -98,7 +98,7 @@ async def test_before_the_first_look(world: World) -> None:
     """Until it has looked the gate is shut, and asking is safe."""
     world.promote()
     assert world.artifact() is None
-    assert world.gatekeeper.status().version is None
+    assert world.live_calibrator.status().version is None
 
 
 async def test_a_match_serves(world: World) -> None:
@@ -108,7 +108,7 @@ async def test_a_match_serves(world: World) -> None:
         artifact.version, certified=True, matches=True, problem="", fallback_k=1
     )
     assert world.artifact() == artifact
-    assert world.gatekeeper.revoked(artifact.version) is None
+    assert world.live_calibrator.revoked(artifact.version) is None
 
 
 @pytest.mark.parametrize(
@@ -305,10 +305,10 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
     artifact = world.promote(version="one")
     await world.look()
     for _ in range(2):
-        await world.gatekeeper.revoke("one", "confidences exceed what is right by 0.2")
+        await world.live_calibrator.revoke("one", "confidences exceed what is right by 0.2")
     assert world.artifact() == artifact
-    assert world.gatekeeper.revoked("one") is not None
-    assert world.gatekeeper.status() == CalibratorStatus(
+    assert world.live_calibrator.revoked("one") is not None
+    assert world.live_calibrator.status() == CalibratorStatus(
         "one",
         certified=False,
         matches=True,
@@ -319,7 +319,7 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
     )
     world.promote(version="two")
     assert not (await world.look()).revoked
-    assert world.gatekeeper.revoked("two") is None
+    assert world.live_calibrator.revoked("two") is None
     world.promote(version="one")
     assert (await world.look()).revoked
 
@@ -330,11 +330,11 @@ async def test_a_revocation_reaches_other_gateways_and_outlives_a_restart(tmp_pa
     first, second = (World(tmp_path, revocations=Revocations(documents)) for _ in range(2))
     first.promote(version="one")
     await first.look()
-    await first.gatekeeper.revoke("one", "why")
-    await second.gatekeeper.revoke("two", "why not")
+    await first.live_calibrator.revoke("one", "why")
+    await second.live_calibrator.revoke("two", "why not")
     assert (await second.look()).revoked
     await first.look()
-    assert first.gatekeeper.revoked("two") == "why not"
+    assert first.live_calibrator.revoked("two") == "why not"
     again = World(tmp_path, revocations=Revocations(documents))
     assert (await again.look()).revoked
 
@@ -349,7 +349,7 @@ async def test_damaged_revocations_are_reported_and_replaced(tmp_path: Path, con
     with pytest.raises(DataError, match="not a table of revocations"):
         await world.look()
     assert world.artifact() == artifact
-    await world.gatekeeper.revoke("one", "why")
+    await world.live_calibrator.revoke("one", "why")
     assert (await World(tmp_path, revocations=Revocations(documents)).look()).revoked
 
 
@@ -358,11 +358,11 @@ async def test_a_revocation_that_cannot_be_stored_holds(tmp_path: Path, caplog: 
     documents = FakeDocuments()
     world = World(tmp_path, revocations=Revocations(documents))
     documents.fail_with = DocumentError("no space left")
-    await world.gatekeeper.revoke("one", "why")
-    assert world.gatekeeper.revoked("one") == "why"
+    await world.live_calibrator.revoke("one", "why")
+    assert world.live_calibrator.revoked("one") == "why"
     assert "no space left: a restart may forget that one is revoked" in caplog.text
     documents.fail_with = None
-    await world.gatekeeper.revoke("two", "why")
+    await world.live_calibrator.revoke("two", "why")
     assert b"one" in documents.stored["revoked.json"]
 
 
@@ -370,7 +370,7 @@ async def test_a_revocation_and_a_refusal_are_both_told(world: World) -> None:
     """A revoked artifact and a bad new one are reported together."""
     world.promote(version="one")
     await world.look()
-    await world.gatekeeper.revoke("one", "why")
+    await world.live_calibrator.revoke("one", "why")
     world.name("gone")
     problem = (await world.look()).problem
     assert problem.startswith("one is revoked")

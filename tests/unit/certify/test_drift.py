@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from app.certify.bets import Gambler
+from app.certify.bets import Bettor
 from app.certify.drift import DriftTest
 
 TOLERANCE = DELTA = 0.05
@@ -48,10 +48,10 @@ def test_false_alarms_are_rare_however_often_one_looks() -> None:
     chance = random.Random(20)
     alarms = 0
     for _ in range(1000):
-        gambler = Gambler(TOLERANCE)
+        bettor = Bettor(TOLERANCE)
         for p, correct in islice(traffic(chance, TOLERANCE), 2000):
-            gambler.bet(p - correct)
-        alarms += gambler.peak >= 1.0 / DELTA
+            bettor.bet(p - correct)
+        alarms += bettor.peak >= 1.0 / DELTA
     assert alarms <= by_chance(1000)
 
 
@@ -163,27 +163,27 @@ def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=300), st.floats(0.0, 0.5))
 def test_capital_is_never_gone_and_never_endless(gaps: list[float], tolerance: float) -> None:
     """Whatever comes, she can still bet, and no number overflows."""
-    gambler = Gambler(tolerance)
+    bettor = Bettor(tolerance)
     for gap in gaps:
-        gambler.bet(gap)
-        assert 0.0 < gambler.on_table <= 1e12
-        assert gambler.variance >= 0.0
-        assert gambler.peak >= 1.0
+        bettor.bet(gap)
+        assert 0.0 < bettor.at_stake <= 1e12
+        assert bettor.variance >= 0.0
+        assert bettor.peak >= 1.0
 
 
 def test_the_game_is_fair_at_best() -> None:
     """Whatever she has seen, a coin on the edge of the hypothesis leaves her mean capital as it was."""
     chance = random.Random(24)
     for _ in range(200):
-        won, lost = Gambler(TOLERANCE), Gambler(TOLERANCE)
+        won, lost = Bettor(TOLERANCE), Bettor(TOLERANCE)
         for p, correct in islice(traffic(chance, 0.3), chance.randrange(50)):
             won.bet(p - correct)
             lost.bet(p - correct)
-        before = won.on_table + won.drawer
+        before = won.at_stake + won.reserve
         # p = 0.55 and right half of the time: the mean of p - y is the tolerance.
         won.bet(0.55)
         lost.bet(-0.45)
-        after = (won.on_table + lost.on_table) / 2.0 + won.drawer
+        after = (won.at_stake + lost.at_stake) / 2.0 + won.reserve
         assert after == pytest.approx(before, rel=1e-12)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from app.calibrators.listing import CalibratorList
 from app.calibrators.store import ArtifactStore
-from app.calibrators.survey import CalibratorList
 from tests.fakes.artifacts import (
     a_fit,
     an_abstention,

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from app.cli.doctor import _decision_log, _Patient
+from app.cli.doctor import _decision_log, _Checked
 from app.core.effective_policy import resolve
 from app.core.feedback import Feedback
-from app.core.policy import Ask, Reason
+from app.core.policy import AskOptions, Reason
 from app.core.record import DecisionRecord, Timings
 from app.settings import read_settings
 from app.storage.decisions import SqlDecisionStore
@@ -88,7 +88,7 @@ def test_replay(log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     artifact = an_artifact()
     publish(tmp_path / "calibrators", artifact)
     monkeypatch.setenv("FETCHWISE_CALIBRATORS", str(tmp_path / "calibrators"))
-    policy = resolve(Ask(), artifact, ks=artifact.ks)
+    policy = resolve(AskOptions(), artifact, ks=artifact.ks)
     done = walk(policy, World({0: closed_book(0.875)}))
     good = DecisionRecord(a_record(id="good").question, policy, done.steps, done.available, done.reply, Timings(1.0))
     question = a_record(id="lost").question
@@ -161,6 +161,6 @@ def test_a_log_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch, log: Run, fil
 async def test_doctor_looks_into_the_log(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
     """How many decisions there are, or that none are kept."""
     async with AsyncExitStack() as stack:
-        assert (await _decision_log(_Patient(read_settings(), stack))).endswith("decisions.sqlite3: 12 decisions")
+        assert (await _decision_log(_Checked(read_settings(), stack))).endswith("decisions.sqlite3: 12 decisions")
         monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
-        assert "decisions are not stored" in await _decision_log(_Patient(read_settings(), stack))
+        assert "decisions are not stored" in await _decision_log(_Checked(read_settings(), stack))

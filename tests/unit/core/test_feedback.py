@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.feedback import Feedback, verdict
+from app.core.feedback import Feedback, is_correct
 from app.errors import NothingToJudge
 
 
@@ -18,7 +18,7 @@ from app.errors import NothingToJudge
 )
 def test_a_verdict(feedback: Feedback, action: str, right: bool | None) -> None:
     """A verdict stands as given, references judge the answer, and say nothing where none was given."""
-    assert verdict(feedback, action, "Kingston", texts_kept=True) is right
+    assert is_correct(feedback, action, "Kingston", texts_kept=True) is right
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_a_verdict(feedback: Feedback, action: str, right: bool | None) -> None:
 def test_what_cannot_be_judged_is_refused(feedback: Feedback, action: str, kept: bool) -> None:
     """There is no answer to be right, or no text to compare."""
     with pytest.raises(NothingToJudge):
-        verdict(feedback, action, None, texts_kept=kept)
+        is_correct(feedback, action, None, texts_kept=kept)

@@ -18,7 +18,7 @@ from app.core.effective_policy import (
     resolve,
 )
 from app.core.ladder import Read, Reply, Search, Stop, next_step
-from app.core.policy import Ask, Policy, Reason, Retrieval
+from app.core.policy import AskOptions, Policy, Reason, Retrieval
 from app.core.replay import replay
 from app.errors import ContradictoryRequest, NoPassages, UpstreamError, UpstreamUnavailable
 from tests.fakes.artifacts import (
@@ -50,7 +50,7 @@ def sure(**probabilities: float) -> World:
     return World({int(name[1:]): closed_book(p) for name, p in probabilities.items()})
 
 
-def asked(ask: Ask, world: World, artifact: Artifact | None = CERTIFIED, **more: Any) -> Walk:
+def asked(ask: AskOptions, world: World, artifact: Artifact | None = CERTIFIED, **more: Any) -> Walk:
     return walk(resolve(ask, artifact, ks=KS, **more), world)
 
 
@@ -123,7 +123,7 @@ def test_every_walk_replays(policy: EffectivePolicy, world: World) -> None:
 def test_a_result_that_was_not_recorded(failure: Failure | None, actions: list[Search | Read | Stop]) -> None:
     """Without a failure there is no reply: this cannot be the whole record of a decision."""
     probe = World({0: closed_book(0.4)}).read(0)
-    policy = replace(resolve(Ask(), CERTIFIED, ks=KS), failure=failure)
+    policy = replace(resolve(AskOptions(), CERTIFIED, ks=KS), failure=failure)
     steps, reply = replay(policy, Available(answers={0: probe}))
     assert [step.action for step in steps] == actions
     assert (reply is None) == (failure is None)
@@ -131,14 +131,14 @@ def test_a_result_that_was_not_recorded(failure: Failure | None, actions: list[S
 
 def test_a_replay_that_would_have_raised_has_no_reply() -> None:
     """A decision that failed altogether leaves no record, so none comes to that."""
-    policy = replace(resolve(Ask(Policy.ALWAYS), None, ks=KS), failure=Failure(SEARCH_DOWN, 0))
+    policy = replace(resolve(AskOptions(Policy.ALWAYS), None, ks=KS), failure=Failure(SEARCH_DOWN, 0))
     assert replay(policy, Available())[1] is None
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans())
 def test_more_confidence_never_reads_more(p: float, q: float, required: bool) -> None:
     """K does not grow with the probability that the closed-book answer is right."""
-    ask = Ask(Policy.GRADED, Retrieval.REQUIRED if required else Retrieval.AUTO)
+    ask = AskOptions(Policy.GRADED, Retrieval.REQUIRED if required else Retrieval.AUTO)
     low, high = sorted((p, q))
     assert asked(ask, sure(k0=high)).reply.k <= asked(ask, sure(k0=low)).reply.k
 
@@ -159,7 +159,7 @@ def test_more_confidence_never_reads_more(p: float, q: float, required: bool) ->
 )
 def test_a_probability_equal_to_a_threshold_has_reached_it(policy: Policy, p0: float, k: int, why: Reason) -> None:
     """At the boundaries of graded and binary; every one of them certified."""
-    done = asked(Ask(policy, abstain=False), sure(k0=p0))
+    done = asked(AskOptions(policy, abstain=False), sure(k0=p0))
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, why, True)
     expected = [Read(0), Stop(0)] if k == 0 else [Read(0), Search(k), Read(k), Stop(k)]
     assert done.actions == expected
@@ -169,17 +169,17 @@ def test_a_probability_equal_to_a_threshold_has_reached_it(policy: Policy, p0: f
 @pytest.mark.parametrize(
     ("ask", "more", "k", "why"),
     [
-        (Ask(Policy.ALWAYS), {}, 5, Reason.RETRIEVAL_REQUIRED),
-        (Ask(), {"artifact": None}, 5, Reason.NOT_CALIBRATED),
-        (Ask(), {"artifact": UNCERTIFIED}, 1, Reason.NOT_CERTIFIED),
-        (Ask(), {"revoked": True}, 1, Reason.NOT_CERTIFIED),
-        (Ask(), {"bypassed": True}, 1, Reason.BYPASSED),
-        (Ask(), {"artifact": None, "mandatory": True}, 5, Reason.NOT_CALIBRATED),
-        (Ask(), {"artifact": UNCERTIFIED, "mandatory": True}, 1, Reason.NOT_CERTIFIED),
+        (AskOptions(Policy.ALWAYS), {}, 5, Reason.RETRIEVAL_REQUIRED),
+        (AskOptions(), {"artifact": None}, 5, Reason.NOT_CALIBRATED),
+        (AskOptions(), {"artifact": UNCERTIFIED}, 1, Reason.NOT_CERTIFIED),
+        (AskOptions(), {"revoked": True}, 1, Reason.NOT_CERTIFIED),
+        (AskOptions(), {"bypassed": True}, 1, Reason.BYPASSED),
+        (AskOptions(), {"artifact": None, "mandatory": True}, 5, Reason.NOT_CALIBRATED),
+        (AskOptions(), {"artifact": UNCERTIFIED, "mandatory": True}, 1, Reason.NOT_CERTIFIED),
     ],
 )
 def test_where_no_probability_may_decide_no_probe_is_bought(
-    ask: Ask, more: dict[str, Any], k: int, why: Reason
+    ask: AskOptions, more: dict[str, Any], k: int, why: Reason
 ) -> None:
     """A fixed number of passages, uncertified."""
     done = asked(ask, sure(k0=0.9, k1=0.9, k5=0.9), **more)
@@ -190,7 +190,7 @@ def test_where_no_probability_may_decide_no_probe_is_bought(
 @pytest.mark.parametrize(("tau0", "tau1", "k", "why"), [(2.0, 0.0, 1, Reason.BORDERLINE), (2, 2, 5, Reason.UNCERTAIN)])
 def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, tau1: float, k: int, why: Reason) -> None:
     """A certified fixed action is served without a probe, and stays certified."""
-    done = asked(Ask(abstain=False), sure(), an_artifact(policies={"graded": a_fit(tau0, tau1)}))
+    done = asked(AskOptions(abstain=False), sure(), an_artifact(policies={"graded": a_fit(tau0, tau1)}))
     assert done.actions == [Search(k), Read(k), Stop(k)]
     assert (done.reply.reason, done.reply.certified) == (why, True)
     assert done.policy.thresholds == Thresholds(tau0, tau1)
@@ -198,25 +198,25 @@ def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, ta
 
 def test_uncertified_thresholds_decide_where_the_operator_allows_them() -> None:
     """And are called uncertified."""
-    done = asked(Ask(), sure(k0=0.9), UNCERTIFIED, allow_uncertified=True)
+    done = asked(AskOptions(), sure(k0=0.9), UNCERTIFIED, allow_uncertified=True)
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.CONFIDENT, False)
 
 
 def test_a_missing_signal_reads_the_most() -> None:
     """And ends the certificate."""
-    done = asked(Ask(), World())
+    done = asked(AskOptions(), World())
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (5, Reason.NO_SIGNAL, False)
 
 
 @pytest.mark.parametrize(
     ("ask", "p0", "k"),
     [
-        (Ask(Policy.GRADED, Retrieval.REQUIRED), 0.9, 1),
-        (Ask(Policy.GRADED, Retrieval.REQUIRED), 0.1, 5),
-        (Ask(Policy.BINARY, Retrieval.REQUIRED), 0.9, 5),
+        (AskOptions(Policy.GRADED, Retrieval.REQUIRED), 0.9, 1),
+        (AskOptions(Policy.GRADED, Retrieval.REQUIRED), 0.1, 5),
+        (AskOptions(Policy.BINARY, Retrieval.REQUIRED), 0.9, 5),
     ],
 )
-def test_required_takes_k0_away(ask: Ask, p0: float, k: int) -> None:
+def test_required_takes_k0_away(ask: AskOptions, p0: float, k: int) -> None:
     """Graded still probes to choose between one passage and five; binary knows only five, so it does not."""
     done = asked(ask, sure(k0=p0, k1=0.9, k5=0.9))
     assert (Read(0) in done.actions) == (ask.policy is Policy.GRADED)
@@ -226,13 +226,13 @@ def test_required_takes_k0_away(ask: Ask, p0: float, k: int) -> None:
 def test_a_mandatory_rule_is_the_operators_required() -> None:
     """The same bound, whoever sets it; it does not apply where the caller forbids passages."""
     world = sure(k0=0.9, k1=0.9)
-    assert asked(Ask(), world, mandatory=True) == asked(Ask(Policy.GRADED, Retrieval.REQUIRED), world)
-    forbidden = asked(Ask(Policy.GRADED, Retrieval.FORBIDDEN), world, mandatory=True)
+    assert asked(AskOptions(), world, mandatory=True) == asked(AskOptions(Policy.GRADED, Retrieval.REQUIRED), world)
+    forbidden = asked(AskOptions(Policy.GRADED, Retrieval.FORBIDDEN), world, mandatory=True)
     assert (forbidden.reply.k, forbidden.reply.reason) == (0, Reason.RETRIEVAL_FORBIDDEN)
 
 
-@pytest.mark.parametrize("ask", [Ask(Policy.NEVER), Ask(Policy.GRADED, Retrieval.FORBIDDEN)])
-def test_forbidden_gives_the_probe(ask: Ask) -> None:
+@pytest.mark.parametrize("ask", [AskOptions(Policy.NEVER), AskOptions(Policy.GRADED, Retrieval.FORBIDDEN)])
+def test_forbidden_gives_the_probe(ask: AskOptions) -> None:
     """With its confidence, uncertified, and without a search."""
     done = asked(ask, sure(k0=0.375))
     assert done.actions == [Read(0), Stop(0)]
@@ -246,7 +246,7 @@ def test_forbidden_gives_the_probe(ask: Ask) -> None:
 def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> None:
     """Always with forbidden, and never with required, cannot both be meant."""
     with pytest.raises(ContradictoryRequest, match="drop one of them"):
-        Ask(policy, retrieval)
+        AskOptions(policy, retrieval)
 
 
 # Certificates
@@ -255,14 +255,14 @@ def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> Non
 @pytest.mark.parametrize(
     ("ask", "artifact", "certified"),
     [
-        (Ask(), CERTIFIED, True),
-        (Ask(filtered=True), CERTIFIED, False),
-        (Ask(Policy.BINARY), CERTIFIED, False),
-        (Ask(Policy.BINARY, abstain=False), CERTIFIED, True),
-        (Ask(), an_artifact(abstention=an_abstention(certificate=None)), True),
+        (AskOptions(), CERTIFIED, True),
+        (AskOptions(filtered=True), CERTIFIED, False),
+        (AskOptions(Policy.BINARY), CERTIFIED, False),
+        (AskOptions(Policy.BINARY, abstain=False), CERTIFIED, True),
+        (AskOptions(), an_artifact(abstention=an_abstention(certificate=None)), True),
     ],
 )
-def test_what_a_certificate_covers(ask: Ask, artifact: Artifact, certified: bool) -> None:
+def test_what_a_certificate_covers(ask: AskOptions, artifact: Artifact, certified: bool) -> None:
     """The whole collection, and no abstention beyond the certified one, which is that of graded."""
     assert asked(ask, sure(k0=0.9), artifact).reply.certified == certified
 
@@ -275,25 +275,25 @@ def test_what_a_certificate_covers(ask: Ask, artifact: Artifact, certified: bool
 def test_an_answer_below_tau_is_withheld(k: int, p: float, withheld: bool) -> None:
     """By its own confidence, where the caller allows it; the reply still names what was read."""
     world = sure(k0=TAU1 if k == 1 else 0.0, **{f"k{k}": p})
-    reply = asked(Ask(), world).reply
+    reply = asked(AskOptions(), world).reply
     assert (reply.k, reply.withheld, reply.confidence, reply.certified) == (k, withheld, p, True)
     assert (reply.text is None) == withheld
     assert (reply.reason is Reason.LOW_CONFIDENCE) == withheld
-    assert not asked(Ask(abstain=False), world).reply.withheld
+    assert not asked(AskOptions(abstain=False), world).reply.withheld
 
 
 def test_a_missing_confidence_never_withholds() -> None:
     """It was not measured, not low."""
-    reply = asked(Ask(), sure(k0=0.0)).reply
+    reply = asked(AskOptions(), sure(k0=0.0)).reply
     assert (reply.k, reply.confidence, reply.withheld) == (5, None, False)
 
 
 def test_uncertified_abstention_withholds_only_where_allowed() -> None:
     """And a revoked calibrator withholds nothing."""
     artifact, world = an_artifact(abstention=an_abstention(certificate=None)), sure(k0=0.0, k1=0.0, k5=0.0)
-    assert not asked(Ask(), world, artifact).reply.withheld
-    assert asked(Ask(), world, artifact, allow_uncertified=True).reply.withheld
-    assert not asked(Ask(), world, revoked=True).reply.withheld
+    assert not asked(AskOptions(), world, artifact).reply.withheld
+    assert asked(AskOptions(), world, artifact, allow_uncertified=True).reply.withheld
+    assert not asked(AskOptions(), world, revoked=True).reply.withheld
 
 
 # Failures
@@ -310,7 +310,7 @@ def test_without_passages_the_probe_must_pass_tau(
     error: UpstreamError | NoPassages, why: Reason, p0: float, abstain: bool, outcome: str
 ) -> None:
     """Given if it does, else withheld, else the failure is raised."""
-    done = asked(Ask(abstain=abstain), replace(sure(k0=p0), search=error))
+    done = asked(AskOptions(abstain=abstain), replace(sure(k0=p0), search=error))
     if outcome == "raised":
         assert done.outcome is error
         return
@@ -320,13 +320,13 @@ def test_without_passages_the_probe_must_pass_tau(
 
 def test_the_probe_is_bought_late_where_only_a_failed_search_needs_it() -> None:
     """Always reads without a probe, until there is nothing to read."""
-    done = asked(Ask(Policy.ALWAYS), replace(sure(k0=0.9), search=SEARCH_DOWN))
+    done = asked(AskOptions(Policy.ALWAYS), replace(sure(k0=0.9), search=SEARCH_DOWN))
     assert done.actions == [Search(5), Read(0), Stop(0)]
 
 
 def test_a_second_failure_ends_the_walk() -> None:
     """Whatever it says: a question without time left names the call that used it up."""
-    policy = after_failure(resolve(Ask(Policy.ALWAYS), CERTIFIED, ks=KS), Available(), SEARCH_DOWN)
+    policy = after_failure(resolve(AskOptions(Policy.ALWAYS), CERTIFIED, ks=KS), Available(), SEARCH_DOWN)
     assert next_step(policy, Available()).action == Read(0)
     with pytest.raises(UpstreamUnavailable):
         after_failure(policy, Available(), SEARCH_DOWN)
@@ -335,14 +335,14 @@ def test_a_second_failure_ends_the_walk() -> None:
 @pytest.mark.parametrize("more", [{"artifact": None}, {"mandatory": True}])
 def test_a_failed_search_is_raised_where_no_probe_may_stand_in(more: dict[str, Any]) -> None:
     """Nothing is calibrated, or passages are required."""
-    done = asked(Ask(), replace(sure(k0=0.9), search=SEARCH_DOWN), **more)
+    done = asked(AskOptions(), replace(sure(k0=0.9), search=SEARCH_DOWN), **more)
     assert done.outcome is SEARCH_DOWN
 
 
 @pytest.mark.parametrize("abstain", [True, False])
 def test_required_and_nothing_found(abstain: bool) -> None:
     """The search worked: abstain where that is allowed, with no confidence in an answer that was not given."""
-    done = asked(Ask(Policy.GRADED, Retrieval.REQUIRED, abstain), replace(sure(k0=0.9), search=NOTHING_FOUND))
+    done = asked(AskOptions(Policy.GRADED, Retrieval.REQUIRED, abstain), replace(sure(k0=0.9), search=NOTHING_FOUND))
     if not abstain:
         assert done.outcome is NOTHING_FOUND
         return
@@ -352,18 +352,18 @@ def test_required_and_nothing_found(abstain: bool) -> None:
 
 def test_a_failed_read_gives_the_answer_at_hand() -> None:
     """Uncertified, as degraded; withheld if it is below tau."""
-    done = asked(Ask(), replace(sure(k0=0.4), broken=frozenset({5})))
+    done = asked(AskOptions(), replace(sure(k0=0.4), broken=frozenset({5})))
     assert done.actions == [Read(0), Search(5), Read(5), Stop(0)]
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.DEGRADED, False)
-    low = asked(Ask(), replace(sure(k0=0.1), broken=frozenset({5})))
+    low = asked(AskOptions(), replace(sure(k0=0.1), broken=frozenset({5})))
     assert (low.reply.withheld, low.reply.reason) == (True, Reason.LOW_CONFIDENCE)
 
 
 @pytest.mark.parametrize(
     ("ask", "broken"),
-    [(Ask(), 0), (Ask(Policy.ALWAYS), 5), (Ask(Policy.GRADED, Retrieval.REQUIRED), 5)],
+    [(AskOptions(), 0), (AskOptions(Policy.ALWAYS), 5), (AskOptions(Policy.GRADED, Retrieval.REQUIRED), 5)],
 )
-def test_a_failed_read_is_raised_where_nothing_may_be_given(ask: Ask, broken: int) -> None:
+def test_a_failed_read_is_raised_where_nothing_may_be_given(ask: AskOptions, broken: int) -> None:
     """There is no answer yet, or only one without the passages that are required."""
     assert asked(ask, replace(sure(k0=0.0), broken=frozenset({broken}))).outcome is READER_DOWN
 
@@ -374,16 +374,18 @@ def test_a_failed_read_is_raised_where_nothing_may_be_given(ask: Ask, broken: in
 @pytest.mark.parametrize(("draw", "k"), [(0.0, 0), (0.34, 1), (0.99, 5)])
 def test_exploration_draws_among_the_permitted_ks(draw: float, k: int) -> None:
     """Evenly, after the probe that says what the policy itself would do; never certified."""
-    done = asked(Ask(), sure(k0=0.9, k1=0.9, k5=0.9), sampled=Sampled(0.1, draw))
+    done = asked(AskOptions(), sure(k0=0.9, k1=0.9, k5=0.9), sampled=Sampled(0.1, draw))
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, Reason.EXPLORED, False)
     assert done.steps[-1].wanted == 0
     assert done.actions[0] == Read(0)
-    required = asked(Ask(Policy.GRADED, Retrieval.REQUIRED), sure(k0=0.9), sampled=Sampled(0.1, draw))
+    required = asked(AskOptions(Policy.GRADED, Retrieval.REQUIRED), sure(k0=0.9), sampled=Sampled(0.1, draw))
     assert required.reply.k == (1 if draw < 0.5 else 5)
 
 
-@pytest.mark.parametrize("ask", [Ask(Policy.ALWAYS), Ask(Policy.NEVER), Ask(Policy.GRADED, Retrieval.FORBIDDEN)])
-def test_only_what_a_probability_decides_is_explored(ask: Ask) -> None:
+@pytest.mark.parametrize(
+    "ask", [AskOptions(Policy.ALWAYS), AskOptions(Policy.NEVER), AskOptions(Policy.GRADED, Retrieval.FORBIDDEN)]
+)
+def test_only_what_a_probability_decides_is_explored(ask: AskOptions) -> None:
     """A caller's wish and a fixed action stay as they are, and no chance is recorded."""
     policy = resolve(ask, CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99, solicit=True))
     assert isinstance(policy.kind, Fixed)
@@ -392,14 +394,14 @@ def test_only_what_a_probability_decides_is_explored(ask: Ask) -> None:
 
 def test_a_mandatory_rule_is_not_explored() -> None:
     """A refit takes the log's questions for ones that could have been answered at any k."""
-    policy = resolve(Ask(), CERTIFIED, ks=KS, mandatory=True, sampled=Sampled(0.1, 0.99))
+    policy = resolve(AskOptions(), CERTIFIED, ks=KS, mandatory=True, sampled=Sampled(0.1, 0.99))
     assert policy.sampled == Sampled()
-    assert resolve(Ask(Policy.GRADED, Retrieval.REQUIRED), CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99)).explored
+    assert resolve(AskOptions(Policy.GRADED, Retrieval.REQUIRED), CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99)).explored
 
 
 def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> None:
     """The bound that chance set gives way."""
-    done = asked(Ask(), replace(sure(k0=0.9), search=SEARCH_DOWN), sampled=Sampled(0.1, 0.99))
+    done = asked(AskOptions(), replace(sure(k0=0.9), search=SEARCH_DOWN), sampled=Sampled(0.1, 0.99))
     assert (done.reply.k, done.reply.reason) == (0, Reason.RETRIEVAL_FAILED)
 
 
@@ -412,13 +414,13 @@ def test_the_values_of_k_are_data() -> None:
     artifact = an_artifact(ks=ks, calibrators={k: a_line() for k in ks}, fallback_k=8)
     for p0, k in ((0.9, 0), (0.6, 2), (0.3, 10)):
         world = World({0: closed_book(p0), 2: closed_book(0.9), 10: closed_book(0.9)})
-        assert walk(resolve(Ask(), artifact, ks=ks), world).reply.k == k
-    assert walk(resolve(Ask(), artifact, ks=ks, revoked=True), World()).reply.k == 8
-    assert walk(resolve(Ask(), CERTIFIED, ks=(*KS, 10)), sure(k0=0.4)).reply.k == 5
-    assert walk(resolve(Ask(Policy.ALWAYS), CERTIFIED, ks=(*KS, 10)), World()).reply.k == 10
+        assert walk(resolve(AskOptions(), artifact, ks=ks), world).reply.k == k
+    assert walk(resolve(AskOptions(), artifact, ks=ks, revoked=True), World()).reply.k == 8
+    assert walk(resolve(AskOptions(), CERTIFIED, ks=(*KS, 10)), sure(k0=0.4)).reply.k == 5
+    assert walk(resolve(AskOptions(Policy.ALWAYS), CERTIFIED, ks=(*KS, 10)), World()).reply.k == 10
 
 
 def test_the_state_names_what_was_bought() -> None:
     """In the order of k, with the search first."""
-    done = asked(Ask(), sure(k0=0.1, k5=0.9))
+    done = asked(AskOptions(), sure(k0=0.1, k5=0.9))
     assert [step.state for step in done.steps] == ["", "k0", "search+k0", "search+k0+k5"]

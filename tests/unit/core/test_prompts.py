@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.prompts import DEFAULT, Prompts, defused, search_query
+from app.core.prompts import DEFAULT, Prompts, break_markers, search_query
 
 PLAIN = Prompts(closed_book="Q: {question}", open_book="{passages}\nQ: {question}")
 
@@ -78,7 +78,7 @@ def test_nothing_can_speak_in_anothers_turn(marker: str) -> None:
     assert marker not in rendered
     apart = f"{marker[0]} {marker[1:]}"
     assert rendered == f"[1] {apart}: b{apart}{apart}\nQ: {apart}a{apart}"
-    assert defused(defused(marker)) == apart
+    assert break_markers(break_markers(marker)) == apart
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_nothing_can_speak_in_anothers_turn(marker: str) -> None:
 )
 def test_ordinary_text_is_left_alone(text: str) -> None:
     """Brackets are common, and what a calibrator was fitted on must not change."""
-    assert defused(text) == text
+    assert break_markers(text) == text
 
 
 @given(st.text(max_size=40), st.lists(st.tuples(st.text(max_size=20), st.text(max_size=40)), min_size=1, max_size=5))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.corpus.chunks import LONGEST_SENTENCE, LONGEST_WORDS, SHORTEST_WORDS, Section, chunk, markdown_sections
+from app.corpus.chunks import MAX_SENTENCE_WORDS, MAX_WORDS, MIN_WORDS, Section, chunk, markdown_sections
 
 words = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=8)
 sentences = st.lists(words, min_size=1, max_size=220).map(lambda some: " ".join(some).capitalize() + ".")
@@ -27,8 +27,8 @@ def test_no_word_is_lost_or_moved(text: str) -> None:
 def test_sizes_are_bounded(text: str) -> None:
     """No passage is too long, and none too short unless the whole text is."""
     lengths = [len(passage.split()) for passage in chunk(text)]
-    assert all(length <= LONGEST_WORDS for length in lengths)
-    assert all(length >= min(SHORTEST_WORDS, len(text.split())) for length in lengths)
+    assert all(length <= MAX_WORDS for length in lengths)
+    assert all(length >= min(MIN_WORDS, len(text.split())) for length in lengths)
 
 
 @given(texts)
@@ -38,7 +38,7 @@ def test_cutting_is_repeatable(text: str) -> None:
     assert all(passage == " ".join(passage.split()) for passage in chunk(text))
 
 
-@given(st.lists(st.integers(2, LONGEST_SENTENCE), min_size=1, max_size=20))
+@given(st.lists(st.integers(2, MAX_SENTENCE_WORDS), min_size=1, max_size=20))
 def test_no_sentence_is_split(lengths: list[int]) -> None:
     """Every passage ends where a sentence ends, as long as no sentence is too long."""
     text = " ".join(sentence(length, f"Sentence{i}") for i, length in enumerate(lengths))
@@ -56,7 +56,7 @@ def test_about_a_hundred_words() -> None:
 def test_an_endless_sentence_is_cut_evenly() -> None:
     """Only a sentence that is itself too long is cut, into parts of like size."""
     assert [len(passage.split()) for passage in chunk(sentence(250))] == [83, 83, 84]
-    assert len(chunk(sentence(LONGEST_SENTENCE))) == 1
+    assert len(chunk(sentence(MAX_SENTENCE_WORDS))) == 1
 
 
 def test_a_short_tail_joins_the_passage_before() -> None:

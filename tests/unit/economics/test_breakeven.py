@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.certify.intervals import MIN_SAMPLE, Interval, lacking, wilson
+from app.certify.intervals import MIN_SAMPLE, Interval, unknown_interval, wilson
 from app.economics.breakeven import Verdict, percent, sentence, share, verdict
 
 
@@ -10,7 +10,7 @@ def about(value: float, slack: float = 0.01) -> Interval:
     return Interval(value, value - slack, value + slack, 500)
 
 
-UNKNOWN = lacking(12, "30 questions that read five passages, 12 so far")
+UNKNOWN = unknown_interval(12, "30 questions that read five passages, 12 so far")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_only_a_whole_interval_makes_a_verdict(ratio: Interval, expected: Verdic
             "Gating takes between 0.5 % less and 1.5 % more time than always reading five passages: too close to "
             "call; it pays from 24 % skipped; now 23 %.",
         ),
-        (about(0.8), lacking(0, "more"), "Gating saves 20 % of the time of always reading five passages."),
+        (about(0.8), unknown_interval(0, "more"), "Gating saves 20 % of the time of always reading five passages."),
         (
             UNKNOWN,
             UNKNOWN,
@@ -84,7 +84,7 @@ def test_the_sentence_names_what_is_spent_and_against_what() -> None:
 def test_a_share_of_too_few_is_not_shown() -> None:
     """Below the least sample there is no figure, but what is missing; from there on it is Wilson's."""
     assert share(10, 50, of="questions") == wilson(10, 50)
-    assert share(5, MIN_SAMPLE - 1, of="questions") == lacking(29, "30 questions, 29 so far")
+    assert share(5, MIN_SAMPLE - 1, of="questions") == unknown_interval(29, "30 questions, 29 so far")
 
 
 def test_per_cent() -> None:

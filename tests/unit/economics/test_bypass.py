@@ -18,7 +18,7 @@ LOSING = replace(PAYING, cb=200.0)
 MIX = {0: 300, 5: 700}
 
 
-class Shop:
+class Gated:
     """A bypass over rows that the test puts there, a clock and a calibrator that it sets."""
 
     def __init__(self, rows: Rows, *, objective: Objective = Objective.LATENCY, tariff: Tariff | None = None) -> None:
@@ -43,28 +43,28 @@ class Shop:
         """Look as often as a change takes."""
         seen = []
         for _ in range(PATIENCE):
-            self.bypass.consider()
+            self.bypass.update()
             seen.append(self.bypass.on())
         return seen
 
 
 def test_given_up_and_taken_up_again() -> None:
     """Out after three looks that agree, in again after three more, each time with the figures as the reason."""
-    shop = Shop(gated_rows(LOSING, MIX))
-    assert shop.looks() == [False, False, True]
-    assert shop.bypass.reason.startswith("Gating costs")
-    assert shop.bypass.reason.endswith("All but 2.0 % of the questions bypass the gate.")
-    shop.rows = gated_rows(PAYING, MIX)
-    assert shop.looks() == [True, True, False]
-    assert shop.bypass.reason.startswith("Gating saves")
-    assert shop.bypass.reason.endswith("Every question meets the gate.")
+    gated = Gated(gated_rows(LOSING, MIX))
+    assert gated.looks() == [False, False, True]
+    assert gated.bypass.reason.startswith("Gating costs")
+    assert gated.bypass.reason.endswith("All but 2.0 % of the questions bypass the gate.")
+    gated.rows = gated_rows(PAYING, MIX)
+    assert gated.looks() == [True, True, False]
+    assert gated.bypass.reason.startswith("Gating saves")
+    assert gated.bypass.reason.endswith("Every question meets the gate.")
 
 
 def test_too_few_figures_change_nothing() -> None:
     """And what is missing is said."""
-    shop = Shop(gated_rows(LOSING, {0: 5, 5: 5}))
-    assert not any(shop.looks())
-    assert "it takes 30 questions that the gate decided, 10 so far" in shop.bypass.reason
+    gated = Gated(gated_rows(LOSING, {0: 5, 5: 5}))
+    assert not any(gated.looks())
+    assert "it takes 30 questions that the gate decided, 10 so far" in gated.bypass.reason
 
 
 @pytest.mark.parametrize(
@@ -78,37 +78,37 @@ def test_too_few_figures_change_nothing() -> None:
 )
 def test_it_is_judged_by_the_objective(objective: Objective, tariff: Tariff | None, lost: bool) -> None:
     """A slow probe of few tokens loses time alone; calls are never more than always reading makes."""
-    shop = Shop(gated_rows(LOSING, MIX), objective=objective, tariff=tariff)
-    assert shop.looks()[-1] is lost
+    gated = Gated(gated_rows(LOSING, MIX), objective=objective, tariff=tariff)
+    assert gated.looks()[-1] is lost
 
 
 def test_a_new_calibrator_begins_anew() -> None:
     """What gating by the old one cost says nothing of it."""
-    shop = Shop(gated_rows(LOSING, MIX))
-    assert shop.looks()[-1]
-    shop.version, shop.now = "two", 200.0
-    assert not any(shop.looks())
-    shop.rows = gated_rows(LOSING, MIX, at=201.0)
-    assert shop.looks()[-1]
+    gated = Gated(gated_rows(LOSING, MIX))
+    assert gated.looks()[-1]
+    gated.version, gated.now = "two", 200.0
+    assert not any(gated.looks())
+    gated.rows = gated_rows(LOSING, MIX, at=201.0)
+    assert gated.looks()[-1]
 
 
 def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Once, in the words that `/breakeven` has for it."""
-    shop = Shop(gated_rows(LOSING, MIX))
+    gated = Gated(gated_rows(LOSING, MIX))
     with caplog.at_level(logging.INFO, logger=bypass_module.__name__):
-        shop.looks()
-        shop.looks()
-    assert [record.getMessage() for record in caplog.records] == [shop.bypass.reason]
+        gated.looks()
+        gated.looks()
+    assert [record.getMessage() for record in caplog.records] == [gated.bypass.reason]
 
 
 async def test_a_look_that_fails_changes_nothing() -> None:
     """The bypass stays as it is, and the next look counts all the same."""
-    shop = Shop(gated_rows(LOSING, MIX))
-    rows, shop.rows = shop.rows, None  # type: ignore[assignment]
+    gated = Gated(gated_rows(LOSING, MIX))
+    rows, gated.rows = gated.rows, None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
-        await shop.bypass.refresh()
-    assert not shop.bypass.on()
-    shop.rows = rows
+        await gated.bypass.refresh()
+    assert not gated.bypass.on()
+    gated.rows = rows
     for _ in range(PATIENCE):
-        await shop.bypass.refresh()
-    assert shop.bypass.on()
+        await gated.bypass.refresh()
+    assert gated.bypass.on()

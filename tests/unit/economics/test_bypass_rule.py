@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.certify.intervals import Interval, lacking
+from app.certify.intervals import Interval, unknown_interval
 from app.economics.bypass import MARGIN, PATIENCE, Bypass
 
 LOSES, SAVES = Interval(1.2, 1.1, 1.3, 900), Interval(0.8, 0.75, 0.85, 900)
 UNSURE = Interval(1.1, 0.95, 1.25, 40)
 
 
-def after(*looks: Interval, start: Bypass | None = None) -> Bypass:
+def after(*agreeing: Interval, start: Bypass | None = None) -> Bypass:
     state = start or Bypass()
-    for look in looks:
-        state = state.look(look)
+    for update in agreeing:
+        state = state.update(update)
     return state
 
 
@@ -40,15 +40,15 @@ def test_a_saving_smaller_than_the_margin_changes_nothing() -> None:
 
 def test_without_an_estimate_nothing_changes() -> None:
     """Too few questions say nothing, and what was said before them no longer counts."""
-    assert after(*[LOSES] * (PATIENCE - 1), lacking(3, "more"), LOSES) == Bypass(looks=1)
+    assert after(*[LOSES] * (PATIENCE - 1), unknown_interval(3, "more"), LOSES) == Bypass(agreeing=1)
 
 
-@given(st.lists(st.sampled_from([LOSES, SAVES, UNSURE, lacking(0, "more")]), max_size=60))
-def test_it_never_changes_twice_within_its_patience(looks: list[Interval]) -> None:
+@given(st.lists(st.sampled_from([LOSES, SAVES, UNSURE, unknown_interval(0, "more")]), max_size=60))
+def test_it_never_changes_twice_within_its_patience(agreeing: list[Interval]) -> None:
     """Whatever is seen, a change is followed by at least so many looks without one."""
     state, since = Bypass(), PATIENCE
-    for look in looks:
-        before, state = state, state.look(look)
+    for update in agreeing:
+        before, state = state, state.update(update)
         since += 1
         if state.on is not before.on:
             assert since >= PATIENCE

@@ -152,32 +152,32 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 def test_a_second_look_within_the_second_is_the_first(watched: Watched) -> None:
     """Nothing is computed anew before a second has gone by, or after the clock was set back."""
-    first = watched.view.cached_look()
+    first = watched.view.cached_report()
     watched.window.observe(a_record())
     watched.now += 0.9
-    assert watched.view.cached_look() is first
+    assert watched.view.cached_report() is first
     watched.now += 0.1
-    second = watched.view.cached_look()
+    second = watched.view.cached_report()
     assert second.figures["answers"] == second.break_even.window.answers == 1
     watched.now -= 0.5
-    assert watched.view.cached_look() is not second
+    assert watched.view.cached_report() is not second
 
 
 def test_each_window_is_remembered_and_only_so_many(watched: Watched) -> None:
     """A caller that asks for ever other windows does not fill the memory; the one unasked for longest goes first."""
-    first, kept = watched.view.cached_look(1), watched.view.cached_look(2)
+    first, kept = watched.view.cached_report(1), watched.view.cached_report(2)
     for seconds in range(3, 18):
-        watched.view.cached_look(seconds)
-    assert watched.view.cached_look(2) is kept
-    assert watched.view.cached_look(1) is not first
+        watched.view.cached_report(seconds)
+    assert watched.view.cached_report(2) is kept
+    assert watched.view.cached_report(1) is not first
 
 
 def test_a_look_is_about_one_window_and_one_reference(watched: Watched) -> None:
     """The report on gating and what is drawn beside it agree; the default window is that of the gauges."""
     watched.window.observe(a_record())
     watched.window.observe(a_skip())
-    found = watched.view.look(300)
+    found = watched.view.report(300)
     assert (found.now, found.break_even.window.seconds, found.figures["timeline"]["bucket_seconds"]) == (NOW, 300, 5)
     assert found.break_even.reference == "k1"
     assert (found.figures["saved"]["passages"], found.figures["saved"]["passages_always"]) == (1, 2)
-    assert watched.view.look().break_even.window.seconds == 900
+    assert watched.view.report().break_even.window.seconds == 900

@@ -11,17 +11,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from app.core.feedback import Feedback, Judged, Source
-from app.core.record import Outcome, Shadow
+from app.core.record import FullRun, Outcome
 from app.errors import LogUnavailable
-from app.learning.log import DecisionLog, LogMetrics, Pace
+from app.learning.log import DecisionLog, LogMetrics, LogTiming
 from tests.fakes.artifacts import an_identity
 from tests.fakes.decision_store import FaultyStore
 from tests.fakes.records import a_record
 from tests.waiting import until
 
-QUICK = Pace(turn_s=0.01, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
+QUICK = LogTiming(write_every_s=0.01, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
 # Nothing is written unless feedback or the end wants it.
-IDLE = Pace(turn_s=60.0, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
+IDLE = LogTiming(write_every_s=60.0, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
 DAY = 86_400.0
 DOWN = LogUnavailable("the decision log cannot be written: disk full")
 
@@ -61,7 +61,7 @@ def open_log(tmp_path: Path) -> Open:
 
     @asynccontextmanager
     async def opened(
-        pace: Pace = QUICK,
+        pace: LogTiming = QUICK,
         *,
         capacity: int = 100,
         keep_days: int = 0,
@@ -102,7 +102,7 @@ async def test_decisions_are_written_in_order_without_being_asked(open_log: Open
 
 async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) -> None:
     """They take the same way to the disk, and count where the queue is full."""
-    run = Shadow("a", an_identity(), {k: Outcome("Paris", {}, 40, 5, k, 20.0) for k in (0, 1, 5)})
+    run = FullRun("a", an_identity(), {k: Outcome("Paris", {}, 40, 5, k, 20.0) for k in (0, 1, 5)})
     async with open_log(IDLE, capacity=2) as running:
         running.log.observe(a_record(id="a"))
         running.log.observe(run)
@@ -125,7 +125,7 @@ async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None
 
 async def test_a_decision_that_another_worker_is_about_to_write_is_found(open_log: Open) -> None:
     """The id is looked for again after the time in which the other worker writes."""
-    async with open_log(Pace(turn_s=0.7)) as here, open_log() as there:
+    async with open_log(LogTiming(write_every_s=0.7)) as here, open_log() as there:
         giving = asyncio.create_task(here.log.give(Feedback("a", correct=True)))
         await here.tried(1)
         there.log.observe(a_record(id="a"))
@@ -177,7 +177,7 @@ async def test_a_store_in_trouble_refuses_feedback_and_loses_nothing(
 
 async def test_a_database_in_trouble_is_not_tried_more_often_for_feedback(open_log: Open) -> None:
     """Verdicts that come in meanwhile wait for the next attempt together."""
-    async with open_log(Pace(turn_s=0.01, retry_s=0.3, close_timeout_s=0.1)) as running:
+    async with open_log(LogTiming(write_every_s=0.01, retry_s=0.3, close_timeout_s=0.1)) as running:
         running.store.fail_with = DOWN
         running.log.observe(a_record())
         await running.tried(1)
@@ -207,7 +207,7 @@ async def test_an_unforeseen_error_costs_its_batch_and_no_more(
 
 async def test_feedback_that_takes_too_long_is_refused_and_not_kept(open_log: Open) -> None:
     """Who is told no while the verdict still waited finds nothing kept."""
-    pace = Pace(turn_s=0.01, retry_s=0.02, feedback_timeout_s=0.1)
+    pace = LogTiming(write_every_s=0.01, retry_s=0.02, feedback_timeout_s=0.1)
     async with open_log(pace) as running:
         running.store.gate.clear()
         running.log.observe(a_record(id="a"))
@@ -221,7 +221,7 @@ async def test_feedback_that_takes_too_long_is_refused_and_not_kept(open_log: Op
 
 async def test_too_much_feedback_at_once_is_refused(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting verdicts are bounded too."""
-    monkeypatch.setattr("app.learning.log._MOST_ASKED", 2)
+    monkeypatch.setattr("app.learning.log._MAX_PENDING_FEEDBACK", 2)
     async with open_log() as running:
         running.store.gate.clear()
         running.log.observe(a_record(id="a"))
@@ -261,7 +261,7 @@ async def test_closing_on_a_store_in_trouble_says_what_is_lost(
 
 async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
     """Trouble that ends in time costs nothing."""
-    async with open_log(Pace(turn_s=0.01, retry_s=0.02, close_timeout_s=30.0)) as running:
+    async with open_log(LogTiming(write_every_s=0.01, retry_s=0.02, close_timeout_s=30.0)) as running:
         running.store.fail_with = DOWN
         running.log.observe(a_record())
         await running.tried(1)

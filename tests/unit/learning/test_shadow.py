@@ -8,9 +8,9 @@ import pytest
 
 from app.core.artifact import Identity
 from app.core.effective_policy import Sampled
-from app.core.policy import Ask, Retrieval
+from app.core.policy import AskOptions, Retrieval
 from app.core.question import Question, Turn
-from app.core.record import DecisionRecord, Shadow
+from app.core.record import DecisionRecord, FullRun
 from app.errors import UpstreamUnavailable
 from app.learning import shadow as module
 from app.learning.sampling import Budget
@@ -27,9 +27,9 @@ ASKED = "What is the capital of France?"
 
 
 def a_question(
-    ask: Ask | None = None, collection: str = "demo", max_tokens: int = 24, earlier: tuple[Turn, ...] = ()
+    ask: AskOptions | None = None, collection: str = "demo", max_tokens: int = 24, earlier: tuple[Turn, ...] = ()
 ) -> Question:
-    return Question("id", ASKED, collection, max_tokens, ask or Ask(), earlier=earlier)
+    return Question("id", ASKED, collection, max_tokens, ask or AskOptions(), earlier=earlier)
 
 
 def drawn(identifier: str) -> DecisionRecord:
@@ -43,7 +43,7 @@ class Bench:
 
     runner: ShadowRunner
     reader: FakeReader
-    done: list[Shadow] = field(default_factory=list)
+    done: list[FullRun] = field(default_factory=list)
     lost: list[None] = field(default_factory=list)
     # What runs, as the gatekeeper last saw it.
     known: list[Identity | None] = field(default_factory=list)
@@ -62,7 +62,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 async def a_bench(share: float = 1.0, budget: Budget | None = None) -> Bench:
     reader, embedder, vectors = FakeReader(), FakeEmbedder(), FakeRetriever()
     await filled(vectors, embedder)
-    done: list[Shadow] = []
+    done: list[FullRun] = []
     lost: list[None] = []
     known: list[Identity | None] = [an_identity()]
     runner = ShadowRunner(
@@ -74,7 +74,7 @@ async def a_bench(share: float = 1.0, budget: Budget | None = None) -> Bench:
         identity=lambda: known[-1],
         on_done=done.append,
         on_end=lambda end: lost.append(None) if end == "lost" else None,
-        dice=random.Random(0),
+        rng=random.Random(0),
     )
     return Bench(runner, reader, done, lost, known)
 
@@ -159,8 +159,8 @@ async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) ->
     assert not bench.runner.draws(a_question())
     bench.runner.start()
     assert bench.runner.draws(a_question())
-    assert not bench.runner.draws(a_question(Ask(filtered=True)))
-    assert not bench.runner.draws(a_question(Ask(retrieval=Retrieval.REQUIRED)))
+    assert not bench.runner.draws(a_question(AskOptions(filtered=True)))
+    assert not bench.runner.draws(a_question(AskOptions(retrieval=Retrieval.REQUIRED)))
     assert not bench.runner.draws(a_question(collection="other"))
     assert not bench.runner.draws(a_question(max_tokens=8))
     assert not bench.runner.draws(a_question(earlier=(Turn("user", "And in Italy?"),)))

@@ -110,7 +110,7 @@ def test_many_cuts_stay_within_the_stated_error(monkeypatch: pytest.MonkeyPatch)
     right = {k: (rng.random(3_000) < level * p + 0.3).astype(np.float64) for k, level in ((0, 0.6), (1, 0.3), (5, 0.1))}
     weights = np.full(3_000, 1 / 3_000)
     exact = areas(p, right, weights)
-    monkeypatch.setattr(module, "MOST_CUTS", 100)
+    monkeypatch.setattr(module, "MAX_CUTS", 100)
     coarse = areas(p, right, weights)
     assert exact["error_bound"] == 0.0
     assert 0.0 < coarse["error_bound"] < 0.05

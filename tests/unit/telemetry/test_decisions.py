@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Answerer
 from app.answer.run import Upstreams
-from app.core.policy import Ask, Policy, Reason, Retrieval
+from app.core.policy import AskOptions, Policy, Reason, Retrieval
 from app.core.question import Question
 from app.core.record import Timings
 from app.errors import UpstreamTimeout
@@ -134,5 +134,5 @@ async def test_every_counter_is_there_before_it_counts(observed: Observed) -> No
         vectors.fail_with = failure if broken else None
         answerer = Answerer(Upstreams(reader, embedder, vectors), fixed(calibrated), observers=(observed.observer,))
         with suppress(UpstreamTimeout):
-            await answerer.answer(Question("id", "Who?", "demo", 24, Ask(policy, retrieval)))
+            await answerer.answer(Question("id", "Who?", "demo", 24, AskOptions(policy, retrieval)))
     assert samples(observed.registry) == before

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.calibrators.drift import Outlook, Stability
+from app.calibrators.drift import SignalReport, Stability
 from app.core.artifact import CalibratorStatus
 from app.core.cost import Objective, Tariff
 from app.economics.bypass import BypassReport
 from app.economics.estimate import estimate
-from app.economics.view import Look
+from app.economics.view import TrafficReport
 from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
 from app.telemetry.gauges import Gauges, TrafficMetrics, load, registries
@@ -20,15 +20,17 @@ from tests.fakes.records import a_record, a_skip
 from tests.fakes.snapshots import SERVING, a_snapshot
 
 
-def shown(status: CalibratorStatus, traffic: Traffic, outlook: Outlook, evidence: float | None) -> dict[object, float]:
+def shown(
+    status: CalibratorStatus, traffic: Traffic, signals: SignalReport, evidence: float | None
+) -> dict[object, float]:
     """What a scrape shows, by name and labels."""
     found = estimate(traffic, seconds=900, reference=status.fallback_k, tariff=Tariff(), ks=(0, 1, 5))
     registry = CollectorRegistry()
     snapshot = a_snapshot(
         calibrator=status,
-        economics=Look(0.0, found, {}),
+        economics=TrafficReport(0.0, found, {}),
         bypass=BypassReport("auto", on=True, objective=Objective.LATENCY, reason=""),
-        drift=outlook,
+        drift=signals,
         evidence=evidence,
     )
     registry.register(Gauges(snapshot=lambda: snapshot))
@@ -45,9 +47,9 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
     for _ in range(40):
         window.observe(a_record())
         window.observe(a_skip())
-    outlook = Outlook({"margin": Stability(0.5, 0.25)}, 0.75)
+    signals = SignalReport({"margin": Stability(0.5, 0.25)}, 0.75)
     # A probe of 200 ms, and 420 ms of retrieving and reading for every second question.
-    assert shown(SERVING, window.read(900), outlook, 0.125) == {
+    assert shown(SERVING, window.read(900), signals, 0.125) == {
         ("calibrator_info", "v1", "certified"): 1,
         ("fallback_info", "k1"): 1,
         ("bypass_active",): 1,
@@ -75,7 +77,7 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
 )
 def test_what_is_unknown_is_absent(status: CalibratorStatus, calibrator: tuple[str, str], fallback: str) -> None:
     """Without traffic and judgements there is the calibrator, and no figure."""
-    assert shown(status, Traffic(np.empty(0, ROW), 0.0, 0), Outlook(), None) == {
+    assert shown(status, Traffic(np.empty(0, ROW), 0.0, 0), SignalReport(), None) == {
         ("calibrator_info", *calibrator): 1,
         ("fallback_info", fallback): 1,
         ("bypass_active",): 1,

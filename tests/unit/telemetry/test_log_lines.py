@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pytest
 
-from app.correlation import Note, current
+from app.correlation import RequestContext, current
 from app.telemetry import log_lines
 from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines
 
@@ -24,9 +24,9 @@ def a_record(message: str = "hello", *arguments: object, **more: object) -> logg
 
 
 @pytest.fixture
-def note() -> Iterator[Note]:
+def note() -> Iterator[RequestContext]:
     """The note of a request under way."""
-    one = Note("r1", question="Who am I?")
+    one = RequestContext("r1", question="Who am I?")
     token = current.set(one)
     yield one
     current.reset(token)
@@ -39,14 +39,14 @@ def test_json_outside_a_request() -> None:
     assert line == {"level": "warning", "logger": "app.x", "message": "hello"}
 
 
-def test_json_inside_a_request(note: Note) -> None:
+def test_json_inside_a_request(note: RequestContext) -> None:
     """The request's id and trace, and the fields that the line brings."""
     note.trace_id = "t1"
     line = json.loads(JsonLines(log_questions=False).format(a_record(fields=lambda: {"k": 1})))
     assert (line["request_id"], line["trace_id"], line["k"]) == ("r1", "t1", 1)
 
 
-def test_the_question_is_cut_out_of_traces(note: Note) -> None:
+def test_the_question_is_cut_out_of_traces(note: RequestContext) -> None:
     """An exception that quotes the question is logged without it, unless the operator wants it."""
     error = ValueError("cannot parse 'Who am I?'")
     record = a_record("Who am I? failed", exc_info=(type(error), error, None))
@@ -58,7 +58,7 @@ def test_the_question_is_cut_out_of_traces(note: Note) -> None:
         assert shown.format(record).count("Who am I?") >= 2
 
 
-def test_what_was_said_before_is_cut_out_too(note: Note) -> None:
+def test_what_was_said_before_is_cut_out_too(note: RequestContext) -> None:
     """Also where it holds the question."""
     note.earlier = ("I ask myself: Who am I? Nobody knows.",)
     record = a_record("cannot parse 'I ask myself: Who am I? Nobody knows.', 'Who am I?'")
@@ -67,7 +67,7 @@ def test_what_was_said_before_is_cut_out_too(note: Note) -> None:
     )
 
 
-def test_text_names_the_request_on_its_first_line(note: Note) -> None:
+def test_text_names_the_request_on_its_first_line(note: RequestContext) -> None:
     """The id stands behind the message, before the trace."""
     assert TextLines(log_questions=False).format(a_record("one\ntwo")) == "one [r1]\ntwo"
     note_less = current.set(None)
@@ -93,7 +93,7 @@ def test_lines_are_written_without_being_asked() -> None:
 
 def test_a_stalled_reader_delays_nobody_and_loses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody takes the lines, logging goes on; beyond the longest queue they are dropped, and that is said."""
-    monkeypatch.setattr(log_lines, "_LONGEST_QUEUE", 5)
+    monkeypatch.setattr(log_lines, "_MAX_QUEUE", 5)
     taken, stalled = threading.Event(), threading.Event()
 
     class Stream(io.BytesIO):

@@ -10,7 +10,7 @@ import pytest
 
 from app.core.cost import Tariff
 from app.economics.estimate import estimate
-from app.economics.view import Look
+from app.economics.view import TrafficReport
 from app.economics.window import ROW, Traffic
 from app.errors import UpstreamUnavailable
 from app.telemetry import snapshot as module
@@ -29,9 +29,9 @@ class World:
         self.pinged: list[Mapping[str, Part]] = []
         self.estimates = 0
 
-    def economics(self) -> Look:
+    def economics(self) -> TrafficReport:
         self.estimates += 1
-        return Look(float(self.estimates), EMPTY, {})
+        return TrafficReport(float(self.estimates), EMPTY, {})
 
     def snapshots(self, **changes: Any) -> Snapshots:
         sources: dict[str, Any] = {
@@ -136,7 +136,7 @@ async def test_economics_that_fail_leave_the_rest_up_to_date() -> None:
     """The last economics stay; the error is the caller's to report."""
     world = World()
 
-    def failing() -> Look:
+    def failing() -> TrafficReport:
         if world.estimates:
             raise ZeroDivisionError
         return world.economics()
@@ -156,7 +156,7 @@ async def test_economics_that_take_long_are_estimated_less_often(monkeypatch: py
     world = World()
     now = cpu = 1000.0
 
-    def slow() -> Look:
+    def slow() -> TrafficReport:
         nonlocal cpu
         cpu += 0.05
         return world.economics()

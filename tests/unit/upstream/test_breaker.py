@@ -44,7 +44,7 @@ class Call:
 
 
 def a_breaker(clock: Clock, *, failures: int = 3) -> Breaker:
-    return Breaker("reader", failures=failures, retry_s=RETRY_S, clock=clock, dice=random.Random(7))
+    return Breaker("reader", failures=failures, retry_s=RETRY_S, clock=clock, rng=random.Random(7))
 
 
 def opened(clock: Clock, *, failures: int = 3) -> Breaker:
@@ -139,7 +139,7 @@ class AnyTraffic(RuleBasedStateMachine):
             failures=3,
             retry_s=RETRY_S,
             clock=self.clock,
-            dice=random.Random(1),
+            rng=random.Random(1),
             on_change=lambda: self.changes.append(self.breaker.open),
         )
         self.ordinary: list[Call] = []
@@ -188,7 +188,7 @@ class AnyTraffic(RuleBasedStateMachine):
         self.clock.now += seconds
 
     @invariant()
-    def what_was_told_is_so(self) -> None:
+    def the_state_was_reported(self) -> None:
         assert (self.changes[-1] if self.changes else False) is self.breaker.open
         assert self.breaker.wait_s <= 1.5 * RETRY_S
 

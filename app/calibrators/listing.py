@@ -38,7 +38,7 @@ class CalibratorList:
     changes: tuple[Change, ...]
 
 
-def survey(
+def list_calibrators(
     store: ArtifactStore,
     most: int,
     *,
@@ -72,5 +72,5 @@ def survey(
             data_window=found.data_window,
         )
 
-    versions = tuple(described(version, found) for version, found in store.survey(most))
+    versions = tuple(described(version, found) for version, found in store.newest(most))
     return CalibratorList(current, serving, problem, versions, tuple(changes))
