@@ -1,4 +1,4 @@
-"""What a refit reads back of the log: shadow runs, and verdicts in force; on SQLite and PostgreSQL."""
+"""What a refit reads from the log: shadow runs and current verdicts; on SQLite and PostgreSQL."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -48,7 +48,7 @@ def runs(store: SqlDecisionStore) -> int:
 
 
 def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionStore) -> None:
-    """Everything that a refit needs, under the names that it knows."""
+    """Everything that a refit needs."""
     record = a_record(
         signals={"seq_logprob": -0.25},
         read_signals={"seq_logprob": -0.125},
@@ -69,7 +69,7 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
 
 
 def test_the_last_word_is_read_once(store: SqlDecisionStore) -> None:
-    """Of several verdicts on one answer the last is in force; decisions without any are not lessons."""
+    """Of several verdicts on one answer the last counts; decisions without one are not lessons."""
     store.write([(1.0, a_record(id=name)) for name in "abc"], [(2.0, Feedback("b", correct=True))])
     store.write([], [(3.0, Feedback("a", correct=True)), (4.0, Feedback("b", correct=False))])
     assert [(one.id, one.correct) for one in logged_decisions(store).read()] == [("a", True), ("b", False)]
@@ -95,7 +95,7 @@ def test_an_empty_log_teaches_nothing(store: SqlDecisionStore) -> None:
 
 
 def test_a_run_is_kept_once_and_only_with_its_decision(store: SqlDecisionStore) -> None:
-    """A batch that is tried again changes nothing; a run whose decision was dropped goes the same way."""
+    """A batch that is written again changes nothing; a run whose decision was dropped is dropped too."""
     entries: list[tuple[float, DecisionRecord | FullRun]] = [(1.0, a_record())]
     entries += [(2.0, a_shadow()), (2.0, a_shadow("dropped"))]
     store.write(entries, [])

@@ -153,7 +153,7 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
 
 
 def test_what_is_absent_stays_absent(store: SqlDecisionStore) -> None:
-    """No probability, no thresholds, no stage, no propensities: nothing is made up for them."""
+    """No probability, no thresholds, no stage, no propensities: each is NULL."""
     bare = a_record(
         answer=None,
         confidence=None,
@@ -220,7 +220,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True)
     number=numbers,
     tokens=st.integers(min_value=0, max_value=2**70),
 )
-def test_whatever_was_said_can_be_stored(
+def test_any_text_and_number_can_be_stored(
     store: SqlDecisionStore,
     question: str,
     answer: str,
@@ -230,7 +230,7 @@ def test_whatever_was_said_can_be_stored(
     number: float,
     tokens: int,
 ) -> None:
-    """Any Unicode, any float, any count: no record can stop those that come after it."""
+    """Any Unicode, any float, any count: no record prevents the next ones from being stored."""
     record = a_record(
         id=os.urandom(12).hex(),
         question=question,
@@ -252,8 +252,8 @@ def test_whatever_was_said_can_be_stored(
         assert row["signals"] == {"margin": number}
 
 
-def test_a_decision_that_is_there_is_left_alone(store: SqlDecisionStore) -> None:
-    """A batch that is tried again stores nothing twice and overwrites nothing."""
+def test_a_decision_is_stored_once(store: SqlDecisionStore) -> None:
+    """A batch that is written again stores nothing twice and overwrites nothing."""
     store.write([(1.0, a_record(id="a", answer="first"))], [])
     store.write([(2.0, a_record(id="a", answer="second")), (2.0, a_record(id="b"))], [])
     assert [(row["id"], row["answer"]) for row in everything(store)] == [("a", "first"), ("b", "She")]
@@ -284,8 +284,8 @@ def test_a_verdict_is_kept_with_what_came_along(store: SqlDecisionStore) -> None
 
 
 @pytest.mark.parametrize("batches", [1, 5], ids=["in one batch", "one after the other"])
-def test_the_last_word_is_in_force_and_the_same_again_is_not_kept(store: SqlDecisionStore, batches: int) -> None:
-    """The second of two equal verdicts gets the first one's outcome; the history is whole, also back and forth."""
+def test_the_last_verdict_counts_and_a_repeated_one_is_not_stored(store: SqlDecisionStore, batches: int) -> None:
+    """The second of two equal verdicts gets the first one's outcome; the history has every change."""
     store.write([(1.0, a_record(id="a")), (1.0, a_record(id="b"))], [])
     said = [("a", True), ("a", False), ("a", False), ("b", True), ("a", True)]
     verdicts = [(2.0, Feedback(name, correct=correct)) for name, correct in said]
@@ -304,7 +304,7 @@ def test_the_last_word_is_in_force_and_the_same_again_is_not_kept(store: SqlDeci
     assert judged["feedback"] == judged["feedback_history"][-1]
 
 
-def test_what_cannot_be_judged_does_not_hold_up_the_rest(store: SqlDecisionStore) -> None:
+def test_a_refused_verdict_does_not_affect_the_others(store: SqlDecisionStore) -> None:
     """An unknown id and a verdict on an abstention are refused, the others of the batch are kept."""
     entries = [(1.0, a_record(id="a")), (1.0, a_record(id="silent", answer=None))]
     given = [
@@ -319,7 +319,7 @@ def test_what_cannot_be_judged_does_not_hold_up_the_rest(store: SqlDecisionStore
 
 
 def test_what_was_answered_to_another_key_is_not_known(store: SqlDecisionStore) -> None:
-    """A caller judges its own answers, and cannot tell whether another's are there."""
+    """A caller judges its own answers, and cannot find out whether another's exist."""
     store.write([(1.0, a_record(id="hers", key="her")), (1.0, a_record(id="anyone's"))], [])
     assert isinstance(give(store, "hers", correct=True, key="me"), UnknownDecision)
     assert isinstance(give(store, "hers", correct=True), UnknownDecision)
@@ -329,7 +329,7 @@ def test_what_was_answered_to_another_key_is_not_known(store: SqlDecisionStore) 
 
 
 def test_references_cannot_judge_a_text_that_is_not_kept(open_store: Opener) -> None:
-    """Where only hashes are kept, a verdict is taken and references are not."""
+    """Where only hashes are kept, a verdict is accepted and references are refused."""
     store = open_store("hash")
     store.write([(1.0, a_record()), (1.0, a_record(id="silent", answer=None))], [])
     for about in ("0123", "silent"):
@@ -349,7 +349,7 @@ def test_another_worker_and_a_later_start_find_it(open_store: Opener) -> None:
 
 
 def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionStore) -> None:
-    """Up to the limit, from before the time, with everything that was said about them."""
+    """Up to the limit, from before the time, with all their feedback."""
     store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
     store.write([], [(20.0, Feedback(str(at), correct=True)) for at in (0, 1, 9)])
     assert store.prune(5.0, limit=2) == 2
@@ -363,10 +363,10 @@ def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionSto
 
 
 def test_judgements_that_were_asked_for_come_in_order(store: SqlDecisionStore) -> None:
-    """The first word on each answer drawn for feedback under one calibrator, with its confidence, page by page."""
+    """The first verdict on each answer drawn for feedback under one calibrator, with its confidence, page by page."""
     drawn = {"solicited": True, "calibrator": "one", "confidence": 0.75, "key": "me"}
     others: dict[str, dict[str, Any]] = {
-        "unasked": {"solicited": False},
+        "not solicited": {"solicited": False},
         "other version": {"calibrator": "two"},
         "no confidence": {"confidence": None},
         "unjudged": {},
@@ -385,7 +385,7 @@ def test_judgements_that_were_asked_for_come_in_order(store: SqlDecisionStore) -
     ]
 
 
-def test_stats_count_what_is_in_force(store: SqlDecisionStore) -> None:
+def test_stats_count_the_last_verdicts(store: SqlDecisionStore) -> None:
     """A verdict that was replaced counts as feedback, not as a judgement."""
     made = [{"k": 0}, {"k": 0}, {"k": 1}, {"answer": None}]
     store.write([(float(at), a_record(id=str(at), **changes)) for at, changes in enumerate(made)], [])
@@ -410,7 +410,7 @@ def at_once(*work: Callable[[], object]) -> None:
 
 
 def test_workers_that_start_at_once_make_one_log(open_store: Opener) -> None:
-    """Whoever comes first makes the tables; the others find them."""
+    """The first creates the tables; the others use them."""
     at_once(*[open_store] * 6)
     assert everything(open_store()) == []
 
@@ -455,7 +455,7 @@ def test_two_workers_prune_at_once(open_store: Opener) -> None:
 
 
 def test_a_database_of_another_version_is_refused(open_store: Opener) -> None:
-    """With what to do about it, and nothing is changed in it."""
+    """The error says what to do, and nothing is changed."""
     store = open_store()
     store.write([(1.0, a_record())], [])
     with store.engine.begin() as connection:
@@ -478,7 +478,7 @@ def test_a_table_of_another_program_is_not_touched(log_at: str) -> None:
 
 @pytest.mark.e2e
 def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None:
-    """While it is down nothing is kept and the log says so; then it goes on where it was, also after a crash."""
+    """While it is down nothing is stored and each call raises; then it works again, also after a crash."""
     # Without a driver, as most servers are named: the one that is installed is taken.
     store = SqlDecisionStore.open(postgres.database().replace("+psycopg", ""))
     for number, how in enumerate((signal.SIGINT, signal.SIGKILL)):

@@ -99,7 +99,7 @@ async def test_no_passages_no_vectors(embedder: Embedder) -> None:
 
 
 async def test_without_a_prefix_query_and_passage_are_alike(embedder: Embedder) -> None:
-    """Only the prefix tells a query from a passage."""
+    """A query and a passage differ by the prefix only."""
     (passage,) = await embedder.embed_passages([PARIS])
     assert list(await embedder.embed_query(PARIS)) == pytest.approx(list(passage), abs=1e-5)
 
@@ -117,7 +117,7 @@ async def test_the_prefix_is_for_queries_alone(make: Make) -> None:
 
 
 async def test_a_cancelled_caller_leaves_the_others_served(embedder: Embedder) -> None:
-    """Callers that give up, before or while they are served, take nobody with them."""
+    """Callers that are cancelled, before or during encoding, do not affect others."""
     wanted = await embedder.embed_query(PARIS)
     calls = [asyncio.create_task(embedder.embed_query(PARIS)) for _ in range(20)]
     bulk = asyncio.create_task(embedder.embed_passages(TEXTS * 20))
@@ -132,7 +132,7 @@ async def test_a_cancelled_caller_leaves_the_others_served(embedder: Embedder) -
 
 
 async def test_ping(embedder: Embedder) -> None:
-    """An embedder that works says so."""
+    """A working embedder answers a ping."""
     await embedder.ping()
 
 
@@ -208,7 +208,7 @@ class TestSentenceTransformer:
         assert [type(result) for result in results] == [list, UpstreamBadReply, list]
 
     async def test_loads_once_for_many_starters(self) -> None:
-        """Starting twice, or giving up on a start, neither loads twice nor spoils it for others."""
+        """Starting twice, or cancelling a start, neither loads twice nor fails for others."""
         embedder = SentenceTransformerEmbedder()
         impatient = asyncio.create_task(embedder.start())
         await asyncio.sleep(0)

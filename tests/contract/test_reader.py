@@ -95,7 +95,7 @@ async def streamed(reader: Reader, prompt: Prompt, max_tokens: int = 24) -> tupl
 
 
 async def test_a_closed_book_answer(reader: Reader) -> None:
-    """Without passages the reader answers from its own knowledge, and says what that cost."""
+    """Without passages the reader answers from its own knowledge, and reports the tokens."""
     answer = await reader.generate(FRANCE, max_tokens=24)
     assert "Paris" in answer.text
     assert answer.text == answer.text.strip()
@@ -104,7 +104,7 @@ async def test_a_closed_book_answer(reader: Reader) -> None:
 
 
 async def test_an_open_book_answer(reader: Reader) -> None:
-    """With passages the reader answers what only they say, and counts them."""
+    """With passages the reader answers from them, and reports how many it read."""
     answer = await reader.generate(INVENTED, max_tokens=24)
     assert "Lenkograd" in answer.text
     assert answer.passages_read == 1
@@ -130,7 +130,7 @@ async def test_streamed_equals_not_streamed(reader: Reader, prompt: Prompt) -> N
     assert "".join(piece.text for piece in pieces).strip() == whole.text == plain.text
     assert whole.passages_read == plain.passages_read
     assert (whole.prompt_tokens, whole.completion_tokens) == (plain.prompt_tokens, plain.completion_tokens)
-    # Known from the first piece on, as whoever gives it up never comes to its end.
+    # Known from the first piece on: a stream that is cancelled has no end.
     assert {piece.prompt_tokens for piece in pieces} == {plain.prompt_tokens}
     assert len(whole.tokens) == len(plain.tokens)
     for one, other in zip(whole.tokens, plain.tokens, strict=True):
@@ -172,7 +172,7 @@ async def test_what_was_said_before_is_heard(reader: Reader) -> None:
 
 
 async def test_identity_is_stable(reader: Reader) -> None:
-    """Asked twice, the reader says the same of itself, and leaves nothing unsaid."""
+    """Called twice, the reader returns the same identity, without an empty field."""
     identity = await reader.identify()
     assert await reader.identify() == identity
     assert identity.stop == ("\n",)
@@ -183,7 +183,7 @@ async def test_identity_is_stable(reader: Reader) -> None:
 
 
 async def test_ping(reader: Reader) -> None:
-    """A reader that works says so."""
+    """A working reader answers a ping."""
     await reader.ping()
 
 
@@ -213,7 +213,7 @@ async def test_concurrent_callers_get_their_own_answers(reader: Reader) -> None:
 
 
 async def test_closing_a_stream_early(reader: Reader) -> None:
-    """Whoever stops listening after the first piece leaves a reader that goes on answering."""
+    """After a stream is closed at its first piece, the reader still answers."""
     stream = reader.stream(FRANCE, max_tokens=24)
     assert isinstance(await anext(stream), Token)
     await stream.aclose()
@@ -223,7 +223,7 @@ async def test_closing_a_stream_early(reader: Reader) -> None:
 
 
 async def test_cancelling_a_generation(reader: Reader) -> None:
-    """A cancelled call leaves a reader that goes on answering."""
+    """After a cancelled call the reader still answers."""
     call = asyncio.create_task(reader.generate(FRANCE, max_tokens=24))
     await asyncio.sleep(0)
     call.cancel()
@@ -233,7 +233,7 @@ async def test_cancelling_a_generation(reader: Reader) -> None:
 
 
 async def test_the_worst_passages_are_dropped_where_they_do_not_fit(reader: Reader) -> None:
-    """Passages that exceed the context go from the worst-ranked on, streamed or not."""
+    """Passages that exceed the context are dropped, worst first, streamed or not."""
     prompt = Prompt(INVENTED.question, (ZUBROVIA, FILLER, FILLER))
     answer = await reader.generate(prompt, max_tokens=24)
     assert answer.passages_read == 1

@@ -1,4 +1,4 @@
-"""What every VectorStore promises, asked of the fake, the embedded engine and a real server over REST and gRPC."""
+"""What every VectorStore promises: the fake, the embedded engine, and a real server over REST and gRPC."""
 
 import asyncio
 import math
@@ -134,7 +134,7 @@ async def test_limit_applies_after_filter(store: VectorStore, name: str) -> None
 
 
 async def test_unknown_collection(store: VectorStore) -> None:
-    """Whatever is asked of a collection that was never made, the error says so."""
+    """Every call about a collection that does not exist raises an error that says so."""
     for call in (
         store.search("never-made", at(0), limit=1),
         store.count("never-made"),
@@ -146,7 +146,7 @@ async def test_unknown_collection(store: VectorStore) -> None:
 
 
 async def test_count_and_known(store: VectorStore, name: str) -> None:
-    """A store knows how many passages it holds, and which."""
+    """A store counts and lists its passages."""
     assert await store.count(name) == 5
     assert await store.known(name, ["en-0", "fr-30", "absent"]) == {"en-0", "fr-30"}
     assert await store.known(name, []) == set()
@@ -228,7 +228,7 @@ async def test_concurrent_searches(store: VectorStore, name: str) -> None:
 
 
 async def test_ping_and_close(store: VectorStore, name: str) -> None:
-    """An open store answers a ping; a closed one stays closed, and says that it is unavailable."""
+    """An open store answers a ping; a closed one is unavailable."""
     await store.ping()
     await store.close()
     await store.close()

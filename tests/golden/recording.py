@@ -1,4 +1,4 @@
-"""Fakes that fail as a scenario says, and note every call in one list."""
+"""Fakes that fail as a scenario says, and record every call in one list."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class Calls:
 
     @contextmanager
     def note(self, name: str, **details: Any) -> Iterator[dict[str, Any]]:
-        """Note a call, and whether it was given up."""
+        """Record a call, and whether it was cancelled."""
         call = {"call": name} | details
         self.made.append(call)
         try:
@@ -61,7 +61,7 @@ class Calls:
 
 
 def recorded(calls: Calls) -> Fakes:
-    """The three parts, all noting their calls in the one list."""
+    """The three upstreams, which record their calls in one list."""
     return Fakes(_Reader(calls), _Embedder(calls), _Retriever(calls))
 
 
@@ -87,7 +87,7 @@ class _Reader(FakeReader):
                         raise UpstreamUnavailable("reader", "the reader breaks off")
                     if self._calls.fails(_stage(prompt), "ended"):
                         return
-        # Outside: whoever closes the stream now has the whole answer.
+        # Outside: who closes the stream now has the whole answer.
         yield piece
 
 

@@ -1,4 +1,4 @@
-"""The scenarios, as data: what runs, what goes wrong, and what is asked."""
+"""The scenarios as data: settings, failures, and the request."""
 
 import math
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ CALIBRATORS: dict[str, dict[str, Any] | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One request: `p` is how sure the closed-book answer is, `read` how sure the one from passages."""
+    """One request: `p` is the confidence of the closed-book answer, `read` that of the answer from passages."""
 
     name: str
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Scenario:
 
 
 def chat(*earlier: tuple[str, str], model: str = "fetchwise", **more: Any) -> dict[str, Any]:
-    """A body of the OpenAI API: the question, behind what was said before."""
+    """A body of the OpenAI API: earlier turns, then the question."""
     messages = [{"role": role, "content": text} for role, text in (*earlier, ("user", ASKED))]
     return {"model": model, "messages": messages} | more
 

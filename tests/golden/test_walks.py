@@ -1,4 +1,4 @@
-"""What each scenario comes to is what its golden file says: the reply, and every call to a part."""
+"""Each scenario gives what its golden file has: the reply, and every upstream call."""
 
 import json
 import random
@@ -54,14 +54,14 @@ def test_every_file_has_its_scenario(*, updating: bool) -> None:
 
 
 def test_every_reason_is_reached() -> None:
-    """Every reason is in a walk, but for the bypass, which takes a lot of traffic; and every action."""
+    """Every action and every reason is in a walk, except the bypass, which needs much traffic."""
     walks = "".join(path.read_text() for path in WALKS.iterdir())
     assert {reason for reason in Reason if f'"reason": "{reason.value}"' in walks} == set(Reason) - {Reason.BYPASSED}
     assert all(f'"action": "{action}"' in walks for action in ("k0", "k1", "k5", "abstain"))
 
 
 async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:
-    """Send the scenario's request to a gateway of its own, and write down what happens."""
+    """Send the scenario's request to a new gateway, and record what happens."""
     calls = Calls(scenario.fails)
     async with opened(scenario, calls, folder) as gateway:
         know(gateway.reader, scenario)
@@ -75,7 +75,7 @@ async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:
     return settled(
         {
             "status": response.status_code,
-            "headers": {name: value for name, value in sorted(response.headers.items()) if tells(name)},
+            "headers": {name: value for name, value in sorted(response.headers.items()) if depends(name)},
             **({"events": events(response)} if streams else {"body": response.json()}),
             "calls": made,
         }
@@ -83,7 +83,7 @@ async def walk(scenario: Scenario, folder: Path) -> dict[str, Any]:
 
 
 def seeded(seed: int) -> type[random.Random]:
-    """Dice that begin with this seed where they are given none."""
+    """A random generator with this seed, where no seed is given."""
 
     class Seeded(random.Random):
         def __init__(self, x: int | None = None) -> None:
@@ -101,7 +101,7 @@ def check_schema(response: httpx.Response) -> None:
 
 @asynccontextmanager
 async def opened(scenario: Scenario, calls: Calls, folder: Path) -> AsyncIterator[FakeGateway]:
-    """The scenario's gateway, and where it says so a question that already holds the only permit."""
+    """The scenario's gateway; some scenarios have a question that holds the only permit."""
     settings: dict[str, Any] = {"solicit_share": 0.0, "decision_log": "off"} | dict(scenario.settings)
     if scenario.mandatory:
         settings["mandatory_retrieval"] = folder / "mandatory.txt"
@@ -130,19 +130,19 @@ def know(reader: FakeReader, scenario: Scenario) -> None:
             reader.says(ASKED, text, k=k, sure=sure)
 
 
-def tells(header: str) -> bool:
-    """Whether a header says something about the scenario."""
+def depends(header: str) -> bool:
+    """Whether a header depends on the scenario."""
     return header in {"content-type", "retry-after"} or header.startswith("x-fetchwise-")
 
 
 def events(response: httpx.Response) -> list[Any]:
     """Server-sent events in order: name and data, or the data alone where they have no name."""
-    told: list[Any] = []
+    found: list[Any] = []
     for block in response.text.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n"))
         data = fields["data"] if fields["data"] == "[DONE]" else json.loads(fields["data"])
-        told.append([fields["event"], data] if "event" in fields else data)
-    return told
+        found.append([fields["event"], data] if "event" in fields else data)
+    return found
 
 
 def settled(value: Any, key: str = "") -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from app.cli.doctor import _decision_log, _Checked
+from app.cli.doctor import _Checked, _decision_log
 from app.core.effective_policy import resolve
 from app.core.feedback import Feedback
 from app.core.policy import AskOptions, Reason

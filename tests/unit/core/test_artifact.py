@@ -1,4 +1,4 @@
-"""The artifact: one byte string per content, a name for it, and numbers that make sense."""
+"""The artifact: canonical bytes, a version that names the content, and validated numbers."""
 
 import math
 from dataclasses import fields, replace
@@ -61,7 +61,7 @@ OTHER: dict[str, Any] = {
 
 
 def test_canonical_bytes_do_not_know_the_order_of_keys() -> None:
-    """Two artifacts that differ only in the order of their dictionaries are the same bytes."""
+    """Two artifacts that differ only in the order of their dictionaries have the same bytes."""
     artifact = an_artifact(report={"a": 1, "b": {"c": 2, "d": 3}})
     turned = replace(
         artifact,
@@ -142,20 +142,20 @@ def test_content_version_names_day_and_content() -> None:
 
 
 def test_equal_identities_match() -> None:
-    """Identities made apart and equal in every part have no mismatch."""
+    """Two identities that are equal in every field have no mismatch."""
     assert mismatches(an_identity(), an_identity()) == []
 
 
 @pytest.mark.parametrize("name", [part.name for part in fields(Identity)])
 def test_a_mismatch_names_its_part(name: str) -> None:
-    """A difference in any part is named, with the value fitted on and the value running."""
+    """A difference in any field is named, with the fitted and the running value."""
     running = an_identity(**{name: OTHER_IDENTITY[name]})
     (said,) = mismatches(an_identity(), running)
     assert said == f"{name}: fitted on {getattr(an_identity(), name)!r}, running {OTHER_IDENTITY[name]!r}"
 
 
 def test_every_mismatch_is_named() -> None:
-    """Where all parts differ all are named, in order."""
+    """Where all fields differ, all are named, in order."""
     said = mismatches(an_identity(), an_identity(**OTHER_IDENTITY))
     assert [line.split(":")[0] for line in said] == [part.name for part in fields(Identity)]
 
@@ -164,7 +164,7 @@ def test_every_mismatch_is_named() -> None:
     ("tau0", "tau1"), [(0.5, 0.6), (0.5, -0.1), (2.1, 0.5), (math.nan, 0.5), (0.5, math.nan), (math.inf, 0.0)]
 )
 def test_thresholds_out_of_order_are_refused(tau0: float, tau1: float) -> None:
-    """Thresholds that do not satisfy 0 <= tau1 <= tau0 <= 2 cannot be made."""
+    """Thresholds that do not satisfy 0 <= tau1 <= tau0 <= 2 raise an error."""
     with pytest.raises(ValueError, match="0 <= tau1 <= tau0 <= 2"):
         Thresholds(tau0, tau1)
 
@@ -180,14 +180,14 @@ def test_every_fixed_action_is_a_pair_of_thresholds(k: int, p0: float) -> None:
 
 @pytest.mark.parametrize("tau", [-0.1, 2.1, math.nan])
 def test_an_abstention_threshold_must_make_sense(tau: float) -> None:
-    """A confidence below zero, beyond two or NaN is refused."""
+    """A tau below 0, above 2 or NaN is refused."""
     with pytest.raises(ValueError, match="tau_abstain"):
         Abstention(tau, risk_target=0.1)
 
 
 @pytest.mark.parametrize("action", [0, 2, 10])
 def test_the_fallback_reads(action: int) -> None:
-    """What serves where a policy may not is one passage or five, never none."""
+    """The fallback k is one of the k's above 0."""
     with pytest.raises(ValueError, match="fallback_k must be one of"):
         an_artifact(fallback_k=action)
 
@@ -200,7 +200,7 @@ def test_ks_begin_with_none_and_rise(ks: tuple[int, int, int]) -> None:
 
 
 def test_every_calibrator_is_of_a_k_that_can_be_read() -> None:
-    """The closed-book one must be there, and none for another number of passages."""
+    """There must be one for k=0, and none for a k that is not in `ks`."""
     for ks in ((1, 5), (0, 1, 3)):
         with pytest.raises(ValueError, match="calibrators are for k=0"):
             an_artifact(calibrators=dict.fromkeys(ks, a_line()))

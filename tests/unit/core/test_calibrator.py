@@ -1,4 +1,4 @@
-"""Calibrators: reference values, what holds of all of them, and what they refuse to be."""
+"""Calibrators: reference values, properties of every method, and invalid parameters."""
 
 import math
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_isotonic_at_between_and_outside_knots(s: float, p: float) -> None:
 
 
 def test_isotonic_with_one_knot_is_constant() -> None:
-    """A single knot says the same everywhere."""
+    """A single knot gives the same probability everywhere."""
     constant = Isotonic(S, (-1.0,), (0.5,))
     assert [constant.predict({S: s}) for s in (-2.0, -1.0, 0.0)] == [0.5] * 3
 
@@ -133,7 +133,7 @@ def test_sigmoid_is_symmetric(x: float) -> None:
 
 
 def test_sigmoid_at_its_ends() -> None:
-    """One half in the middle, zero and one where a double can say no better."""
+    """One half at 0; exactly 0 and 1 far out."""
     assert (sigmoid(0.0), sigmoid(-1e9), sigmoid(1e9)) == (0.5, 0.0, 1.0)
 
 
@@ -166,11 +166,11 @@ def test_sigmoid_at_its_ends() -> None:
     ],
 )
 def test_senseless_parameters_are_refused(build: Callable[[], Any], message: str) -> None:
-    """A calibrator that could not be applied cannot be made."""
+    """Parameters that could not be applied are refused."""
     with pytest.raises(ValueError, match=message):
         build()
 
 
 def test_signals_of_names_what_is_read() -> None:
-    """The signals that a calibrator reads are known, one or several."""
+    """`signals_of` names the signals that a calibrator reads, one or several."""
     assert [signals_of(calibrator) for calibrator in EACH] == [(S,)] * 4 + [(S, "margin")] * 2

@@ -1,4 +1,4 @@
-"""Cost: the published figures, and the break-even checked against the cost that it is of."""
+"""Cost: the published figures, and the break-even checked against the cost formula."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ amount = st.floats(0.01, 1e4)
     ],
 )
 def test_the_published_figures(cb: float, five: float, skip: float, change: float, even: float) -> None:
-    """The binary gate costs against always five what the paper says, in per cent, and pays from its skip rate."""
+    """Cost of the binary gate against always five, in per cent, and its break-even, as in the paper."""
     assert 100.0 * (gate_cost(cb, skip, five) / five - 1.0) == pytest.approx(change, abs=0.1)
     assert break_even_against(cb, five, five) == pytest.approx(even, abs=0.0005)
 

@@ -1,4 +1,4 @@
-"""Whether an answer that was given is right, by whoever judges it."""
+"""Whether an answer is right, by the caller's verdict or by reference answers."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from app.errors import NothingToJudge
     ],
 )
 def test_a_verdict(feedback: Feedback, action: str, right: bool | None) -> None:
-    """A verdict stands as given, references judge the answer, and say nothing where none was given."""
+    """A verdict is taken as sent; references judge the answer, and judge nothing where it was withheld."""
     assert is_correct(feedback, action, "Kingston", texts_kept=True) is right
 
 
@@ -27,6 +27,6 @@ def test_a_verdict(feedback: Feedback, action: str, right: bool | None) -> None:
     ids=["an abstention", "no text"],
 )
 def test_what_cannot_be_judged_is_refused(feedback: Feedback, action: str, kept: bool) -> None:
-    """There is no answer to be right, or no text to compare."""
+    """The answer was withheld, or its text is not kept."""
     with pytest.raises(NothingToJudge):
         is_correct(feedback, action, None, texts_kept=kept)

@@ -66,7 +66,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("answer", "gold"), RIGHT)
 def test_tokens_calls_it_right(answer: str, gold: str) -> None:
-    """Spelling, accents, articles, digit grouping and company make no answer wrong."""
+    """Spelling, accents, articles, digit grouping and further words make no answer wrong."""
     assert judge(answer, [gold])
 
 

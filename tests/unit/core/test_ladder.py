@@ -1,4 +1,4 @@
-"""The core's choices, walked as the loop walks them: total, bounded, and never sure of what nothing vouches for."""
+"""The core's choices, executed as the loop does: always an action, within its bounds, and rightly certified."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ def asked(ask: AskOptions, world: World, artifact: Artifact | None = CERTIFIED, 
 
 @given(policies, worlds)
 def test_every_walk_ends_and_respects_its_bounds(policy: EffectivePolicy, world: World) -> None:
-    """At most one search, no answer bought twice, passages before reading, and k within what was permitted."""
+    """At most one search, no answer read twice, passages before reading, and k within the bounds."""
     done = walk(policy, world)
     searches = [action for action in done.actions if isinstance(action, Search)]
     reads = [action.k for action in done.actions if isinstance(action, Read)]
@@ -75,7 +75,7 @@ def test_every_walk_ends_and_respects_its_bounds(policy: EffectivePolicy, world:
 
 @given(policies, worlds)
 def test_certified_is_only_what_was_certified(policy: EffectivePolicy, world: World) -> None:
-    """No failure, no chance, no missing signal, no rule or wish beside the policy."""
+    """No failure, no exploration, no missing signal, no rule and no `required`."""
     done = walk(policy, world)
     if isinstance(done.outcome, Reply) and done.outcome.certified:
         assert policy.certifiable
@@ -87,7 +87,7 @@ def test_certified_is_only_what_was_certified(policy: EffectivePolicy, world: Wo
 
 @given(policies, worlds)
 def test_a_confidence_is_that_of_the_answer_given(policy: EffectivePolicy, world: World) -> None:
-    """By its own signals under the head of its own k; never made up."""
+    """Computed from the answer's own signals by the head of its k."""
     done = walk(policy, world)
     if isinstance(done.outcome, Reply) and isinstance(last := done.actions[-1], Stop):
         expected = None if last.k is None else policy.confidence(world.read(last.k))
@@ -130,14 +130,14 @@ def test_a_result_that_was_not_recorded(failure: Failure | None, actions: list[S
 
 
 def test_a_replay_that_would_have_raised_has_no_reply() -> None:
-    """A decision that failed altogether leaves no record, so none comes to that."""
+    """A question that failed leaves no record, so no record replays to an error."""
     policy = replace(resolve(AskOptions(Policy.ALWAYS), None, ks=KS), failure=Failure(SEARCH_DOWN, 0))
     assert replay(policy, Available())[1] is None
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.booleans())
 def test_more_confidence_never_reads_more(p: float, q: float, required: bool) -> None:
-    """K does not grow with the probability that the closed-book answer is right."""
+    """K never increases with the probability that the closed-book answer is right."""
     ask = AskOptions(Policy.GRADED, Retrieval.REQUIRED if required else Retrieval.AUTO)
     low, high = sorted((p, q))
     assert asked(ask, sure(k0=high)).reply.k <= asked(ask, sure(k0=low)).reply.k
@@ -158,7 +158,7 @@ def test_more_confidence_never_reads_more(p: float, q: float, required: bool) ->
     ],
 )
 def test_a_probability_equal_to_a_threshold_has_reached_it(policy: Policy, p0: float, k: int, why: Reason) -> None:
-    """At the boundaries of graded and binary; every one of them certified."""
+    """At the thresholds of graded and binary; all are certified."""
     done = asked(AskOptions(policy, abstain=False), sure(k0=p0))
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, why, True)
     expected = [Read(0), Stop(0)] if k == 0 else [Read(0), Search(k), Read(k), Stop(k)]
@@ -178,7 +178,7 @@ def test_a_probability_equal_to_a_threshold_has_reached_it(policy: Policy, p0: f
         (AskOptions(), {"artifact": UNCERTIFIED, "mandatory": True}, 1, Reason.NOT_CERTIFIED),
     ],
 )
-def test_where_no_probability_may_decide_no_probe_is_bought(
+def test_where_no_probability_may_decide_no_probe_is_read(
     ask: AskOptions, more: dict[str, Any], k: int, why: Reason
 ) -> None:
     """A fixed number of passages, uncertified."""
@@ -197,13 +197,13 @@ def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, ta
 
 
 def test_uncertified_thresholds_decide_where_the_operator_allows_them() -> None:
-    """And are called uncertified."""
+    """The reply is not certified."""
     done = asked(AskOptions(), sure(k0=0.9), UNCERTIFIED, allow_uncertified=True)
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.CONFIDENT, False)
 
 
 def test_a_missing_signal_reads_the_most() -> None:
-    """And ends the certificate."""
+    """The reply is not certified."""
     done = asked(AskOptions(), World())
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (5, Reason.NO_SIGNAL, False)
 
@@ -217,14 +217,14 @@ def test_a_missing_signal_reads_the_most() -> None:
     ],
 )
 def test_required_takes_k0_away(ask: AskOptions, p0: float, k: int) -> None:
-    """Graded still probes to choose between one passage and five; binary knows only five, so it does not."""
+    """Graded still probes to choose between one passage and five; binary always reads five, so it does not."""
     done = asked(ask, sure(k0=p0, k1=0.9, k5=0.9))
     assert (Read(0) in done.actions) == (ask.policy is Policy.GRADED)
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, Reason.RETRIEVAL_REQUIRED, False)
 
 
 def test_a_mandatory_rule_is_the_operators_required() -> None:
-    """The same bound, whoever sets it; it does not apply where the caller forbids passages."""
+    """The same bound as the caller's; it does not apply where the caller forbids passages."""
     world = sure(k0=0.9, k1=0.9)
     assert asked(AskOptions(), world, mandatory=True) == asked(AskOptions(Policy.GRADED, Retrieval.REQUIRED), world)
     forbidden = asked(AskOptions(Policy.GRADED, Retrieval.FORBIDDEN), world, mandatory=True)
@@ -244,7 +244,7 @@ def test_forbidden_gives_the_probe(ask: AskOptions) -> None:
     ("policy", "retrieval"), [(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER, Retrieval.REQUIRED)]
 )
 def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> None:
-    """Always with forbidden, and never with required, cannot both be meant."""
+    """`always` with `forbidden`, and `never` with `required`."""
     with pytest.raises(ContradictoryRequest, match="drop one of them"):
         AskOptions(policy, retrieval)
 
@@ -263,7 +263,7 @@ def test_a_contradiction_is_refused(policy: Policy, retrieval: Retrieval) -> Non
     ],
 )
 def test_what_a_certificate_covers(ask: AskOptions, artifact: Artifact, certified: bool) -> None:
-    """The whole collection, and no abstention beyond the certified one, which is that of graded."""
+    """No filter, and no abstention except the certified one, which is that of graded."""
     assert asked(ask, sure(k0=0.9), artifact).reply.certified == certified
 
 
@@ -273,7 +273,7 @@ def test_what_a_certificate_covers(ask: AskOptions, artifact: Artifact, certifie
 @pytest.mark.parametrize(("p", "withheld"), [(TAU_ABSTAIN, False), (TAU_ABSTAIN - BIT, True)])
 @pytest.mark.parametrize("k", [1, 5])
 def test_an_answer_below_tau_is_withheld(k: int, p: float, withheld: bool) -> None:
-    """By its own confidence, where the caller allows it; the reply still names what was read."""
+    """By its own confidence, where the caller allows it; the reply still has the k that was read."""
     world = sure(k0=TAU1 if k == 1 else 0.0, **{f"k{k}": p})
     reply = asked(AskOptions(), world).reply
     assert (reply.k, reply.withheld, reply.confidence, reply.certified) == (k, withheld, p, True)
@@ -283,13 +283,13 @@ def test_an_answer_below_tau_is_withheld(k: int, p: float, withheld: bool) -> No
 
 
 def test_a_missing_confidence_never_withholds() -> None:
-    """It was not measured, not low."""
+    """It is unknown, which is not the same as low."""
     reply = asked(AskOptions(), sure(k0=0.0)).reply
     assert (reply.k, reply.confidence, reply.withheld) == (5, None, False)
 
 
 def test_uncertified_abstention_withholds_only_where_allowed() -> None:
-    """And a revoked calibrator withholds nothing."""
+    """With `allow_uncertified`; a revoked calibrator withholds nothing."""
     artifact, world = an_artifact(abstention=an_abstention(certificate=None)), sure(k0=0.0, k1=0.0, k5=0.0)
     assert not asked(AskOptions(), world, artifact).reply.withheld
     assert asked(AskOptions(), world, artifact, allow_uncertified=True).reply.withheld
@@ -318,14 +318,14 @@ def test_without_passages_the_probe_must_pass_tau(
     assert not done.reply.certified
 
 
-def test_the_probe_is_bought_late_where_only_a_failed_search_needs_it() -> None:
-    """Always reads without a probe, until there is nothing to read."""
+def test_the_probe_is_read_late_where_only_a_failed_search_needs_it() -> None:
+    """`always` reads without a probe; after a failed search the probe is read instead."""
     done = asked(AskOptions(Policy.ALWAYS), replace(sure(k0=0.9), search=SEARCH_DOWN))
     assert done.actions == [Search(5), Read(0), Stop(0)]
 
 
 def test_a_second_failure_ends_the_walk() -> None:
-    """Whatever it says: a question without time left names the call that used it up."""
+    """The error of the second failure is raised."""
     policy = after_failure(resolve(AskOptions(Policy.ALWAYS), CERTIFIED, ks=KS), Available(), SEARCH_DOWN)
     assert next_step(policy, Available()).action == Read(0)
     with pytest.raises(UpstreamUnavailable):
@@ -333,7 +333,7 @@ def test_a_second_failure_ends_the_walk() -> None:
 
 
 @pytest.mark.parametrize("more", [{"artifact": None}, {"mandatory": True}])
-def test_a_failed_search_is_raised_where_no_probe_may_stand_in(more: dict[str, Any]) -> None:
+def test_a_failed_search_is_raised_where_no_probe_may_be_given(more: dict[str, Any]) -> None:
     """Nothing is calibrated, or passages are required."""
     done = asked(AskOptions(), replace(sure(k0=0.9), search=SEARCH_DOWN), **more)
     assert done.outcome is SEARCH_DOWN
@@ -341,7 +341,7 @@ def test_a_failed_search_is_raised_where_no_probe_may_stand_in(more: dict[str, A
 
 @pytest.mark.parametrize("abstain", [True, False])
 def test_required_and_nothing_found(abstain: bool) -> None:
-    """The search worked: abstain where that is allowed, with no confidence in an answer that was not given."""
+    """Abstain where that is allowed, without a confidence; else raise."""
     done = asked(AskOptions(Policy.GRADED, Retrieval.REQUIRED, abstain), replace(sure(k0=0.9), search=NOTHING_FOUND))
     if not abstain:
         assert done.outcome is NOTHING_FOUND
@@ -350,8 +350,8 @@ def test_required_and_nothing_found(abstain: bool) -> None:
     assert (done.reply.withheld, done.reply.reason, done.reply.confidence) == (True, Reason.NO_PASSAGES, None)
 
 
-def test_a_failed_read_gives_the_answer_at_hand() -> None:
-    """Uncertified, as degraded; withheld if it is below tau."""
+def test_a_failed_read_gives_the_available_answer() -> None:
+    """Uncertified, with the reason `degraded`; withheld if it is below tau."""
     done = asked(AskOptions(), replace(sure(k0=0.4), broken=frozenset({5})))
     assert done.actions == [Read(0), Search(5), Read(5), Stop(0)]
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.DEGRADED, False)
@@ -373,7 +373,7 @@ def test_a_failed_read_is_raised_where_nothing_may_be_given(ask: AskOptions, bro
 
 @pytest.mark.parametrize(("draw", "k"), [(0.0, 0), (0.34, 1), (0.99, 5)])
 def test_exploration_draws_among_the_permitted_ks(draw: float, k: int) -> None:
-    """Evenly, after the probe that says what the policy itself would do; never certified."""
+    """Uniformly, after the probe that shows what the policy would choose; never certified."""
     done = asked(AskOptions(), sure(k0=0.9, k1=0.9, k5=0.9), sampled=Sampled(0.1, draw))
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, Reason.EXPLORED, False)
     assert done.steps[-1].wanted == 0
@@ -386,21 +386,21 @@ def test_exploration_draws_among_the_permitted_ks(draw: float, k: int) -> None:
     "ask", [AskOptions(Policy.ALWAYS), AskOptions(Policy.NEVER), AskOptions(Policy.GRADED, Retrieval.FORBIDDEN)]
 )
 def test_only_what_a_probability_decides_is_explored(ask: AskOptions) -> None:
-    """A caller's wish and a fixed action stay as they are, and no chance is recorded."""
+    """The caller's choice and a fixed k are not explored, and no share is recorded."""
     policy = resolve(ask, CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99, solicit=True))
     assert isinstance(policy.kind, Fixed)
     assert policy.sampled == Sampled(solicit=True)
 
 
 def test_a_mandatory_rule_is_not_explored() -> None:
-    """A refit takes the log's questions for ones that could have been answered at any k."""
+    """A refit assumes that each explored question could have been answered at any k."""
     policy = resolve(AskOptions(), CERTIFIED, ks=KS, mandatory=True, sampled=Sampled(0.1, 0.99))
     assert policy.sampled == Sampled()
     assert resolve(AskOptions(Policy.GRADED, Retrieval.REQUIRED), CERTIFIED, ks=KS, sampled=Sampled(0.1, 0.99)).explored
 
 
 def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> None:
-    """The bound that chance set gives way."""
+    """The bound of the exploration does not prevent the fallback."""
     done = asked(AskOptions(), replace(sure(k0=0.9), search=SEARCH_DOWN), sampled=Sampled(0.1, 0.99))
     assert (done.reply.k, done.reply.reason) == (0, Reason.RETRIEVAL_FAILED)
 
@@ -409,7 +409,7 @@ def test_an_explored_question_whose_search_fails_falls_back_like_any_other() -> 
 
 
 def test_the_values_of_k_are_data() -> None:
-    """Graded reads the fewest or the most that its artifact knows; the settings may allow others as well."""
+    """Graded reads the smallest k above 0 or the largest of its artifact; the settings may have others too."""
     ks = (0, 2, 8, 10)
     artifact = an_artifact(ks=ks, calibrators={k: a_line() for k in ks}, fallback_k=8)
     for p0, k in ((0.9, 0), (0.6, 2), (0.3, 10)):
@@ -420,7 +420,7 @@ def test_the_values_of_k_are_data() -> None:
     assert walk(resolve(AskOptions(Policy.ALWAYS), CERTIFIED, ks=(*KS, 10)), World()).reply.k == 10
 
 
-def test_the_state_names_what_was_bought() -> None:
+def test_the_state_names_what_is_available() -> None:
     """In the order of k, with the search first."""
     done = asked(AskOptions(), sure(k0=0.1, k5=0.9))
     assert [step.state for step in done.steps] == ["", "k0", "search+k0", "search+k0+k5"]

@@ -1,4 +1,4 @@
-"""Prompts: questions and passages are data, and a template's every character counts."""
+"""Prompts: questions and passages are data, and every character of a template changes its digest."""
 
 import sys
 
@@ -49,7 +49,7 @@ def test_a_passage_is_one_line() -> None:
 
 
 def test_all_white_space_is_one_space() -> None:
-    """Whatever Unicode takes for white space separates words and is a plain space in the prompt."""
+    """Every white space of Unicode separates words and is a plain space in the prompt."""
     for code in range(sys.maxunicode + 1):
         if chr(code).isspace():
             assert PLAIN.render(f"{chr(code)}a{chr(code)}b {chr(code)}") == "Q: a b"
@@ -73,7 +73,7 @@ MARKERS = (
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_nothing_can_speak_in_anothers_turn(marker: str) -> None:
-    """Markers of chat templates in question, title or text stay readable and are none any more."""
+    """Markers of chat templates in question, title or text stay readable and are no longer markers."""
     rendered = PLAIN.render(f"{marker}a{marker}", [(f"{marker}", f"b{marker * 2}")])
     assert marker not in rendered
     apart = f"{marker[0]} {marker[1:]}"
@@ -148,7 +148,7 @@ def test_the_default_reads_as_intended() -> None:
 
 
 def test_a_lone_question_is_searched_as_it_is() -> None:
-    """Also a long one: embedders cut it where they must."""
+    """Also a long one: the embedder truncates it."""
     assert search_query("Who?") == "Who?"
     assert search_query("x" * 5000) == "x" * 5000
 

@@ -1,4 +1,4 @@
-"""The finished record: made of nouns, with a few views of them, and nothing changes it."""
+"""The finished record: made of the core's nouns, with a few properties derived from them, and frozen."""
 
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
@@ -14,14 +14,14 @@ from tests.fakes.records import a_record, a_skip
 
 
 def test_a_record_starts_with_nothing_spent() -> None:
-    """What did not happen is empty: no citation, no usage, no chance, no failure."""
+    """What did not happen is empty: no citation, no usage, no propensities, no failure."""
     record = a_skip(probe_usage=None, p_closed_book=None)
     assert (record.citations, record.probe_usage, record.read_usage, record.failure) == ((), None, None, None)
     assert (record.propensities, record.p_closed_book, record.tokens) == (None, None, 0)
 
 
-def test_an_outline_tells_how_and_never_what() -> None:
-    """Logs and traces learn how a question was decided, and no word of it or of its answer."""
+def test_an_outline_has_no_text() -> None:
+    """Log lines and traces get how a question was decided, and no text of it or of its answer."""
     record = a_record()
     outline = record.outline()
     assert (outline["action"], outline["k"], outline["reason"], outline["passages"]) == ("k1", 1, "borderline", 1)
@@ -44,7 +44,7 @@ def test_only_what_was_read_is_cited() -> None:
 
 
 def test_propensities_add_up() -> None:
-    """Each permitted action's share of chance, and the rest for what the policy wanted."""
+    """An equal share of the exploration for each permitted action, and the rest for the policy's choice."""
     record = a_record(wanted=5, sampled=Sampled(share=0.3, explore=0.4))
     assert record.propensities == pytest.approx({"k0": 0.1, "k1": 0.1, "k5": 0.8})
 
@@ -62,7 +62,7 @@ counts = st.builds(Usage, st.integers(0, 10**9), st.integers(0, 10**9))
 
 @given(counts, counts, counts)
 def test_usage_adds_up(one: Usage, two: Usage, three: Usage) -> None:
-    """Tokens of several generations add up, in any order, from nothing."""
+    """Tokens of several generations add up, in any order."""
     assert one + two == two + one
     assert (one + two) + three == one + (two + three)
     assert Usage() + one == one
@@ -92,5 +92,5 @@ def test_the_gate_decided(reason: Reason) -> None:
     ids=str,
 )
 def test_something_else_decided(changes: dict[str, Any]) -> None:
-    """A fixed k, a caller's wish, chance, a missing signal, or a part that failed."""
+    """A fixed k, the caller's choice, exploration, a missing signal, or a failure."""
     assert not a_record(**changes).gated

@@ -21,11 +21,11 @@ def test_a_rule_is_met_by_its_words(question: str, rule: str | None) -> None:
 
 
 def test_without_rules_no_question_is_special() -> None:
-    """Nothing is required where nothing was written down."""
+    """Without rules no question matches."""
     assert compile_rules([]).matches("What is the latest price?") is None
 
 
 def test_a_rule_without_words_is_refused() -> None:
-    """It could never be met."""
+    """It could never match."""
     with pytest.raises(ValueError, match="no word"):
         compile_rules(["?!"])

@@ -1,4 +1,4 @@
-"""Signals: reference values worked out by hand, and what holds of every answer."""
+"""Signals: reference values calculated by hand, and properties of every answer."""
 
 import math
 from random import Random
@@ -122,7 +122,7 @@ def test_names_are_what_extract_returns() -> None:
 
 @given(answers)
 def test_every_signal_is_finite_and_bounded(answer: list[TokenLogprobs]) -> None:
-    """Of a real distribution all signals exist, are finite, and lie where they can."""
+    """Of a real distribution all signals exist, are finite, and are within their range."""
     signals = extract(answer)
     assert set(signals) == set(ALL_NAMES)
     for name, value in signals.items():
@@ -157,7 +157,7 @@ def test_the_first_token_is_the_answer_cut_short(answer: list[TokenLogprobs]) ->
 
 @given(answers, st.integers(0, 2**32))
 def test_order_matters_only_where_it_should(answer: list[TokenLogprobs], seed: int) -> None:
-    """The order of tokens moves no whole-answer signal, and the order of alternatives no entropy."""
+    """The order of tokens changes no whole-answer signal, and the order of alternatives no entropy."""
     random = Random(seed)
     signals = extract(answer)
     shuffled = random.sample(answer, len(answer))
@@ -177,7 +177,7 @@ def test_order_matters_only_where_it_should(answer: list[TokenLogprobs], seed: i
     )
 )
 def test_nonsense_never_becomes_a_number(answer: list[TokenLogprobs]) -> None:
-    """Whatever a server returns, what `extract` returns is finite and known by name."""
+    """Whatever a server returns, `extract` returns known names with finite values."""
     signals = extract(answer)
     assert set(signals) <= set(ALL_NAMES)
     assert all(math.isfinite(value) for value in signals.values())
