@@ -1,4 +1,4 @@
-"""`POST /answer`, and what every route asks a question by: under its permits, in time, while its client waits."""
+"""`POST /answer`, and how every route runs a question: with a permit, a deadline, and only while the client waits."""
 
 import asyncio
 import os
@@ -27,17 +27,17 @@ from app.errors import BadRequest
 from app.ports import SILENT, Listener
 
 T = TypeVar("T")
-# A client that leaves sooner is noticed then.
+# Whether the client has left is first checked after this time.
 _WATCH_AFTER_S = 0.02
 
 
 _ERRORS = documented(
     *(*DENIALS, 400, 408, 413, 422, 500, 503),
-    own={404: "No such collection, or no passage where one was insisted on."},
+    own={404: "No such collection, or no passage was found and `retrieval` is `required`."},
 )
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The receipt; with `stream`, as the last of the events.",
+        "description": "The receipt; with `stream`, it is the last event.",
         "content": {
             "text/event-stream": {
                 "itemSchema": {
@@ -63,7 +63,9 @@ router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
     """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
     if len(body.question) > gateway.max_question_chars:
-        raise BadRequest(f"question: longer than {gateway.max_question_chars} characters: shorten it")
+        raise BadRequest(
+            f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"
+        )
     set_question(body.question)
     question = question_of(body.question, body, gateway, caller, max_tokens=body.max_tokens)
     if body.stream:
@@ -75,14 +77,14 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller,
 
 
 def _identifiers() -> Iterator[str]:
-    """Ids that nobody can guess; their randomness is asked for in bulk, because asking is what it costs."""
+    """Ids that cannot be guessed; random bytes are drawn in bulk, because each draw is a system call."""
     while True:
         drawn = secrets.token_hex(12 * 256)
         yield from (drawn[start : start + 24] for start in range(0, len(drawn), 24))
 
 
 def _reseed() -> None:
-    global _ids  # noqa: PLW0603 - a forked process must not give the ids of its parent
+    global _ids  # noqa: PLW0603 - a forked process must not reuse the ids of its parent
     _ids = _identifiers()
 
 
@@ -100,7 +102,7 @@ def question_of(
     policy: Policy | None = None,
     earlier: tuple[Turn, ...] = (),
 ) -> Question:
-    """The question of a request, within what its key allows."""
+    """Build the question of a request, within the limits of its key."""
     collection, where = caller.reach(chosen.collection, chosen.filter, default=gateway.default_collection)
     return Question(
         id=next(_ids),
@@ -123,7 +125,7 @@ def question_of(
 
 
 async def whole(question: Question, gateway: Gateway, caller: Caller, request: Request) -> DecisionRecord | None:
-    """Ask, and wait for what it comes to; None once the client has left."""
+    """Answer the question; None if the client left."""
     with caller.in_progress():
         return await _while_wanted(request, _permitted(gateway, question))
 
@@ -131,7 +133,7 @@ async def whole(question: Question, gateway: Gateway, caller: Caller, request: R
 async def streamed(
     question: Question, gateway: Gateway, caller: Caller, request: Request, render: Rendering
 ) -> Response:
-    """Begin to stream; what fails before the first event is answered like any other failure."""
+    """Start a stream. An error before the first event is returned as a normal error response."""
     with ExitStack() as holding:
         holding.enter_context(caller.in_progress())
         stream = AnswerStream(
@@ -156,7 +158,7 @@ async def _begun(stream: AnswerStream) -> bool:
 
 
 async def _permitted(gateway: Gateway, question: Question, listener: Listener = SILENT) -> DecisionRecord:
-    """Work on the question under a permit, waiting in line for one if need be."""
+    """Answer the question with a permit; wait in the queue for one if necessary."""
     permits = gateway.permits
     waited_s = await permits.take(question.deadline)
     if waited_s:
@@ -168,12 +170,12 @@ async def _permitted(gateway: Gateway, question: Question, listener: Listener = 
 
 
 async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:
-    """Do the work for as long as the client waits for it; None, and the work is cancelled, once it has left."""
+    """Do the work while the client waits. If the client leaves, cancel it and return None."""
     watch = _ClientWatch(request)
     try:
         return await work
     except asyncio.CancelledError:
-        # Whoever else cancels, as the server does when it stops, is obeyed.
+        # Others cancel too: the server does when it stops.
         if watch.left and watch.working.uncancel() == 0:
             return None
         raise
@@ -182,10 +184,10 @@ async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:
 
 
 class _ClientWatch:
-    """Cancels the task at hand when its client leaves.
+    """Cancels the current task when its client leaves.
 
-    The work stays in the task of its request, and watching begins only when it takes some time: a task for either would
-    cost more than most of what a quick answer takes.
+    The work stays in the task of its request, and watching begins only after some time: a task for either would cost
+    more than most of a quick answer.
     """
 
     def __init__(self, request: Request) -> None:
@@ -199,7 +201,7 @@ class _ClientWatch:
         self._begin_at = working.get_loop().call_later(_WATCH_AFTER_S, self._begin)
 
     def end(self) -> None:
-        # Told rather than removed: a callback that is already on its way would cancel whatever comes next.
+        # Set a flag: a callback that is already scheduled cannot be removed, and would cancel later work.
         self._ended = True
         self._begin_at.cancel()
         if self._leaving is not None:
@@ -216,6 +218,6 @@ class _ClientWatch:
 
 
 async def _left(request: Request) -> None:
-    # The body has been read by now, so the next message that matters is the last.
+    # The body has been read, so the only message still to come is the disconnect.
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""`POST /feedback`: was the answer right? The verdict itself, or reference answers to judge it by."""
+"""`POST /feedback`: report whether an answer was right, or send reference answers to judge it by."""
 
 from typing import Annotated, Self
 
@@ -17,15 +17,15 @@ from app.errors import UnknownDecision
 _ERRORS = documented(
     *(*DENIALS, 400, 413, 422, 500),
     own={
-        404: "No answer with this id is known, or no decisions are kept here.",
-        409: "There is nothing to judge: an abstention without references, or a text that is not kept.",
-        503: "It could not be stored, and was not: `Retry-After` says when to try.",
+        404: "No decision with this id is stored, or decisions are not stored.",
+        409: "There is nothing to judge: the answer was withheld, without references, or its text is not stored.",
+        503: "The feedback could not be stored; `Retry-After` says when to try again.",
     },
 )
 
 
 class FeedbackRequest(BaseModel):
-    """A verdict on one answer: `correct`, or `references` to judge it by; one of the two."""
+    """Feedback on one answer: either `correct`, or `references` to judge it by."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -48,9 +48,9 @@ class FeedbackRequest(BaseModel):
         default=None,
         min_length=1,
         max_length=64,
-        description="Right answers, any of which will do; the rule is the one that refitting labels by.",
+        description="Reference answers. The answer is right if it matches any of them by the label rule of `refit`.",
     )
-    comment: str | None = Field(default=None, max_length=2000, description="For whoever reads the log.")
+    comment: str | None = Field(default=None, max_length=2000, description="Stored in the decision log.")
     tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
         default_factory=dict, max_length=16, description="Labels of your own, for audits."
     )
@@ -66,12 +66,12 @@ class FeedbackRequest(BaseModel):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.correct is None) == (self.references is None):
-            raise ValueError("send either `correct` or `references`")
+            raise ValueError("send either `correct` or `references`, not both")
         return self
 
 
 class FeedbackReceipt(BaseModel):
-    """The verdict as it is kept; the same feedback again gets the same receipt."""
+    """The feedback as it is stored. Sending the same feedback again gives the same receipt."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -88,10 +88,10 @@ class FeedbackReceipt(BaseModel):
     )
 
     id: str
-    correct: bool | None = Field(description="Null for an abstention: nothing was given that could be right or wrong.")
-    source: Source = Field(description="Who judged: the `caller`, or the label rule by the `references`.")
-    replaced: bool = Field(description="Whether an earlier, different verdict stood; it stays in the log's history.")
-    action: str = Field(description="What was done for the question.")
+    correct: bool | None = Field(description="Null if the answer was withheld.")
+    source: Source = Field(description="Who judged: the `caller`, or the label rule with the `references`.")
+    replaced: bool = Field(description="Whether it replaces different feedback; the log keeps both.")
+    action: str = Field(description="The action of the decision.")
 
 
 router = APIRouter(tags=["Questions"], route_class=DirectRoute)
@@ -99,15 +99,14 @@ router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 
 @router.post("/feedback", responses=_ERRORS, summary="Say whether an answer was right")
 async def feedback(body: FeedbackRequest, gateway: TheGateway, caller: FeedbackCaller) -> FeedbackReceipt:
-    """Keep a verdict on an answer. It is on disk, with the decision that it is about, when the reply comes.
+    """Store feedback on an answer. When the reply arrives, the feedback and its decision are on disk.
 
-    Sending the same again changes nothing; sending another replaces the verdict and keeps the old one as history. An
-    abstention gave no answer, so there is nothing to be right or wrong: 409. Its references are kept, with `correct`
-    null: they say what a shadow run of the question should have answered. With keys, each can judge what was answered
-    to itself; any other id is a 404.
+    Sending the same feedback again changes nothing; different feedback replaces it, and the log keeps both. `correct`
+    for a withheld answer is a 409. `references` for it are stored with `correct` null: they label a shadow run of the
+    question. With keys, a key can only judge answers to its own questions; any other id is a 404.
     """
     if gateway.log is None:
-        raise UnknownDecision("no decisions are kept here (FETCHWISE_DECISION_LOG=off), so none can be judged")
+        raise UnknownDecision("decisions are not stored (FETCHWISE_DECISION_LOG=off), so feedback is not possible")
     judged = await gateway.log.give(
         Feedback(
             id=body.id,

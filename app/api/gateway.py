@@ -1,4 +1,4 @@
-"""What the routes share: the running gateway, as the application's lifespan opened it."""
+"""What all routes share: the running gateway, opened by the lifespan of the application."""
 
 import asyncio
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from app.telemetry.snapshot import Snapshots
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """What the routes need; opened and closed by the application's lifespan."""
+    """Everything that routes need."""
 
     answerer: Answerer
     permits: Permits
     snapshots: Snapshots
-    # What a scrape of this worker shows of all of them.
+    # Metrics of all workers.
     scraped: CollectorRegistry
     live_calibrator: LiveCalibrator
     # The folder of calibrators.
     calibrators: Path
-    # None where no decisions are kept.
+    # None if decisions are not stored.
     log: DecisionLog | None
     traffic: TrafficView
     default_policy: Policy
@@ -47,12 +47,12 @@ class Gateway:
         return await asyncio.to_thread(self.traffic.cached_report, seconds)
 
     def deadline(self, timeout_ms: int | None) -> float:
-        """When a question that begins now must be done, on the loop's clock."""
+        """The deadline of a question that arrives now, on the clock of the event loop."""
         within = self.request_timeout_s if timeout_ms is None else min(timeout_ms / 1000, self.request_timeout_s)
         return asyncio.get_running_loop().time() + within
 
 
-# A coroutine though it waits for nothing: anything else FastAPI calls in a thread, which costs more than all the rest.
+# A coroutine, because FastAPI calls a plain function in a thread, which is slow.
 async def _gateway(request: Request) -> Gateway:
     gateway: Gateway = request.app.state.gateway
     return gateway

@@ -1,4 +1,4 @@
-"""The pages for people: files of the package, under headers that let nothing in from outside."""
+"""The web pages: files of this package, with headers that forbid content from other hosts."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from app.api.http.guard import OPERATOR_PAGE, OPERATOR_PAGE_DATA
 
 _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}
-# Swagger UI itself comes with this package; its own pages and routes are not used.
+# This package contains the files of Swagger UI; its pages and routes are not used.
 _SWAGGER = ("fastapi_offline", "static")
 _SERVED = b'data-collection="" data-ks=""'
 _HEADERS = {
@@ -26,13 +26,13 @@ _HEADERS = {
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # Kept, but asked about each time: a new version of the gateway shows at once, an old one costs a 304.
+    # Browsers keep files but revalidate them: a new version shows at once, an unchanged file costs a 304.
     "cache-control": "no-cache",
 }
 
 
 class Span(IntEnum):
-    """How far back the dashboard looks, in seconds; a closed set, so that each is computed once for everyone."""
+    """Windows of the dashboard, in seconds; a closed set, so that each is computed once for all viewers."""
 
     FIVE_MINUTES = 300
     QUARTER = 900
@@ -40,7 +40,7 @@ class Span(IntEnum):
 
 
 class _Files(StaticFiles):
-    """What the pages are made of; the pages themselves have addresses of their own."""
+    """Scripts and styles. HTML pages have their own paths."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         return ("", None) if path.endswith(".html") else super().lookup_path(path)
@@ -54,10 +54,10 @@ class _Files(StaticFiles):
 
 
 def add_pages(app: FastAPI, *, collection: str, ks: Iterable[int]) -> None:
-    """The page to ask in, the dashboard and its data, the interface's documentation, and what they are made of.
+    """Add the question page, the dashboard and its data, the API documentation, and their files.
 
-    `collection` is what a question searches that names none: examples are offered for the demo world alone. `ks`
-    are the numbers of passages that a question may read.
+    `collection` is the default collection: the page offers examples only for the demo. `ks` are the numbers of passages
+    that a question may read.
     """
     served = f'data-collection="{escape(collection)}" data-ks="{",".join(map(str, ks))}"'.encode()
     for path, name in _PAGES.items():
@@ -70,7 +70,7 @@ def add_pages(app: FastAPI, *, collection: str, ks: Iterable[int]) -> None:
 
 
 async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
-    """Everything that the dashboard draws; thresholds are those of a request that names no policy."""
+    """Everything that the dashboard draws. The thresholds are those of a request without options."""
     look, snapshot = await gateway.economics(seconds), gateway.snapshots.latest
     graded = snapshot.policy.thresholds
     return {

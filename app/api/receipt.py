@@ -1,4 +1,4 @@
-"""What goes over the wire: the request to `/answer`, and the decision receipt that comes back."""
+"""The request to `/answer` and the decision receipt that it returns."""
 
 import re
 from collections.abc import Sequence
@@ -15,48 +15,50 @@ Tag = Annotated[str, Field(max_length=128)]
 
 
 class AnswerOptions(BaseModel):
-    """What an asker may choose about how a question is answered, on whichever route it comes."""
+    """Options of a question, on every route."""
 
     model_config = ConfigDict(extra="forbid")
 
-    policy: Policy | None = Field(default=None, description="How k is chosen; the server's default where absent.")
+    policy: Policy | None = Field(default=None, description="How k is chosen. Default: the policy of the server.")
     retrieval: Retrieval = Field(
-        default=Retrieval.AUTO, description="`required` insists on passages, `forbidden` on none."
+        default=Retrieval.AUTO, description="`required`: answer from passages. `forbidden`: answer without."
     )
-    abstain: bool = Field(default=True, strict=True, description="Whether an unsure answer may be withheld.")
-    collection: str | None = Field(default=None, min_length=1, max_length=64, description="Where to search.")
+    abstain: bool = Field(
+        default=True, strict=True, description="Whether an answer with low confidence may be withheld."
+    )
+    collection: str | None = Field(default=None, min_length=1, max_length=64, description="Collection to search.")
     filter: dict[Annotated[str, Field(min_length=1, max_length=64)], Scalar] | None = Field(
-        default=None, max_length=16, description="Payload fields that a passage must have, with exactly these values."
+        default=None, max_length=16, description="Search only passages whose payload has these values."
     )
     tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
-        default_factory=dict, max_length=16, description="Labels of your own, for audits."
+        default_factory=dict, max_length=16, description="Your own labels; `/audit` reports rates by them."
     )
     timeout_ms: int | None = Field(
         default=None,
         ge=1,
         le=600_000,
         strict=True,
-        description="How long the answer is worth waiting for; the server's own limit holds where it is shorter. "
-        "A search that takes longer is given up like one that failed, a reader that does is a 503.",
+        description="Time limit of the answer; the limit of the server applies if it is shorter. A search that takes "
+        "longer counts as failed. If the reader takes longer, the last available answer is given, or 503.",
     )
 
 
-# Control characters and surrogates are invisible or broken, but for line breaks and tabs, which people paste.
+# Control characters and surrogates, except line breaks and tabs, which people paste.
 _BROKEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def readable(text: str, *, what: str = "the question") -> str:
-    """A text without the white space around it; ValueError where nothing is left, or where it is broken."""
+    """The text without surrounding white space; ValueError if it is empty or contains control characters."""
     stripped = text.strip()
     if not stripped:
         raise ValueError(f"{what} is empty")
     if bad := _BROKEN.search(stripped):
-        raise ValueError(f"{what} holds the control character U+{ord(bad[0]):04X}: remove it")
+        raise ValueError(f"{what} contains the control character U+{ord(bad[0]):04X}: remove it")
     return stripped
 
 
 class AnswerRequest(AnswerOptions):
-    """A question, and what its asker may choose."""
+    """A question and its options."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -68,19 +70,19 @@ class AnswerRequest(AnswerOptions):
         },
     )
 
-    question: Annotated[str, AfterValidator(readable)] = Field(
-        min_length=1, description="What to answer, in a sentence."
+    question: Annotated[str, AfterValidator(readable)] = Field(min_length=1, description="The question.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=512, strict=True, description="Maximum length of the answer, in tokens."
     )
-    max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens.")
     stream: bool = Field(
         default=False,
         strict=True,
-        description="Answer by events: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`.",
+        description="Stream events: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`.",
     )
 
 
 class CitationOut(BaseModel):
-    """A passage that was read; `index` is the number it had in the prompt."""
+    """A passage that was read; `index` is its number in the prompt."""
 
     index: int
     id: str
@@ -90,7 +92,7 @@ class CitationOut(BaseModel):
 
 
 class CalibratorOut(BaseModel):
-    """Which calibrator judged, and whether exactly its certified policy ran."""
+    """Which calibrator was used, and whether exactly its certified policy decided."""
 
     version: str | None
     certified: bool
@@ -108,25 +110,25 @@ class DecisionOut(BaseModel):
     """How the number of passages was chosen."""
 
     p_closed_book: float | None = Field(description="Calibrated P(closed-book answer is right); null if unknown.")
-    signals: dict[str, float] = Field(description="Of the probe; empty where there was none.")
+    signals: dict[str, float] = Field(description="Signals of the probe; empty without a probe.")
     thresholds: ThresholdsOut
     policy: Policy
     reason: Reason = Field(
-        description="Why so many passages were read, or why nothing is answered. `bypassed`: gating does not pay at "
-        "the moment."
+        description="Why this number of passages was read, or why the answer is withheld. `bypassed`: gating does not "
+        "pay at the moment."
     )
     calibrator: CalibratorOut
 
 
 class SearchesOut(BaseModel):
-    """Searches, by whether their passages were read."""
+    """Searches whose passages were read, and searches whose passages were not."""
 
     used: int
     wasted: int
 
 
 class UsageOut(BaseModel):
-    """What the answer cost; a stage that did not run is null."""
+    """Tokens, passages and searches of the answer; a stage that did not run is null."""
 
     probe: Usage | None
     read: Usage | None
@@ -141,11 +143,13 @@ class TimingsOut(BaseModel):
     embed: float | None
     search: float | None
     read: float | None
-    total: float = Field(description="From the question's arrival, with a wait in line and what is between the stages.")
+    total: float = Field(
+        description="From the arrival of the question, including the queue and the time between stages."
+    )
 
 
 class Receipt(BaseModel):
-    """The decision receipt: the answer, and why it was given in this way."""
+    """The decision receipt: the answer, and how it was decided."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -187,21 +191,21 @@ class Receipt(BaseModel):
     )
 
     id: str
-    answer: str | None = Field(description="null when withheld.")
+    answer: str | None = Field(description="Null if it is withheld.")
     action: str = Field(description="What was done: `k` and the number of passages read, or `abstain`.")
-    k: int = Field(description="How many passages were asked for and read, also when then withheld.")
-    confidence: float | None = Field(description="P(this answer is right), where a matching calibrator says so.")
+    k: int = Field(description="Number of passages that were requested and read, also if the answer is withheld.")
+    confidence: float | None = Field(description="P(this answer is right); null without a matching calibrator.")
     citations: list[CitationOut]
     decision: DecisionOut
     usage: UsageOut
     timings_ms: TimingsOut
     feedback_wanted: bool = Field(
-        description="Drawn at random: please say at `/feedback` whether the answer is right, best by reference answers."
+        description="This answer was drawn at random: please send `/feedback`, if possible with reference answers."
     )
 
 
 def receipt(record: DecisionRecord) -> dict[str, Any]:
-    """Render a record as a receipt, for orjson; validating our own output would buy nothing."""
+    """Render a record as a receipt for orjson, without validating our own output."""
     reply, thresholds, timings = record.reply, record.policy.thresholds, record.timings
     used = record.searches if record.citations else 0
     return {
@@ -241,7 +245,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
 
 
 def cited(passages: Sequence[Passage]) -> list[dict[str, Any]]:
-    """Passages by the number that they have in the prompt."""
+    """Passages with their numbers in the prompt."""
     return [
         {"index": index, "id": one.id, "title": one.title, "text": one.text, "score": one.score}
         for index, one in enumerate(passages, start=1)

@@ -1,4 +1,4 @@
-"""How the gateway is: up, ready, which parts answer, and its metrics."""
+"""Health, readiness and metrics."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
 from app.telemetry.snapshot import Part, Snapshot
 
-# Parts are pinged every few seconds. If they have not been for so long, nothing is known about them.
+# Upstreams are pinged every two seconds. After this time without a ping, their state is unknown.
 STALE_S = 10.0
 
 
@@ -23,11 +23,11 @@ class Health(BaseModel):
     """The process is up."""
 
     status: Literal["ok"] = "ok"
-    worker: int = Field(description="The process that answered: one of several where there are workers.")
+    worker: int = Field(description="Process id of the worker that answered.")
 
 
 class Readiness(BaseModel):
-    """Whether questions can be answered, part by part; a part's text is `ok`, `ok, but …` or what is wrong with it."""
+    """Whether questions can be answered. For each upstream: `ok`, `ok, but …` or what is wrong with it."""
 
     ready: bool
     upstreams: dict[str, str]
@@ -35,7 +35,7 @@ class Readiness(BaseModel):
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, now: float, details: bool) -> "Readiness":
-        """Ready if every part answered its last ping. Without `details` it says which part is down, but not why.
+        """Ready if every upstream answered its last ping. Without `details` it names those that are down, but not why.
 
         The reason may name addresses, models and folders.
         """
@@ -58,7 +58,7 @@ router = APIRouter(tags=["Health"])
 
 @router.get("/healthz", summary="Is the process up?")
 async def healthz() -> Health:
-    """Answer while the event loop turns; says nothing about the parts behind."""
+    """Reply as long as the process runs. It says nothing about upstreams."""
     return Health(worker=os.getpid())
 
 
@@ -68,7 +68,7 @@ async def healthz() -> Health:
     responses={503: {"model": Readiness, "description": "An upstream is not ready; `upstreams` names it."}},
 )
 async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Response) -> Readiness:
-    """Name the parts that did not answer their last ping, and say which calibrator decides, or why none does.
+    """Name the upstreams that did not answer their last ping, and the calibrator in use, or why none is.
 
     With keys, the reasons are shown only to keys with scope `operate`.
     """
@@ -80,7 +80,7 @@ async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Respons
 @router.get("/metrics", include_in_schema=False, dependencies=[OPERATOR])
 @router.get("/metrics/", include_in_schema=False, dependencies=[OPERATOR])
 async def metrics(gateway: TheGateway, request: Request) -> Response:
-    """Everything counted, in the format that the scraper asks for."""
+    """All metrics, in the format that the scraper accepts."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     # In a thread: workers' counts are read from files.
     return Response(await asyncio.to_thread(encode, gateway.scraped), media_type=content_type)

@@ -80,7 +80,7 @@ def test_what_is_no_question() -> None:
     assert refused(said("user", "x" * (LONGEST + 1)))[0] == "messages.0.content"
     assert refused(said("system", "a\x00b"), said("user", "Who?")) == (
         "messages.0.content",
-        "the message holds the control character U+0000: remove it",
+        "the message contains the control character U+0000: remove it",
     )
     where, why = refused(*[said("user", "x" * LONGEST) for _ in range(4)], said("user", "Who?"))
     assert where == "messages"
