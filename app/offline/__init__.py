@@ -1,4 +1,4 @@
-"""Jobs that run beside the gateway: collect outcomes, refit the calibrator, evaluate, report.
+"""Batch jobs: collect outcomes, refit the calibrator, evaluate, report.
 
 The only package with scikit-learn, SciPy and Matplotlib. Only `cli` imports it.
 """

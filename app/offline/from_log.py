@@ -79,7 +79,7 @@ class SingleAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class SampleSize:
     """The rows of one k, Kish's effective sample size of their weights, and the share of weights that was clipped."""
 
     rows: int
@@ -182,7 +182,7 @@ class _Sorter:
             self._excluded[Excluded.DISPUTED] = int((~agreed).sum())
             outcomes = outcomes.take(np.flatnonzero(agreed))
         single = [row for row in self._single if row.group not in self._references]
-        weighted, worth = weigh(single, self._clip)
+        weighted, sizes = weigh(single, self._clip)
         if len(single) < len(self._single):
             self._excluded[Excluded.KNOWN_WHOLE] = len(self._single) - len(single)
         report = {
@@ -190,14 +190,14 @@ class _Sorter:
             "full_questions": groups,
             "single_action_rows": len(single),
             "clip": self._clip,
-            "worth": {f"k{k}": asdict(one) for k, one in worth.items()},
+            "worth": {f"k{k}": asdict(one) for k, one in sizes.items()},
             "excluded": {why.name.lower(): count for why, count in self._excluded.most_common()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
         }
         notes = (
             f"log: {len(outcomes)} full rows on {groups} questions, {outcomes.first} to {outcomes.last}; thresholds, "
             "certificates and the test use only these",
-            _worth_note(worth, self._clip),
+            _size_note(sizes, self._clip),
             _counted(self._excluded, "log: left out: "),
             _selection_note(labelled, unlabelled),
         )
@@ -244,24 +244,24 @@ class _Sorter:
         return None
 
 
-def weigh(rows: Sequence[SingleAction], clip: float) -> tuple[dict[int, Weighted], dict[int, Worth]]:
+def weigh(rows: Sequence[SingleAction], clip: float) -> tuple[dict[int, Weighted], dict[int, SampleSize]]:
     """Weight the rows, by k: a calibrator is fitted on the answers of its own k."""
     asked = Counter(row.group for row in rows)
-    weighted, worth = {}, {}
+    weighted, sizes = {}, {}
     for k in sorted({row.k for row in rows}):
         mine = [row for row in rows if row.k == k]
         chances = np.array([row.chance for row in mine])
         # The rows of a question share one weight, however often it was asked.
         weights = np.minimum(1.0 / chances, clip) / np.array([asked[row.group] for row in mine])
         effective = effective_size(weights)
-        worth[k] = Worth(len(mine), effective, float((1.0 / chances > clip).mean()))
+        sizes[k] = SampleSize(len(mine), effective, float((1.0 / chances > clip).mean()))
         weighted[k] = Weighted(
             columns([row.signals for row in mine]),
             np.array([row.right for row in mine]),
             # Scaled to the effective sample size; the table's rows have weight one each.
             weights * (effective / weights.sum()),
         )
-    return weighted, worth
+    return weighted, sizes
 
 
 def effective_size(weights: Floats) -> float:
@@ -278,11 +278,13 @@ def _counted(excluded: Counter[Excluded], before: str) -> str:
     return before + "; ".join(f"{count} {why}" for why, count in excluded.most_common()) if excluded else ""
 
 
-def _worth_note(worth: Mapping[int, Worth], clip: float) -> str:
-    if not worth:
+def _size_note(sizes: Mapping[int, SampleSize], clip: float) -> str:
+    if not sizes:
         return "log: no single-action rows to fit on (FETCHWISE_EXPLORE_SHARE makes some actions random)"
-    each = ", ".join(f"k={k} {n.rows} worth {n.effective:.0f} ({n.clipped:.0%} clipped)" for k, n in worth.items())
-    rows = sum(one.rows for one in worth.values())
+    each = ", ".join(
+        f"k={k} {n.rows} rows, effective size {n.effective:.0f} ({n.clipped:.0%} clipped)" for k, n in sizes.items()
+    )
+    rows = sum(one.rows for one in sizes.values())
     return f"log: {rows} single-action rows are used for fitting on train, weights clipped at {clip:g}: {each}"
 
 

@@ -1,6 +1,6 @@
 """Decision logs whose truth is known: a gate answers the questions of a world, chance has a part or not, all is judged.
 
-A question is a number s, uniform in [0, 1): what the served calibrator takes for the probability of knowing the answer.
+A question is a number s, uniform in [0, 1): which the served calibrator predicts as the probability of a right answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def step(at: float, below: float, above: float) -> Callable[[Floats], Floats]:
 
 
 def decision(identifier: str, question: str, s: float, *, share: float, u: float) -> DecisionRecord:
-    """How the gateway decides about a question at s, where a share is answered by chance."""
+    """How the gateway decides about a question at s, if it explores a share of them."""
     sampled = Sampled(share, u / share if u < share else None)
     done = walk(resolve(ASK, SERVED, ks=KS, sampled=sampled), World({k: {"seq_logprob": s - 1.0} for k in KS}))
     searches = int(done.reply.k > 0)
@@ -67,7 +67,7 @@ def decision(identifier: str, question: str, s: float, *, share: float, u: float
 
 
 def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identity | None = None) -> FullRun:
-    """A shadow run whose answers are right or wrong as told."""
+    """A shadow run whose answers are right or wrong as given."""
     outcomes = {
         k: Outcome("right" if right[k] else "wrong", {"seq_logprob": s - 1.0}, 40 + 100 * k, 4, k, 20.0 + k) for k in KS
     }

@@ -23,7 +23,7 @@ TOKEN = TokenLogprobs(-0.1, tuple(-0.1 - i for i in range(20)))
 
 
 class ScriptedReader:
-    """Knows nothing closed-book and finds `Kingston` as soon as a passage holds it."""
+    """Cannot answer closed-book, and finds `Kingston` if a passage has it."""
 
     def __init__(self) -> None:
         self.asked: list[Prompt] = []
@@ -119,7 +119,7 @@ async def test_two_systems_never_share_a_file(tmp_path: Path, world: Any) -> Non
         await collect(questions(2), out, a_collector(world, identity=replace(IDENTITY, reader="other")))
 
 
-async def test_further_k_are_collected_beside_the_three(tmp_path: Path, world: Any) -> None:
+async def test_additional_k_are_collected(tmp_path: Path, world: Any) -> None:
     """`--k 8` adds a column and changes no other."""
     out = tmp_path / "outcomes.jsonl"
     await collect(questions(1), out, a_collector(world, ks=(0, 1, 5, 8)))

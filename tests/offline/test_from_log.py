@@ -29,13 +29,13 @@ from tests.offline.world import OPTIONS as BY_PASSAGES
 OPTIONS = replace(BY_PASSAGES, source="decision log")
 # The gate reads nothing from s = 0.75 on and one passage from 0.5 on. Just below, either becomes a bad idea.
 CLIFF = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
-# One passage has become as good as any: where the gate always reads five, nobody could know.
+# One passage has become as good as five: a gate that always reads five cannot show it.
 BETTER = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.0, 0.85, 0.85), 5: step(0.0, 0.8, 0.8)})
 
 
 @pytest.fixture(scope="module")
 def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 2,000 questions about CLIFF three tenths were answered by chance, and a tenth shadowed."""
+    """Of 2,000 questions about CLIFF three tenths were answered at random, and a tenth shadowed."""
     path = tmp_path_factory.mktemp("log") / "decisions.sqlite3"
     write_log(path, CLIFF, 2000, seed=3, explore_share=0.3, shadow_share=0.1)
     return path
@@ -61,7 +61,7 @@ def naive(logged_decisions: list[LoggedDecision]) -> dict[int, Calibrator]:
     return {k: one(k) for k in KS}
 
 
-def test_a_naive_refit_misses_what_the_gate_hides_and_chance_shows_it(tmp_path: Path, explored: Path) -> None:
+def test_exploration_shows_what_the_gate_hides_from_a_naive_refit(tmp_path: Path, explored: Path) -> None:
     """Fitted on the gate's own choices p0 and p1 err by over a quarter; with exploration by less than half as much."""
     write_log(tmp_path / "gate.sqlite3", CLIFF, 2000, seed=3)
     fitted = naive(judged(tmp_path / "gate.sqlite3"))
@@ -140,7 +140,7 @@ def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
     }
 
 
-def test_the_worth_of_the_rows_is_reported(explored: Path) -> None:
+def test_the_effective_size_of_the_rows_is_reported(explored: Path) -> None:
     """Rows, Kish's size, the clip and the clipped share stand in the report and in the notes."""
     train = [
         one
@@ -159,7 +159,7 @@ def test_the_worth_of_the_rows_is_reported(explored: Path) -> None:
     assert worth["effective"] < worth["rows"]
     (note,) = [note for note in logged.rows.notes if "single-action rows are used" in note]
     assert "clipped at 5" in note
-    assert f"k=1 {worth['rows']} worth {worth['effective']:.0f}" in note
+    assert f"k=1 {worth['rows']} rows, effective size {worth['effective']:.0f}" in note
 
 
 Batch = tuple[list[tuple[float, DecisionRecord | FullRun]], list[tuple[float, Feedback]]]
@@ -186,7 +186,7 @@ def add(store: SqlDecisionStore, *batches: Batch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlDecisionStore]:
-    """A log with sixty full rows, to add one oddity to."""
+    """A log with sixty full rows; tests add one unusual row."""
     one = SqlDecisionStore.open(str(tmp_path / "decisions.sqlite3"))
     add(one, *(a_full_row(f"full-{i}", f"Full {i}?", s=i / 60, right=dict.fromkeys(KS, i % 2 == 0)) for i in range(60)))
     yield one
@@ -212,8 +212,8 @@ def questions(*, train: bool) -> Iterator[str]:
             yield question
 
 
-def test_all_that_is_left_out_is_counted_by_its_reason(store: SqlDecisionStore, tmp_path: Path) -> None:
-    """One decision of every kind that cannot be used, beside one that can."""
+def test_excluded_decisions_are_counted_by_reason(store: SqlDecisionStore, tmp_path: Path) -> None:
+    """One decision for every reason to exclude it, and one that can be used."""
     train, elsewhere = questions(train=True), questions(train=False)
     add_single(store, "used", next(train))
     add_single(store, "no chance", next(train), propensities=null())
@@ -330,7 +330,7 @@ def test_too_few_full_rows_say_how_many_and_how_to_get_more(tmp_path: Path) -> N
         read(hashed)
 
 
-def test_labels_that_choose_their_questions_are_pointed_out(store: SqlDecisionStore, tmp_path: Path) -> None:
+def test_labels_that_are_not_a_random_sample_are_reported(store: SqlDecisionStore, tmp_path: Path) -> None:
     """Runs that wait are counted; where they look different from the labelled ones, the note says what that means."""
     fair = read(tmp_path / "decisions.sqlite3")
     assert not any("yet" in note for note in fair.rows.notes)

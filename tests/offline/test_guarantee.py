@@ -1,7 +1,7 @@
 """The guarantees, by simulation: thousands of tables drawn from worlds whose truth is known.
 
 A plan is made on one train split and certified on many validation splits. Given the plan the draws are independent,
-and each may break its promise with probability delta at most, so the count of broken promises is dominated by a
+and each may fail with probability delta at most, so the number of failures is dominated by a
 binomial one: `allowed` is that binomial's 99.9 % quantile.
 """
 
@@ -21,7 +21,7 @@ from tests.offline.world import OPTIONS, Truth, World
 DELTA = 0.1
 
 WORLDS = {
-    # Knowing is visible, and reading helps: there is much to save.
+    # The signal is informative, and reading helps: much can be saved.
     "headroom": (World(), 800),
     # Every passage helps a little at every confidence: each step of the path comes nearer to the edge.
     "tight": (World(level=(0.0, 0.15, 0.3), slope=(0.4, 0.4, 0.4), shared=0.3), 400),
@@ -44,13 +44,13 @@ def allowed(draws: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WORLDS)
-def test_no_promise_is_broken_more_often_than_delta(name: str) -> None:
+def test_no_guarantee_fails_more_often_than_delta(name: str) -> None:
     """Over hundreds of draws, accuracy or selective risk fall short of their certificate at most delta of the time."""
     simulate(name, plans=10, draws_each=40)
 
 
 @pytest.mark.parametrize("name", ["headroom", "tight"])
-def test_few_promises_are_broken_in_a_few_draws(name: str) -> None:
+def test_few_guarantees_fail_in_a_few_draws(name: str) -> None:
     """The same over thirty draws of the world with most to save, and of the one nearest to the edge."""
     simulate(name, plans=2, draws_each=15)
 
@@ -97,7 +97,7 @@ def simulate(name: str, *, plans: int, draws_each: int) -> None:
         assert np.mean(covered) >= 0.5, figures
 
 
-def test_taking_validation_at_its_word_would_break_the_promise() -> None:
+def test_the_empirical_choice_breaks_the_guarantee() -> None:
     """The cheapest step that looks good enough on validation is really too bad far more often than delta."""
     world, groups = WORLDS["tight"]
     truth = Truth(world)

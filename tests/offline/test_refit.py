@@ -40,7 +40,7 @@ def fitted(table: Outcomes) -> tuple[Artifact, Summary]:
 
 
 def test_a_refit_certifies_and_saves_where_there_is_headroom(fitted: tuple[Artifact, Summary]) -> None:
-    """On a world with headroom both policies and abstention are certified, and the test split bears them out."""
+    """On a world with headroom both policies and abstention are certified, and hold on the test split."""
     artifact, summary = fitted
     for policy in artifact.policies.values():
         assert policy.certificate is not None
@@ -110,7 +110,7 @@ def test_a_missing_signal_reads_five_in_the_job_too(table: Outcomes) -> None:
     assert artifact.report["test"]["p0"]["missing"] > 0
 
 
-def test_few_labels_certify_nothing_and_say_what_would(table: Outcomes) -> None:
+def test_too_few_labels_give_no_certificate_and_an_estimate(table: Outcomes) -> None:
     """Sixty groups give thresholds without a certificate, a reason in words, and an estimate of labels."""
     artifact, summary = refit(
         World(level=(0.0, 0.2, 0.25), shared=0.2).draw(60, seed=2)[0],
@@ -124,7 +124,7 @@ def test_few_labels_certify_nothing_and_say_what_would(table: Outcomes) -> None:
     assert artifact.report["abstention_policy"] == f"always-k{artifact.fallback_k}"
 
 
-def test_a_table_without_reading_signals_copes_and_says_so() -> None:
+def test_a_table_without_reading_signals_refits_with_a_note() -> None:
     """Without open-book signals answers that were read have no calibrator, and a note says so for each."""
     artifact, summary = refit(World(reading_signals=False).draw(800, seed=3)[0], OPTIONS)
     assert artifact.calibrators.keys() == {0}
@@ -141,7 +141,7 @@ def test_a_table_without_reading_signals_copes_and_says_so() -> None:
         ({"reference": "k7"}, "choose among every, k0, k1, k5"),
     ],
 )
-def test_an_impossible_wish_is_refused(table: Outcomes, changes: dict[str, Any], words: str) -> None:
+def test_impossible_options_are_refused(table: Outcomes, changes: dict[str, Any], words: str) -> None:
     """An unknown signal, or an axis that the table cannot tell, is refused with its remedy."""
     with pytest.raises(DataError, match=words):
         refit(table, replace(OPTIONS, **changes))
@@ -243,7 +243,7 @@ def on_test(table: Outcomes, p: np.ndarray, confidence: np.ndarray) -> dict[str,
     return evaluate_policy(book, fits, served=served, confidence=confidence, tau=0.0, tariff=Tariff())
 
 
-def test_a_group_weighs_one_on_test() -> None:
+def test_a_group_has_weight_one_on_test() -> None:
     """Phrasing half of the facts five times over changes no figure of p0 and no accuracy by coverage."""
     table, _ = World().draw(200, seed=5)
     p = np.random.default_rng(0).random(200)
@@ -258,8 +258,8 @@ def test_a_group_weighs_one_on_test() -> None:
     assert once["p0"]["missing"] == 10
 
 
-def test_withholding_the_least_sure_fifth_is_told() -> None:
-    """Where confidence orders the answers, accuracy at 80 % coverage is that of the surest; intervals hold both."""
+def test_withholding_the_least_confident_fifth_is_reported() -> None:
+    """If confidence sorts the answers, accuracy at 80 % coverage is that of the most confident 80 %."""
     table, _ = World().draw(500, seed=6)
     table = replace(table, correct=table.correct | {5: np.arange(500) >= 100})
     found = on_test(table, np.full(500, np.nan), np.arange(500) / 500)
@@ -271,7 +271,7 @@ def test_withholding_the_least_sure_fifth_is_told() -> None:
     assert found["p0"] == {"ece": None, "brier": None, "missing": 500}
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the published outcome tables are not beside this checkout")
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the published outcome tables next to this checkout")
 @pytest.mark.parametrize("name", ["nq", "squad"])
 def test_the_published_tables_refit(name: str) -> None:
     """Real answers without k=5 signals refit into an artifact that says so and is never served."""

@@ -1,4 +1,4 @@
-"""The calibrator that the project ships, against the outcome table that it ships beside it."""
+"""The shipped calibrator against the shipped outcome table."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -63,9 +63,9 @@ def evaluate(
         "groups": study.units.count,
         "labels": rule or "as collected",
         "protocol": {
-            "diagnostic": "out-of-fold, 5 stratified folds in row order, groups whole",
+            "diagnostic": "out-of-fold, 5 stratified folds in row order, groups kept together",
             "intervals": f"95 %, bootstrap over groups, {resamples} draws",
-            "weights": "a group weighs one",
+            "weights": "each group has weight one",
         },
         "accuracy": {k: interval.value for k, interval in accuracy.items()},
         "accuracy_intervals": accuracy,

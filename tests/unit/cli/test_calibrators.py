@@ -41,11 +41,11 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., 
     return Console(tmp_path / "calibrators", run)
 
 
-def test_help_teaches(console: Console) -> None:
+def test_help_names_every_command(console: Console) -> None:
     """Each command says what it does and what to do next."""
-    told = console.run("--help")
+    printed = console.run("--help")
     for word in ("list", "show", "diff", "promote", "rollback", "within seconds"):
-        assert word in told
+        assert word in printed
     assert "the one before" in console.run("rollback", "--help")
     assert "without a restart" in " ".join(console.run("promote", "--help").split())
 
@@ -61,13 +61,13 @@ def test_list_marks_what_is_current(console: Console) -> None:
     console.publish("b", policies={})
     console.run("promote", "a")
     (Path(console.store.where) / "c.json").write_text("{")
-    told = console.run("list")
-    (current,) = [line for line in told.splitlines() if "→" in line]
+    printed = console.run("list")
+    (current,) = [line for line in printed.splitlines() if "→" in line]
     at = console.store.history()[-1].at
     for word in (" a ", "no", "0.875", "0.250 (not certified)", at[:16].replace("T", " ")):
         assert word in current
-    assert "c cannot be served: " in told
-    assert "unreadable" in told
+    assert "c cannot be served: " in printed
+    assert "unreadable" in printed
 
 
 def test_list_as_json_is_what_the_gateway_says(console: Console) -> None:
@@ -88,11 +88,11 @@ def test_show_says_what_is_guaranteed(console: Console) -> None:
     """In words by default, the file itself with --json; CURRENT where no version is named."""
     console.publish("a", policies={"graded": a_fit(), "binary": an_uncertified_fit()})
     console.run("promote", "a")
-    told = console.run("show")
-    assert "with probability 0.95, accuracy is at least that of best_fixed minus 0.02 (800 groups)" in told
-    assert "not certified: too few labels" in told
-    assert "at most 0.2 of the given answers are wrong" in told
-    assert "fake-reader" in told
+    printed = console.run("show")
+    assert "with probability 0.95, accuracy is at least that of best_fixed minus 0.02 (800 groups)" in printed
+    assert "not certified: too few labels" in printed
+    assert "at most 0.2 of the given answers are wrong" in printed
+    assert "fake-reader" in printed
     assert console.run("show", "a", "--json") == (Path(console.store.where) / "a.json").read_text()
     console.publish("bare", identity=None)
     assert "identity" in console.run("show", "bare")
@@ -103,10 +103,10 @@ def test_diff_names_each_difference(console: Console) -> None:
     console.publish("a")
     console.publish("b", policies={"graded": a_fit(0.875)}, report={"test": {"accuracy": 0.5}})
     console.run("promote", "b")
-    told = console.run("diff", "a")
-    assert "policies.graded.thresholds.tau0" in told
-    assert "0.875" in told
-    assert "report" not in told
+    printed = console.run("diff", "a")
+    assert "policies.graded.thresholds.tau0" in printed
+    assert "0.875" in printed
+    assert "report" not in printed
     changed = json.loads(console.run("diff", "a", "b", "--details", "--json"))
     assert changed["policies.graded.thresholds.tau0"] == {"before": 0.75, "after": 0.875}
     assert changed["report.test.accuracy"] == {"before": 0.75, "after": 0.5}
@@ -134,9 +134,9 @@ def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> No
         console.publish(name)
         path = Path(console.store.where) / f"{name}.json"
         path.write_text(path.read_text().replace(old, new))
-    told = console.run("promote", version, code=1)
-    assert told.startswith("error: ")
-    assert version in told
+    printed = console.run("promote", version, code=1)
+    assert printed.startswith("error: ")
+    assert version in printed
     assert console.store.current() == "good"
 
 

@@ -42,12 +42,12 @@ def test_a_log_becomes_a_published_calibrator(run: Run, monkeypatch: pytest.Monk
 
 
 def test_a_log_elsewhere_is_named_by_path_or_url(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A copy on another disk, whichever way it is written; what is too little is told with its remedy."""
+    """A copy on another disk, as a path or a URL; too few rows are reported with what to do."""
     path = tmp_path / "copy.sqlite3"
     write_log(path, WORLD, 30, seed=1, shadow_share=1.0)
     for where in (str(path), f"sqlite:///{path}"):
-        _, told = run("refit", "--from-log", "--log", where, "--out", str(tmp_path / "new"), code=1)
-        said = " ".join(told.split())
+        _, printed = run("refit", "--from-log", "--log", where, "--out", str(tmp_path / "new"), code=1)
+        said = " ".join(printed.split())
         assert "30 questions have a shadow run and reference answers" in said
         assert "FETCHWISE_SHADOW_SHARE" in said
     assert not (tmp_path / "new").exists()
@@ -70,8 +70,8 @@ def test_sources_that_do_not_fit_are_refused(
     says: str,
 ) -> None:
     """One sentence, exit code 1, and neither a calibrator nor a database that was not there."""
-    _, told = run("refit", *arguments, "--out", str(tmp_path / "new"), code=1)
-    assert says in " ".join(told.split())
+    _, printed = run("refit", *arguments, "--out", str(tmp_path / "new"), code=1)
+    assert says in " ".join(printed.split())
     assert list((tmp_path / "data").iterdir()) == []
     assert not (tmp_path / "new").exists()
 
@@ -79,19 +79,19 @@ def test_sources_that_do_not_fit_are_refused(
 def test_without_a_log_there_is_nothing_to_refit_from(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A gateway that keeps no decisions is told so; an empty log says what is missing."""
+    """Without a decision log, or with an empty one, the message says what is missing."""
     monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
-    _, told = run("refit", "--from-log", "--out", str(tmp_path / "new"), code=1)
-    assert "FETCHWISE_DECISION_LOG is off" in told
+    _, printed = run("refit", "--from-log", "--out", str(tmp_path / "new"), code=1)
+    assert "FETCHWISE_DECISION_LOG is off" in printed
     empty = str(tmp_path / "empty.sqlite3")
     SqlDecisionStore.open(empty).close()
-    _, told = run("refit", "--from-log", "--log", empty, "--out", str(tmp_path / "new"), code=1)
-    assert "no shadow run" in " ".join(told.split())
+    _, printed = run("refit", "--from-log", "--log", empty, "--out", str(tmp_path / "new"), code=1)
+    assert "no shadow run" in " ".join(printed.split())
 
 
-def test_the_help_teaches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_explains_the_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rows come from, which settings make them, and what they are used for."""
     monkeypatch.setenv("COLUMNS", "200")
-    told = " ".join(run("refit", "--help")[0].replace("│", " ").split())
+    printed = " ".join(run("refit", "--help")[0].replace("│", " ").split())
     for word in ("--from-log", "--since", "--clip", "FETCHWISE_SHADOW_SHARE", "FETCHWISE_EXPLORE_SHARE", "references"):
-        assert word in told
+        assert word in printed

@@ -81,8 +81,8 @@ def test_a_path_starts_at_the_best_fixed_action_and_gets_cheaper() -> None:
             assert all(step.thresholds.tau0 == step.thresholds.tau1 for step in path)
 
 
-def test_a_path_starts_at_a_mixture_where_the_fixed_action_has_no_chance() -> None:
-    """Two fixed actions that are equally good and seldom agree would stop the walk before it began."""
+def test_a_path_starts_at_a_mixture_if_the_fixed_k_would_fail() -> None:
+    """If two fixed k are equally good and seldom agree, the first test at a fixed k would fail."""
     rng = np.random.default_rng(0)
     table, _ = World().draw(600, seed=1)
     p = rng.permutation(600) / 600
@@ -110,7 +110,7 @@ def test_of_equal_actions_the_one_that_reads_least_is_best() -> None:
     assert best_fixed(book, (1, 5)) == 1
 
 
-def test_the_signal_that_knows_is_chosen_over_noise() -> None:
+def test_the_informative_signal_is_chosen_over_noise() -> None:
     """Among noise, a reversed copy and the signal itself, the signal wins, with the simplest method."""
     table, _ = World().draw(1500, seed=4)
     s = table.signals[0]["seq_logprob"]
@@ -147,8 +147,8 @@ def test_without_signals_there_is_nothing_to_choose() -> None:
         choose_calibrator({}, table.correct[0], units(table), ("margin",))
 
 
-def test_a_path_of_abstention_ends_at_answering_all() -> None:
-    """Thresholds fall to zero, starting where train is surest; without confidences there is only zero."""
+def test_a_path_of_abstention_ends_at_zero() -> None:
+    """Thresholds fall to zero, starting where train is clearest; without confidences there is only zero."""
     rng = np.random.default_rng(0)
     confidence = rng.random(1000)
     right = (rng.random(1000) < confidence).astype(float)
@@ -160,8 +160,8 @@ def test_a_path_of_abstention_ends_at_answering_all() -> None:
     assert abstention_path([GivenAnswers(right, np.full(1000, np.nan))], grouping, target=0.2) == [0.0]
 
 
-def test_the_least_sure_of_several_policies_lays_the_path() -> None:
-    """A second policy whose confidence says nothing takes the start to where it, too, has the best chance."""
+def test_the_hardest_policy_decides_where_the_path_starts() -> None:
+    """A second policy with an uninformative confidence moves the start to where it is best, too."""
     rng = np.random.default_rng(0)
     confidence = rng.random(1000)
     sure = GivenAnswers((rng.random(1000) < 0.5 + confidence / 2).astype(float), confidence)
@@ -171,16 +171,16 @@ def test_the_least_sure_of_several_policies_lays_the_path() -> None:
     assert both < alone
 
 
-def test_what_train_foresees_ends_where_it_sees_a_step_fall_short() -> None:
-    """Some of the path, but not the steps that are too inaccurate on train itself."""
+def test_plausible_steps_end_before_the_first_that_fails_on_train() -> None:
+    """The steps before the first that is too inaccurate on train."""
     table, _ = World().draw(1500, seed=1)
     book = ledger(table, 1 / (1 + np.exp(-table.signals[0]["seq_logprob"])))
     path = build_path(book, GUARANTEE, graded=True)
-    ahead = plausible_steps(book, path, GUARANTEE)
+    plausible = plausible_steps(book, path, GUARANTEE)
     best = max(book.mean(book.fixed(k)) for k in (0, 1, 5))
-    assert 0 < ahead < len(path)
-    assert all(step.accuracy >= best - 0.02 - 1e-9 for step in path[:ahead])
-    assert path[ahead].accuracy < best - 0.02
+    assert 0 < plausible < len(path)
+    assert all(step.accuracy >= best - 0.02 - 1e-9 for step in path[:plausible])
+    assert path[plausible].accuracy < best - 0.02
 
 
 def test_costs_by_objective() -> None:

@@ -69,7 +69,7 @@ def test_curved_follows_what_no_straight_line_can() -> None:
     assert np.mean((bent - labels) ** 2) < np.mean((straight - labels) ** 2) - 0.02
 
 
-def test_labels_that_part_perfectly_give_finite_calibrators() -> None:
+def test_perfectly_separated_labels_give_finite_calibrators() -> None:
     """A signal that separates right from wrong, either way round, breaks no method."""
     s = np.arange(20.0)
     for labels in (s > 9, s <= 9):
@@ -80,7 +80,7 @@ def test_labels_that_part_perfectly_give_finite_calibrators() -> None:
 
 
 def test_a_constant_signal_gives_the_base_rate() -> None:
-    """Where a signal never moves, every calibrator of probability answers the share of right labels."""
+    """With a constant signal every calibrator predicts the share of right labels."""
     labels = np.arange(20) < 5
     for method in ("logistic", "temperature", "isotonic"):
         predicted = predict_many(fit(method, ("s",), {"s": np.full(20, 0.3)}, labels), {"s": np.full(20, 0.3)}, 20)
@@ -233,15 +233,15 @@ def test_extra_rows_join_every_fit_and_are_never_predicted() -> None:
     assert fit_joined("logistic", ("s",), {"s": s}, labels, None) == fit("logistic", ("s",), {"s": s}, labels)
 
 
-def test_extra_rows_without_the_signal_take_no_part() -> None:
-    """Where the rows beside the table lack a signal, fits on that signal are as if they were not there."""
+def test_extra_rows_without_the_signal_are_ignored() -> None:
+    """Extra rows without a signal have no effect on fits on that signal."""
     rng = np.random.default_rng(2)
     s, labels = rng.normal(size=100), rng.random(100) < 0.5
     extra = Weighted({"other": np.arange(5.0)}, np.arange(5) > 2, np.ones(5))
     assert fit_joined("logistic", ("s",), {"s": s}, labels, extra) == fit("logistic", ("s",), {"s": s}, labels)
 
 
-def test_candidates_are_judged_by_the_table_alone() -> None:
+def test_candidates_are_compared_on_the_table_only() -> None:
     """Extra rows that follow noise perfectly do not make noise win: what is compared is the table's own rows."""
     table, _ = World().draw(1500, seed=4)
     rng = np.random.default_rng(0)

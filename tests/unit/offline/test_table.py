@@ -88,7 +88,7 @@ def test_a_compressed_table_is_the_same_table(tmp_path: Path) -> None:
 
 
 def test_other_ks_are_kept(tmp_path: Path) -> None:
-    """A table collected at k=10 as well holds it beside the three that a policy chooses among."""
+    """A table can have k=10 in addition to the three that a policy chooses among."""
     file = write(tmp_path / "t.jsonl", row(0, k10=cell(correct=False)))
     assert load(file).ks == (0, 1, 5)
     assert load(file).correct[10].tolist() == [False]

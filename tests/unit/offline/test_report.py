@@ -64,7 +64,7 @@ def test_every_documented_key_is_there(found: dict[str, Any]) -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_signals_are_assessed_alike(found: dict[str, Any]) -> None:
+def test_every_signal_has_the_same_figures(found: dict[str, Any]) -> None:
     """Ours, a prefix gate and every baseline have the same figures, and the informative one wins."""
     signals = found["signals"]
     assert set(signals) == {

@@ -1,4 +1,4 @@
-"""Single-action rows: their weights by hand, what clipping buys, and which calibrator may learn from which row."""
+"""Single-action rows: their weights by hand, the effect of clipping, and which calibrator uses which row."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ def row(group: str, k: int, chance: float, *, right: bool = True, s: float = 0.0
     return SingleAction(group, k, chance, right, {"s": s})
 
 
-def test_weights_and_their_worth_by_hand() -> None:
-    """Chances 1, 1/2, 1/4 and 1/10 clipped at 5 weigh 1, 2, 4 and 5: worth 144/46 rows, a quarter of them clipped."""
+def test_weights_and_effective_size_by_hand() -> None:
+    """Chances 1, 1/2, 1/4 and 1/10 clipped at 5 weigh 1, 2, 4 and 5: effective size 144/46, a quarter clipped."""
     chances = (1.0, 0.5, 0.25, 0.1)
     rows = [row(f"q{i}", 1, chance, right=i % 2 == 0, s=float(i)) for i, chance in enumerate(chances)]
-    weighted, worth = weigh(rows, 5.0)
-    assert weighted.keys() == worth.keys() == {1}
-    assert (worth[1].rows, worth[1].clipped) == (4, 0.25)
-    assert worth[1].effective == pytest.approx(144 / 46)
+    weighted, sizes = weigh(rows, 5.0)
+    assert weighted.keys() == sizes.keys() == {1}
+    assert (sizes[1].rows, sizes[1].clipped) == (4, 0.25)
+    assert sizes[1].effective == pytest.approx(144 / 46)
     np.testing.assert_allclose(weighted[1].weights / weighted[1].weights[0], [1, 2, 4, 5])
     assert weighted[1].weights.sum() == pytest.approx(144 / 46)
     assert weighted[1].signals["s"].tolist() == [0, 1, 2, 3]
@@ -26,35 +26,35 @@ def test_weights_and_their_worth_by_hand() -> None:
 
 
 def test_the_effective_size_of_equal_weights_is_their_number() -> None:
-    """Kish's size knows no scale, and of nothing is nothing."""
+    """Kish's size does not depend on the scale of the weights, and is zero without rows."""
     assert effective_size(np.full(7, 3.5)) == pytest.approx(7)
     assert effective_size(np.array([1e6, 1.0, 1.0])) == pytest.approx(1.0, abs=1e-4)
     assert effective_size(np.empty(0)) == 0.0
 
 
-def test_a_question_weighs_one_however_often_it_was_asked() -> None:
+def test_a_question_has_weight_one_however_often_it_was_asked() -> None:
     """Asked four times, whatever was done each time, a question's rows share one weight."""
     weighted, _ = weigh([row("once", 0, 0.5), *(row("often", k, 0.5) for k in (0, 0, 1, 5))], CLIP)
     np.testing.assert_allclose(weighted[0].weights / weighted[0].weights[0], [1, 0.25, 0.25])
 
 
-def test_each_calibrator_learns_from_the_answers_that_it_judges() -> None:
-    """Rows are handed out by the number of passages that was read."""
-    weighted, worth = weigh([row(f"q{i}", k, 0.5, s=float(i)) for i, k in enumerate((0, 1, 5, 5))], CLIP)
-    assert {k: one.rows for k, one in worth.items()} == {0: 1, 1: 1, 5: 2}
+def test_rows_are_weighted_by_k() -> None:
+    """Each calibrator gets the rows with its own number of passages."""
+    weighted, sizes = weigh([row(f"q{i}", k, 0.5, s=float(i)) for i, k in enumerate((0, 1, 5, 5))], CLIP)
+    assert {k: one.rows for k, one in sizes.items()} == {0: 1, 1: 1, 5: 2}
     assert weighted[5].signals["s"].tolist() == [2, 3]
 
 
-def test_of_no_rows_there_is_nothing() -> None:
-    """A log without chance at work adds nothing to any calibrator."""
+def test_no_rows_give_no_weights() -> None:
+    """A log without random actions adds nothing to any calibrator."""
     assert weigh([], CLIP) == ({}, {})
 
 
 def test_clipping_bounds_the_variance() -> None:
-    """Over many logs the clipped estimate scatters less, and lies between the unweighted and the unbiased one.
+    """Over many logs the clipped estimate varies less, and is between the unweighted and the unbiased one.
 
     Nine questions in ten read one passage anyway, and 0.9 of those are right; the tenth does so with chance 0.02, and
-    0.3 are right: 0.84 in all. The signal never moves, so what is fitted is the weighted share.
+    0.3 are right: 0.84 in all. The signal is constant, so the fit is the weighted share.
     """
     rng = np.random.default_rng(0)
     found: dict[float, list[float]] = {1.0: [], 10.0: [], 1e9: []}

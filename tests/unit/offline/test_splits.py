@@ -1,3 +1,4 @@
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +19,62 @@ from app.core.cost import Objective
 from app.offline.refit.certify import lower_bound, walk
 from app.offline.refit.choose import Guarantee, PathStep
 from app.offline.refit.fit import fit, predict_many
-from app.offline.refit.splits import Ledger, Validation, units
+from app.offline.refit.splits import Ledger, Validation, position, split, units
 from tests.fakes.walks import chosen_k
 from tests.offline.world import IDENTITY, World
 
 TAUS = st.one_of(st.sampled_from([0.0, 1.0, 1.5, UNREACHABLE]), st.floats(0.0, 1.0))
+
+
+def test_splits_are_forty_forty_twenty_and_complete() -> None:
+    """Every row is in one split, and the splits have about their shares."""
+    table, _ = World(phrasings=2).draw(4000, seed=1)
+    parts = split(table)
+    sizes = [len(part.outcomes) for part in parts]
+    assert sum(sizes) == len(table)
+    assert np.array(sizes) / len(table) == pytest.approx([0.4, 0.4, 0.2], abs=0.02)
+
+
+def test_groups_stay_together_and_new_rows_move_none() -> None:
+    """The rows of a group are in one split, and a group keeps its split when rows are added."""
+    small, _ = World(phrasings=3).draw(200, seed=5)
+    large, _ = World(phrasings=3).draw(300, seed=5)
+    for part, grown in zip(split(small), split(large), strict=True):
+        assert set(part.outcomes.groups) <= set(grown.outcomes.groups)
+    train, validation, test = (set(part.outcomes.groups) for part in split(large))
+    assert not train & validation
+    assert not test & (train | validation)
+
+
+@given(st.text())
+def test_a_position_depends_on_name_and_purpose_alone(group: str) -> None:
+    """Positions are in [0, 1), from SHA-256."""
+    digest = hashlib.sha256(f"split:{group}".encode(errors="surrogatepass")).digest()
+    assert position(group) == (int.from_bytes(digest[:8]) >> 11) / 2**53
+    assert 0.0 <= position(group) < 1.0
+
+
+def test_a_group_has_weight_one_however_many_rows_it_has() -> None:
+    """The weighted mean of rows is the mean of group means, in hashed order or not."""
+    table, _ = World(phrasings=1).draw(6, seed=0)
+    table.groups[:] = ["a", "a", "a", "b", "c", "c"]
+    values = np.array([0.0, 0.0, 3.0, 5.0, 1.0, 2.0])
+    for salt in (None, "order"):
+        grouping = units(table, salt=salt)
+        assert grouping.count == 3
+        assert not grouping.single
+        assert sorted(grouping.means(values)) == [1.0, 1.5, 5.0]
+        assert values @ grouping.weights == pytest.approx(2.5)
+    assert units(table).means(values).tolist() == [1.0, 5.0, 1.5]
+
+
+def test_single_rows_are_put_into_the_order_of_their_groups() -> None:
+    """Where every group is one row, its mean is that row, in the order of the hash."""
+    table, _ = World().draw(50, seed=0)
+    grouping = units(table, salt="order")
+    assert grouping.single
+    order = sorted(range(50), key=lambda row: position(table.groups[row], "order"))
+    assert grouping.means(np.arange(50.0)).tolist() == order
 
 
 @given(st.integers(0, 10_000), TAUS, TAUS, st.floats(0.0, 1.0))

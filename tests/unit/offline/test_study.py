@@ -37,7 +37,7 @@ def test_random_skipping_depends_on_the_id_alone() -> None:
 
 
 def test_longer_questions_count_as_harder() -> None:
-    """Question length is the number of words, negative, so that higher is surer."""
+    """Question length is the number of words, negative, so that a higher value means more confidence."""
     table, _ = World().draw(50, seed=1)
     asked = replace(table, questions=["who"] * 25 + ["who was it"] * 25)
     found = baselines(asked, table.correct[0], folds(table.correct[0], np.arange(50)))
