@@ -24,7 +24,7 @@ Draw = Callable[[Question], Sampled]
 class Answerer:
     """Answers questions; one object for the life of the gateway.
 
-    `resolve` says what is in force for a question, `draw` what chance decides about it.
+    `resolve` returns the policy for a question, `draw` what is drawn at random for it.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Answerer:
         self._on_observer_error = on_observer_error
 
     async def answer(self, question: Question, listener: Listener = SILENT) -> DecisionRecord:
-        """Answer one question, or abstain; raises only where neither would be honest.
+        """Answer one question, or abstain; raises if neither is possible.
 
-        The listener receives the steps, the passages, and the answer: live where nothing can withhold it any more,
-        else as a whole once it is given.
+        The listener receives the steps, the passages, and the answer: live if it can no longer be withheld,
+        otherwise as a whole at the end.
         """
         policy = self.resolve(question, self._draw(question))
         run = Run(question, self._upstreams, listener)

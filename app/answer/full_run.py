@@ -20,9 +20,9 @@ async def full_run(
     identity: Identity,
     clock: Clock,
 ) -> tuple[Sequence[Passage], dict[int, Outcome]]:
-    """Ask a question with each number of passages, one after the other so that timings are its own.
+    """Answer a question with each number of passages, one after the other, so that the timings do not overlap.
 
-    Where nothing is found there is nothing to read: a closed-book answer must not pass for one that read passages.
+    Raises NoPassages if the search finds nothing: a closed-book answer must not be recorded as one from passages.
     """
     started = clock()
     passages = await retriever.search(identity.collection, await embedder.embed_query(text), limit=max(ks))

@@ -16,13 +16,13 @@ from app.errors import DeadlinePassed, NoPassages, UpstreamBadReply, UpstreamErr
 from app.ports import SILENT, Clock, Embedder, Generation, Listener, Prompt, Reader, Retriever, Stages
 
 T = TypeVar("T")
-# Which part each stage waits for.
+# The upstream that each stage calls.
 _UPSTREAMS = {"probe": "reader", "embed": "embedder", "search": "vectors", "read": "reader"}
 
 
 @dataclass(frozen=True, slots=True)
 class Upstreams:
-    """What questions are answered with."""
+    """The upstreams that questions are answered with."""
 
     reader: Reader
     embedder: Embedder
@@ -40,7 +40,7 @@ class Run:
         self._listener = listener
         self._started = upstreams.clock() - question.waited_s
         self._spent_ms: dict[str, float] = {}
-        # The last call that failed: where no time is left for the next, it is the reason.
+        # The last call that failed; raised again if no time is left for the next call.
         self._failed: UpstreamError | None = None
         self.searches = 0
         # Whether the listener has received a piece of the answer. It is never taken back.
@@ -48,12 +48,12 @@ class Run:
 
     @property
     def timings(self) -> Timings:
-        """How long it has taken so far, with the wait for a permit, and each stage of it."""
+        """The time taken so far, including the wait for a permit, and the time of each stage."""
         total = (self._upstreams.clock() - self._started) * 1000.0
         return Timings(total=total, waited=self._question.waited_s * 1000.0, **self._spent_ms)
 
     async def search(self, limit: int) -> Sequence[Passage]:
-        """The nearest passages, best first; NoPassages where there are none."""
+        """The nearest passages, best first; NoPassages if there are none."""
         question = self._question
         query = search_query(question.text, [turn.text for turn in question.earlier if turn.role == "user"])
         vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
@@ -61,11 +61,11 @@ class Run:
         searching = self._upstreams.retriever.search(question.collection, vector, limit=limit, where=question.where)
         passages = await self._timed("search", searching)
         if not passages:
-            raise NoPassages("no passage was found, and this question may not do without one")
+            raise NoPassages("no passage was found, and this question must be answered from passages")
         return passages
 
     async def read(self, k: int, available: Available, *, live: bool) -> Answer:
-        """Answer from the k best passages. `live`: pass every piece on as it comes."""
+        """Answer from the k best passages. `live`: pass on every piece as it arrives."""
         passages = (available.passages or ())[:k]
         if k > 0:
             self._listener.found(passages)
@@ -95,11 +95,11 @@ class Run:
         raise UpstreamBadReply("reader", "the stream ended before the answer was complete")
 
     async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of a stage within the time that the question has left, and note how long it took."""
+        """Run one stage within the time that the question has left, and record how long it took."""
         upstream, deadline = _UPSTREAMS[stage], self._question.deadline
         if deadline is not None and asyncio.get_running_loop().time() >= deadline:
             work.close()
-            raise self._failed or DeadlinePassed(upstream, f"no time was left to ask the {upstream}")
+            raise self._failed or DeadlinePassed(upstream, f"no time was left to call the {upstream}")
         began = self._upstreams.clock()
         try:
             with self._upstreams.stages(stage):
@@ -118,5 +118,5 @@ class Run:
             if not bound.expired():
                 raise
             raise DeadlinePassed(
-                upstream, f"the {upstream} was still at work when the time for this question was up"
+                upstream, f"the call to the {upstream} did not finish in the time for this question"
             ) from error

@@ -1,7 +1,7 @@
 """The calibrator artifact: everything learned offline that the gateway needs, and what it was learned on.
 
-Immutable JSON with a checksum over its canonical bytes. A calibrator tells the truth only about what it was
-fitted on, so the artifact carries an identity, and one that does not match what runs decides nothing.
+Immutable JSON with a checksum over its canonical bytes. Its probabilities hold only for the
+system it was fitted on, so the artifact carries an identity. One that does not match the running system is not used.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from app.core.calibrator import Calibrator
 from app.core.cost import Objective
 
 SCHEMA = 3
-# A threshold that no probability reaches: isotonic curves do reach 1.
+# A threshold above every probability: isotonic curves reach 1.
 UNREACHABLE = 2.0
 
 
@@ -22,7 +22,7 @@ UNREACHABLE = 2.0
 class Thresholds:
     """p >= tau0 answers closed-book, tau1 <= p < tau0 reads few passages, p < tau1 reads many.
 
-    Equal thresholds are the binary policy. Every fixed action is a pair of thresholds too (`FIXED`).
+    Equal thresholds are the binary policy. Every fixed action is also a pair of thresholds (`FIXED`).
     """
 
     tau0: float
@@ -34,15 +34,15 @@ class Thresholds:
 
     @property
     def constant(self) -> int | None:
-        """1 where every probability leads to few passages, 2 where to many; None where a probe decides.
+        """1 if every probability leads to few passages, 2 if to many; None if a probe decides.
 
-        More confidence never reads more, so both ends tell.
+        A larger p never reads more, so the regions of p = 0 and p = 1 are enough to know.
         """
         least, most = self.region(1.0), self.region(0.0)
         return most if least == most > 0 else None
 
     def region(self, p: float) -> int:
-        """0, 1 or 2: none, few or many passages. A probability equal to a threshold has reached it."""
+        """0, 1 or 2: none, few or many passages. A threshold belongs to the region above it."""
         return 0 if p >= self.tau0 else 1 if p >= self.tau1 else 2
 
 
@@ -52,9 +52,9 @@ FIXED = (Thresholds(0.0, 0.0), Thresholds(UNREACHABLE, 0.0), Thresholds(UNREACHA
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a calibrator was fitted on; all of it must equal what runs.
+    """The system that a calibrator was fitted on; every field must equal the running system's.
 
-    A reader fills in what it knows of itself and leaves the rest empty.
+    A reader fills in its own fields and leaves the rest empty.
     """
 
     reader: str
@@ -71,21 +71,21 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class CalibratorStatus:
-    """Whether a calibrator decides about questions to the default collection; `problem` says why it does not."""
+    """Whether a calibrator decides for the default collection; `problem` says why it does not."""
 
     version: str | None
     certified: bool
-    # Whether it was fitted on what runs: else it decides nothing.
+    # Whether it was fitted on the running system; otherwise it is not used.
     matches: bool
     problem: str
-    # Passages read where no gate decides.
+    # The fixed k that is read where the policy is not used.
     fallback_k: int
-    # Found wrong while it served: its fallback action serves instead.
+    # Feedback showed that its confidences are too high: `fallback_k` is read instead.
     revoked: bool = False
 
 
 def mismatches(fitted: Identity, running: Identity) -> list[str]:
-    """Name every part in which two identities differ, with both values; empty where they match."""
+    """Every field in which two identities differ, with both values; empty if they match."""
     return [
         f"{part.name}: fitted on {getattr(fitted, part.name)!r}, running {getattr(running, part.name)!r}"
         for part in fields(Identity)
@@ -112,7 +112,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFit:
-    """Thresholds chosen for one policy, what they minimise, and the certificate or why there is none."""
+    """Thresholds chosen for one policy, what they minimise, and its certificate, or the reason why it has none."""
 
     thresholds: Thresholds
     objective: Objective
@@ -123,7 +123,7 @@ class PolicyFit:
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """The confidence below which an answer is withheld, with its own certificate or why there is none."""
+    """The confidence below which an answer is withheld, with its certificate, or the reason why it has none."""
 
     tau: float
     risk_target: float
@@ -154,18 +154,18 @@ class Artifact:
     name: str
     version: str
     created: str
-    # None: fitted on a table without an identity, so it can be evaluated but never matches what runs.
+    # None: the table had no identity. It can be evaluated, but matches no running system.
     identity: Identity | None
-    # The numbers of passages that may be read, from 0 up; the graded policy chooses none, the fewest or the most.
+    # The numbers of passages that may be read, ascending from 0; the graded policy chooses 0, the next, or the last.
     ks: tuple[int, ...]
-    # P(right) of an answer that read k passages, by its own signals; only the closed-book one must be there.
+    # P(right) of an answer from k passages, by its own signals; only k=0 is required.
     calibrators: Mapping[int, Calibrator]
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
-    # The best fixed number of passages above zero on train: what serves where the policy may not.
+    # The best fixed k above 0 on train, read where the policy may not be used.
     fallback_k: int
     data_window: DataWindow
-    # Deciles of each closed-book signal on train, against which drift is measured.
+    # Deciles of each closed-book signal on train: the reference for drift.
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
@@ -191,8 +191,8 @@ class Artifact:
 
 
 def canonical_bytes(artifact: Artifact) -> bytes:
-    """One byte string per artifact: sorted keys, no white space, no NaN; what the checksum is taken over."""
-    # There and back, so that what JSON spells otherwise is the same before and after: keys become text, 1 is 1.0.
+    """The bytes that the checksum covers: sorted keys, no white space, no NaN."""
+    # A round trip through JSON first: keys become text, and 1.0 becomes 1, as they are in the file.
     body = json.loads(json.dumps(asdict(artifact), allow_nan=False), parse_float=_number)
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 

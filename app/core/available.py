@@ -37,7 +37,7 @@ class Answer:
     text: str
     signals: Mapping[str, float]
     usage: Usage
-    # Fewer than k where fewer were found, or where the reader's context was too short.
+    # Less than k if the search found fewer, or the reader's context was too short.
     passages_read: int = 0
     truncated: bool = False
 
@@ -49,7 +49,7 @@ class Available:
     # Best first; None until the search has run.
     passages: tuple[Passage, ...] | None = None
     answers: Mapping[int, Answer] = field(default_factory=dict)
-    # P(right) of each answer; None where nothing is calibrated for its k, or a signal is missing.
+    # P(right) of each answer; None if its k is not calibrated, or a signal is missing.
     confidences: Mapping[int, float | None] = field(default_factory=dict)
 
     @property
@@ -58,10 +58,10 @@ class Available:
         return "+".join([*(["search"] if self.passages is not None else []), *(f"k{k}" for k in sorted(self.answers))])
 
     def found(self, passages: Sequence[Passage]) -> "Available":
-        """The same with what the search found."""
+        """A copy with the passages that the search found."""
         return replace(self, passages=tuple(passages))
 
     def answered(self, answer: Answer, confidence: float | None) -> "Available":
-        """The same with one more answer, and the probability that it is right."""
+        """A copy with one more answer, and the probability that it is right."""
         answers = {**self.answers, answer.k: answer}
         return Available(self.passages, answers, {**self.confidences, answer.k: confidence})

@@ -1,6 +1,6 @@
 """From signals to the probability that an answer is right, as plain arithmetic on an artifact's numbers.
 
-Fitting lives in `app.offline`; a test holds each `predict` here equal to scikit-learn's to 1e-9.
+Fitting is in `app.offline`; tests compare each `predict` with scikit-learn's to 1e-9.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# How far from its mean a signal of a curved calibrator may count, in standard deviations.
+# A curved calibrator clips its signals to this many standard deviations from the mean.
 REACH = 3.0
 
 
@@ -30,7 +30,7 @@ class Logistic:
             raise ValueError("a logistic calibrator needs scale > 0 and slope >= 0")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
-        """P(right), or None where the signal is missing."""
+        """P(right), or None if the signal is missing."""
         s = _get(signals, self.signal)
         return None if s is None else sigmoid(self.slope * (s - self.mean) / self.scale + self.intercept)
 
@@ -54,7 +54,7 @@ class Isotonic:
             raise ValueError("isotonic knots must have y non-decreasing within [0, 1]")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
-        """P(right), or None where the signal is missing."""
+        """P(right), or None if the signal is missing."""
         s = _get(signals, self.signal)
         if s is None:
             return None
@@ -69,7 +69,7 @@ class Isotonic:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """sigma(s / temperature + bias). Without the bias a log-probability, never positive, could not pass 0.5."""
+    """sigma(s / temperature + bias). Without the bias, a log-probability could not give more than 0.5."""
 
     signal: str
     temperature: float
@@ -82,14 +82,14 @@ class Temperature:
             raise ValueError("a temperature must be positive")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
-        """P(right), or None where the signal is missing."""
+        """P(right), or None if the signal is missing."""
         s = _get(signals, self.signal)
         return None if s is None else sigmoid(s / self.temperature + self.bias)
 
 
 @dataclass(frozen=True, slots=True)
 class MinMax:
-    """The raw baseline: where the signal lies between the least and the greatest seen. Not a probability."""
+    """The raw baseline: the signal scaled to [0, 1] between its smallest and largest value. Not a probability."""
 
     signal: str
     low: float
@@ -102,7 +102,7 @@ class MinMax:
             raise ValueError("a min-max calibrator needs low < high")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
-        """The position in [0, 1], or None where the signal is missing."""
+        """The position in [0, 1], or None if the signal is missing."""
         s = _get(signals, self.signal)
         return None if s is None else min(1.0, max(0.0, (s - self.low) / (self.high - self.low)))
 
@@ -121,12 +121,12 @@ class Fused:
     def __post_init__(self) -> None:
         _require_finite(*self.means, *self.scales, *self.weights, self.intercept)
         if not len(self.signals) == len(self.means) == len(self.scales) == len(self.weights) > 0:
-            raise ValueError("a fused calibrator needs one mean, scale and weight a signal")
+            raise ValueError("a fused calibrator needs one mean, scale and weight per signal")
         if min(self.scales) <= 0.0:
             raise ValueError("scales must be positive")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
-        """P(right), or None where any of its signals is missing."""
+        """P(right), or None if a signal is missing."""
         total = self.intercept
         for name, mean, scale, weight in zip(self.signals, self.means, self.scales, self.weights, strict=True):
             s = _get(signals, name)
@@ -138,9 +138,9 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Curved:
-    """Fused with the squares beside the signals, for probabilities that bend where the signals do not.
+    """Fused, with the square of each signal added, so that the log-odds need not be linear in a signal.
 
-    A standardised signal is held within REACH, so that on an answer unlike all before no square runs away.
+    Standardised signals are clipped to REACH, so that the squares stay bounded on unusual answers.
     """
 
     signals: tuple[str, ...]
@@ -155,12 +155,12 @@ class Curved:
         _require_finite(*self.means, *self.scales, *self.weights, *self.curves, self.intercept)
         parts = (self.means, self.scales, self.weights, self.curves)
         if not self.signals or any(len(part) != len(self.signals) for part in parts):
-            raise ValueError("a curved calibrator needs one mean, scale, weight and curve a signal")
+            raise ValueError("a curved calibrator needs one mean, scale, weight and curve per signal")
         if min(self.scales) <= 0.0:
             raise ValueError("scales must be positive")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
-        """P(right), or None where any of its signals is missing."""
+        """P(right), or None if a signal is missing."""
         total = self.intercept
         for name, mean, scale, weight, curve in zip(
             self.signals, self.means, self.scales, self.weights, self.curves, strict=True
@@ -177,7 +177,7 @@ Calibrator = Logistic | Isotonic | Temperature | MinMax | Fused | Curved
 
 
 def signals_of(calibrator: Calibrator) -> tuple[str, ...]:
-    """Name the signals that a calibrator reads."""
+    """The names of the signals that a calibrator reads."""
     return calibrator.signals if isinstance(calibrator, Fused | Curved) else (calibrator.signal,)
 
 

@@ -1,18 +1,18 @@
-"""What gating costs against always fetching the same passages; any unit, ms or tokens or money.
+"""The cost of gating, compared with always reading the same number of passages; in ms, tokens or money.
 
-Symbols as in the paper: cb a closed-book probe, ret retrieval, ob reading with passages.
+Symbols as in the paper: cb is a closed-book probe, ret is retrieval, ob is reading with passages.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-# A number, or an array of draws of it: each answers in kind.
+# A number, or an array of draws of it; the result has the same type.
 N = TypeVar("N", bound=Any)
 
 
 class Objective(StrEnum):
-    """What the operator wants to spend little of."""
+    """The cost that a refit minimises and the bypass watches."""
 
     LATENCY = "latency"
     TOKENS = "tokens"
@@ -31,7 +31,7 @@ class Tariff:
 
     @property
     def is_free(self) -> bool:
-        """Whether no price was named, so that money says nothing."""
+        """Whether every price is 0, so that costs in money mean nothing."""
         return self == Tariff()
 
     def generation(self, prompt_tokens: N, completion_tokens: N) -> N:
@@ -45,16 +45,16 @@ class Tariff:
 
 
 def gate_cost(cb: N, skip: N, retrieving: N) -> N:
-    """A gate: a probe for every question, and `retrieving` for each that is not skipped."""
+    """Mean cost of a gated question: a probe, and `retrieving` unless retrieval is skipped."""
     cost: N = cb + (1.0 - skip) * retrieving
     return cost
 
 
 def break_even_against(cb: N, retrieving: N, reference: N) -> N:
-    """The skip rate from which that gate is cheaper than `reference` for every question, at the same mix of passages.
+    """The skip rate above which gating is cheaper than `reference`, at the same mix of passages.
 
-    Negative where it is cheaper without skipping any, because it reads less; above 1 where it never is. For the binary
-    gate against five passages this is the paper's cb / (ret5 + ob5).
+    Negative if gating is cheaper without any skips, because it reads less; above 1 if it never is. For the binary gate
+    and five passages this is the paper's cb / (ret5 + ob5).
     """
     skip: N = 1.0 - (reference - cb) / retrieving
     return skip

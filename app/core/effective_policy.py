@@ -13,15 +13,15 @@ from app.core.calibrator import Calibrator
 from app.core.policy import AskOptions, Policy, Reason, Retrieval
 from app.errors import NoPassages, UpstreamError
 
-# Why none, few or many passages are read.
+# The reasons for no, few and many passages.
 _REASONS = (Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN)
-# The parts that a search needs.
+# The upstreams that a search needs.
 _SEARCHING = frozenset({"embedder", "vectors"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same number of passages, and why."""
+    """Always the same number of passages, and the reason."""
 
     k: int
     why: Reason
@@ -36,7 +36,7 @@ class Graded:
     many: int
 
     def choose(self, p0: float) -> tuple[int, Reason]:
-        """The number of passages, and why."""
+        """The number of passages, and the reason."""
         region = self.thresholds.region(p0)
         return (0, self.few, self.many)[region], _REASONS[region]
 
@@ -45,7 +45,7 @@ class Graded:
 class Sampled:
     """What is drawn at random about a question, before any upstream call.
 
-    `share` is the probability of exploration. `explore` is None where the policy chooses; else a number in [0, 1) that
+    `share` is the probability of exploration. `explore` is None if the policy chooses, else a number in [0, 1) that
     picks one of the permitted k's. `shadow`: answer it again at every k later. `solicit`: ask the caller for feedback.
     """
 
@@ -63,12 +63,12 @@ class Failure:
     """An upstream call that failed. It is a bound on k like any other: the answer comes from what is available."""
 
     error: UpstreamError | NoPassages
-    # The largest k whose answer can still be given; None where there is none.
+    # The largest k whose answer can still be given; None if there is none.
     maximum: int | None
 
     @property
     def in_search(self) -> bool:
-        """Whether passages were wanted and not found."""
+        """Whether the search failed or found nothing."""
         return _in_search(self.error)
 
 
@@ -88,17 +88,17 @@ class EffectivePolicy:
     maximum: int
     # Whether that answer must come from passages.
     required: bool = False
-    # P(right) of an answer by its own signals, for each k; empty where nothing is calibrated.
+    # P(right) of an answer by its own signals, for each k; empty if nothing is calibrated.
     heads: Mapping[int, Calibrator] = field(default_factory=dict)
-    # The confidence below which an answer is withheld; None where none is.
+    # Answers with a lower confidence are withheld; None: no answer is.
     tau: float | None = None
     abstain: bool = True
     # Whether this is exactly the policy that was certified.
     certifiable: bool = False
     version: str | None = None
-    # The fitted thresholds, for the receipt; None where a fixed k is read instead.
+    # The fitted thresholds, for the receipt; None if a fixed k is read instead.
     thresholds: Thresholds | None = None
-    # What was drawn at random; it picks k only where `sampled.explore` is set.
+    # What was drawn at random; it picks k only if `sampled.explore` is set.
     sampled: Sampled = NOT_SAMPLED
     # Set by `after_failure`; everything else stays as it was resolved.
     failure: Failure | None = None
@@ -114,14 +114,14 @@ class EffectivePolicy:
         return self.sampled.explore is not None
 
     def bounded(self, k: int) -> int | None:
-        """The nearest k that can be given; None where a failure leaves none."""
+        """The nearest k that can be given; None if a failure leaves none."""
         k = min(max(k, self.minimum), self.maximum)
         if self.failure is None:
             return k
         return None if self.failure.maximum is None else min(k, self.failure.maximum)
 
     def confidence(self, answer: Answer) -> float | None:
-        """P(this answer is right); None where nothing is calibrated for its k, or a signal is missing."""
+        """P(this answer is right); None if its k is not calibrated, or a signal is missing."""
         head = self.heads.get(answer.k)
         return None if head is None else head.predict(answer.signals)
 
@@ -160,8 +160,8 @@ def resolve(
     else:
         kind = _graded(fit.thresholds, artifact, required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
-    # Only what a probability decides is explored, never what an operator's rule decides: k=0 could not be drawn there,
-    # and a refit could not tell these questions from others in the log.
+    # Explore only questions that a probability decides. Where an operator's rule decides, k=0 could not be drawn, and a
+    # refit could not recognise these questions in the log.
     explores = isinstance(kind, Graded) and not mandatory
     policy = EffectivePolicy(
         ks=ks,
@@ -191,9 +191,9 @@ def _fit(options: AskOptions, artifact: Artifact | None, *, allow_uncertified: b
 
 
 def _graded(thresholds: Thresholds, artifact: Artifact, *, required: bool) -> Fixed | Graded:
-    """The thresholds as a choice of k; a fixed k where every probability leads to the same one above 0.
+    """The thresholds as a choice of k; a fixed k if every probability leads to the same k above 0.
 
-    Where passages are required, no probability reaches tau0. Binary, which has no `few`, then always reads `many`.
+    If passages are required, no probability reaches tau0. The binary policy has no `few`, and then always reads `many`.
     """
     few, many = artifact.ks[1], artifact.ks[-1]
     if required:
@@ -220,9 +220,9 @@ def _certifiable(options: AskOptions, artifact: Artifact | None, fit: PolicyFit 
 
 
 def after_failure(policy: EffectivePolicy, available: Available, error: UpstreamError | NoPassages) -> EffectivePolicy:
-    """Continue with what is available: k is at most that of the largest answer. Raises where no answer may be given.
+    """Continue with what is available: k is at most that of the largest answer. Raises if no answer may be given.
 
-    Only the first failure of a question is handled so; the second is raised.
+    This handles only the first failure of a question; a second one is raised.
     """
     if policy.failure is not None:
         raise error

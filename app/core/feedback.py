@@ -1,4 +1,4 @@
-"""What is said about an answer afterwards, and what that comes to: right or wrong."""
+"""Feedback on an answer, and whether it makes the answer right or wrong."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from app.errors import NothingToJudge
 
 
 class Source(StrEnum):
-    """Who judged: the one who sent the feedback, or the label rule by the reference answers that were sent."""
+    """Who judged: the caller, or the label rule by the reference answers that the caller sent."""
 
     CALLER = "caller"
     REFERENCES = "references"
@@ -18,14 +18,14 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """A verdict on the answer with this id, or reference answers to judge it by: one of the two."""
+    """Whether the answer with this id is correct, or reference answers to judge it by: exactly one of the two."""
 
     id: str
     correct: bool | None = None
     references: tuple[str, ...] = ()
     comment: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    # Whose feedback it is, where callers have keys.
+    # The caller's key; None without keys.
     key: str | None = None
 
     @property
@@ -36,23 +36,23 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Feedback as it was kept; `replaced` says that another verdict stood before it."""
+    """Stored feedback; `replaced` says that it replaces different feedback on the same answer."""
 
     id: str
-    # None where the answer was withheld, and references came for its shadow run.
+    # None if the answer was withheld: the references then label its shadow run.
     correct: bool | None
     source: Source
     replaced: bool
     action: str
-    # The very same was sent before, and nothing new was kept.
+    # The same feedback was sent before, so nothing was stored.
     repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Solicited:
-    """A judgement that was asked for. `key` is whose it is, None where callers have no keys.
+    """Feedback that the gateway asked for. `key` is the caller's key; None without keys.
 
-    `position` grows in the order of the log; `version` is the calibrator that p, the confidence shown, came from.
+    `position` is the order in the log. `version` is the calibrator that gave the confidence p.
     """
 
     position: int
@@ -64,7 +64,7 @@ class Solicited:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One logged answer. `correct` is None without a judgement; `solicited`: drawn at random for feedback."""
+    """One logged answer. `correct` is None without feedback; `solicited`: drawn at random for feedback."""
 
     tags: Mapping[str, str]
     action: str
@@ -76,18 +76,17 @@ class AuditRow:
 def is_correct(feedback: Feedback, action: str, answer: str | None, *, texts_kept: bool) -> bool | None:
     """Whether the answer that was given is right.
 
-    None for references to an abstention: nothing was given that could be right or wrong, and still they say what would
-    have been, which labels a shadow run.
+    None for references to an abstention: no answer was given, but the references label its shadow run.
     """
     if feedback.source is Source.REFERENCES and not texts_kept:
         raise NothingToJudge(
-            f"the text of {feedback.id} is not kept (FETCHWISE_LOG_TEXTS=hash), so references cannot judge it: "
+            f"the text of {feedback.id} is not kept (FETCHWISE_LOG_TEXTS=hash), so references cannot be used: "
             "send `correct`"
         )
     if action == ABSTAIN:
         if feedback.source is Source.REFERENCES:
             return None
-        raise NothingToJudge(f"{feedback.id} was an abstention: no answer was given that could be right or wrong")
+        raise NothingToJudge(f"{feedback.id} was an abstention: there is no answer to judge")
     if feedback.correct is not None:
         return feedback.correct
     return judge(answer or "", feedback.references)

@@ -1,8 +1,8 @@
-"""Is an answer right? Two rules for that.
+"""Two rules that decide whether an answer is right.
 
-`compat` is the rule of the published work, kept for comparison: a gold answer of three characters or more counts
-wherever it occurs as a substring, so "yesterday" is right for "yes". `tokens`, the default, folds Unicode, asks
-for whole words, and knows yes, no and numbers.
+`compat` is the rule of the published work, kept for comparison: a gold answer of three characters or more
+matches any substring, so "yesterday" is right for "yes". `tokens`, the default, folds Unicode, compares whole words,
+and understands yes, no and numbers.
 """
 
 import re
@@ -16,7 +16,7 @@ Rule = Literal["tokens", "compat"]
 _ARTICLES = frozenset(("a", "an", "the"))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Gold answers shorter than this are words like "I", which any sentence contains.
+# Shorter gold answers are words like "I", which any sentence contains.
 _COMPAT_MIN_CHARS = 3
 _MIN_CHARS = 2
 
@@ -29,17 +29,17 @@ _WORDS = {
     "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
 }
 # fmt: on
-# Accents and invisible characters vanish, control characters part words, and all dashes are one.
+# Remove accents and invisible characters, treat control characters as spaces, and make all dashes the same.
 _PLAIN = {"Mn": "", "Mc": "", "Me": "", "Cf": "", "Cc": " ", "Pd": "-"}
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-# A minus sign only where a number follows and no word precedes: "1914-1918" and "Covid-19" hold no negative number.
+# A minus sign only where a number follows and no word precedes: "1914-1918" and "Covid-19" contain no negative number.
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 _POINT = re.compile(r"(?<=\d)\.(?=\d)")
 
 
 def judge(answer: str, gold: Sequence[str], rule: Rule = "tokens") -> bool:
-    """Tell whether an answer matches the gold answer or any of its aliases."""
+    """Whether an answer matches the gold answer or any of its aliases."""
     if rule == "compat":
         return _judge_compat(answer, gold)
     given = words(answer)
@@ -49,21 +49,21 @@ def judge(answer: str, gold: Sequence[str], rule: Rule = "tokens") -> bool:
 def words(text: str) -> tuple[str, ...]:
     """Split a text into comparable words: folded, without accents, punctuation and articles.
 
-    Digit groups are joined ("1,234" is "1234"), decimals and signs stay, and dashes and slashes part words.
+    Digit groups are joined ("1,234" is "1234"), decimals and signs stay, and dashes and slashes separate words.
     """
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     plain = "".join(_PLAIN.get(unicodedata.category(c), "-" if c == "\u2212" else c) for c in folded)
-    # Signs and points that belong to a number are marked, so that they survive the loss of all other punctuation;
-    # no control character is left by now that could be mistaken for a mark.
+    # Mark signs and decimal points of numbers, so that they are not removed with the punctuation. The marks are control
+    # characters, of which none is left in the text by now.
     joined = _POINT.sub("\0", _MINUS.sub("\1", _THOUSANDS.sub("", plain))).replace("-", " ").replace("/", " ")
     bare = "".join(c for c in joined if unicodedata.category(c)[0] not in "PS").replace("\0", ".").replace("\1", "-")
     every = bare.split()
-    # A title made of articles alone ("The The") keeps them: nothing else is left to compare.
+    # A title made of articles alone ("The The") keeps them: otherwise nothing would be left to compare.
     return tuple(word for word in every if word not in _ARTICLES) or tuple(every)
 
 
 def normalise(text: str) -> str:
-    """One string for all spellings that `words` holds equal."""
+    """One string for all spellings that `words` treats as equal."""
     return " ".join(words(text))
 
 
@@ -71,7 +71,7 @@ def _matches(given: tuple[str, ...], gold: tuple[str, ...]) -> bool:
     if not given or not gold:
         return False
     if gold in (("yes",), ("no",)):
-        # The verdict comes first; "there is no evidence" is not the answer "no", and "yes and no" is neither.
+        # Yes or no must come first: "there is no evidence" is not the answer "no", and "yes and no" is neither.
         return given[0] == gold[0] and not {"yes", "no"} <= set(given)
     wanted = _quantities(gold)
     if wanted is not None:
@@ -87,7 +87,7 @@ def _contains(given: tuple[str, ...], gold: tuple[str, ...]) -> bool:
 
 
 def _quantities(gold: tuple[str, ...]) -> float | None:
-    """The number that a gold answer is, or None where it is anything more than a number."""
+    """The gold answer as a number, or None if it is anything else."""
     if not (_NUMBER.fullmatch(gold[0]) or gold[0] in _WORDS):
         return None
     if len(gold) == 1 or (len(gold) == 2 and gold[1] in _SCALES):
@@ -96,7 +96,7 @@ def _quantities(gold: tuple[str, ...]) -> float | None:
 
 
 def _numbers(given: tuple[str, ...]) -> list[float]:
-    """Every number of an answer, "12 million" as one. A number word counts in front only: "no one" is not 1."""
+    """Every number of an answer, "12 million" as one. Number words count only as the first word: "no one" is not 1."""
     found = []
     for place, word in enumerate(given):
         value = float(word) if _NUMBER.fullmatch(word) else _WORDS.get(word) if place == 0 else None

@@ -1,8 +1,8 @@
 """The two prompts: closed-book and open-book. Their digest is part of a calibrator's identity.
 
-Questions and passages are data. They are put into a template in a single pass, so that neither can bring a
-placeholder of its own; a passage is one line, so that it cannot pretend to be the next one; and what a chat template
-marks turns with is taken apart, so that neither can pretend to be somebody else's.
+Questions and passages are data. They are inserted in a single pass, so that neither can add a placeholder. A passage
+is one line, so that it cannot imitate the next one. Markers of chat templates are broken up, so that neither can
+imitate another turn.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _PLACEHOLDER = re.compile(r"\{(question|passages)\}")
-# How common chat templates begin a marker: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], </s> and such, some with
-# a wide bar. Readers turn them into control tokens wherever in a prompt they stand.
+# The beginnings of common chat-template markers: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], </s>, some with a
+# wide bar. Readers turn them into control tokens anywhere in a prompt.
 _MARKER = re.compile(r"<(?=[|｜]|/?(?:s|bos|eos|start_of_turn|end_of_turn)>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])")
 _TURNS_SEARCHED = 2
 _MAX_QUERY_CHARS = 2000
@@ -20,19 +20,19 @@ _MAX_QUERY_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """A pair of templates: `closed_book` names {question}, `open_book` names {question} and {passages}."""
+    """A pair of templates: `closed_book` contains {question}, `open_book` contains {question} and {passages}."""
 
     closed_book: str
     open_book: str
 
     def __post_init__(self) -> None:
         if "{question}" not in self.closed_book or "{passages}" in self.closed_book:
-            raise ValueError("the closed-book template must name {question} and not {passages}")
+            raise ValueError("the closed-book template must contain {question} and not {passages}")
         if "{question}" not in self.open_book or "{passages}" not in self.open_book:
-            raise ValueError("the open-book template must name {question} and {passages}")
+            raise ValueError("the open-book template must contain {question} and {passages}")
 
     def render(self, question: str, passages: Sequence[tuple[str, str]] = ()) -> str:
-        """Fill the template in; passages are (title, text), numbered from 1, best first."""
+        """Fill in the template; passages are (title, text), numbered from 1, best first."""
         lines = [f"[{i}] {_one_line(title, text)}" for i, (title, text) in enumerate(passages, start=1)]
         values = {"question": break_markers(_flat(question)), "passages": "\n".join(lines)}
         template = self.open_book if passages else self.closed_book
@@ -40,15 +40,15 @@ class Prompts:
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits that change with any character of either template."""
+        """Sixteen hex digits of a hash of both templates."""
         return hashlib.sha256(f"{self.closed_book}\0{self.open_book}".encode()).hexdigest()[:16]
 
 
 def search_query(question: str, said: Sequence[str] = ()) -> str:
-    """What to search for: the question, and what its asker said before it, the newest first.
+    """The text to search for: the question, then the user's earlier messages, newest first.
 
-    "And of Italy?" finds nothing by itself. The question comes first because embedders cut off the end of what is too
-    long for them, and no more than two turns join it, because they would drown it.
+    "And of Italy?" finds nothing by itself. The question comes first because embedders truncate long texts. At most two
+    earlier messages are added, so that the question still dominates.
     """
     if not said:
         return question
@@ -57,7 +57,7 @@ def search_query(question: str, said: Sequence[str] = ()) -> str:
 
 
 def break_markers(text: str) -> str:
-    """The text with a space inside whatever a reader would take for a control token; any other text as it is."""
+    """Insert a space into everything that a reader would parse as a control token."""
     return _MARKER.sub(r"\g<0> ", text) if "<" in text or "[" in text else text
 
 
@@ -68,13 +68,13 @@ def _one_line(title: str, text: str) -> str:
 
 def _flat(text: str) -> str:
     """The words with one space between them."""
-    # Of all white space only the plain space is printable; most texts have nothing else, one at a time.
+    # The plain space is the only printable white space, and most texts contain only single ones.
     if text.isprintable() and "  " not in text:
         return text.strip(" ")
     return " ".join(text.split())
 
 
-# Worded by what the embedded reader answered best on the demo world's train split; it is sensitive to small changes.
+# The wording with the best accuracy of the embedded reader on the demo's train split; small changes matter.
 DEFAULT = Prompts(
     closed_book="Answer the question in a few words.\n\nQuestion: {question}",
     open_book="{passages}\n\nAnswer in a few words from the passages above.\n\n{question}",

@@ -31,7 +31,7 @@ class Question:
     options: AskOptions = field(default_factory=AskOptions)
     where: Filter | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    # Whose question it is, where callers have keys.
+    # The caller's key; None without keys.
     key: str | None = None
     # The conversation that it continues, oldest first.
     earlier: tuple[Turn, ...] = ()

@@ -30,15 +30,15 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One answer of a question that is asked at every k, as an outcome table has it, without its label."""
+    """One answer of a full run, as in an outcome table, without its label."""
 
     answer: str
     signals: Mapping[str, float]
     prompt_tokens: int
     completion_tokens: int
-    # Fewer than k where the search found fewer, or the reader's context held fewer.
+    # Less than k if the search found fewer, or the reader's context was too short.
     passages_read: int
-    # Retrieval included where passages were read.
+    # Includes retrieval if passages were read.
     ms: float
 
 
@@ -140,7 +140,7 @@ class DecisionRecord:
     def gated(self) -> bool:
         """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        Not where a part then failed or nothing was found: k is lower there, and nothing was saved.
+        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved.
         """
         return (
             isinstance(self.policy.kind, Graded)

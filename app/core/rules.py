@@ -1,6 +1,7 @@
-"""An operator's rules for questions that must be answered from passages: words that ask for what is new, or regulated.
+"""An operator's rules for questions that must be answered from passages, such as questions about news or regulations.
 
-Plain words and phrases, case-folded, on word boundaries: no pattern can be slow, and none needs escaping.
+A rule is a word or a phrase, matched case-insensitively on word boundaries. There are no patterns to escape or to slow
+down a question.
 """
 
 import re
@@ -13,12 +14,12 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Mandatory:
-    """Compiled rules: each phrase as its words, by the first of them."""
+    """Compiled rules: each phrase as a list of words, indexed by its first word."""
 
     phrases: dict[str, tuple[tuple[tuple[str, ...], str], ...]]
 
     def matches(self, question: str) -> str | None:
-        """The first rule that the question holds, as the operator wrote it; None where there is none."""
+        """The first rule that the question contains, as the operator wrote it; None if it contains none."""
         if not self.phrases:
             return None
         words = _words(question)
@@ -30,12 +31,12 @@ class Mandatory:
 
 
 def compile_rules(rules: Iterable[str]) -> Mandatory:
-    """Make rules out of an operator's words and phrases; ValueError where one has no word in it."""
+    """Compile an operator's words and phrases; ValueError if one contains no word."""
     phrases: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for rule in rules:
         words = tuple(_words(rule))
         if not words:
-            raise ValueError(f"{rule!r} has no word that a question could hold")
+            raise ValueError(f"{rule!r} contains no word")
         phrases.setdefault(words[0], []).append((words, rule))
     return Mandatory({first: tuple(each) for first, each in phrases.items()})
 

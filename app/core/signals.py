@@ -1,6 +1,6 @@
 """Uncertainty signals from a short answer's token log-probabilities; for each, higher is more confident.
 
-The same functions run when a calibrator is fitted and when it serves, so an estimator's bias cancels.
+The same functions run for fitting and for serving, so that the bias of an estimator cancels.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from operator import mul
 
 TOP = 20
 NAMES = ("seq_logprob", "neg_entropy", "margin")
-# The same on the first token of the answer alone.
+# The same signals of the answer's first token.
 FIRST_TOKEN_NAMES = tuple(f"{name}@1" for name in NAMES)
 ALL_NAMES = NAMES + FIRST_TOKEN_NAMES
 
-# Servers mark an impossible token with -inf or -9999. Real log-probabilities of printed alternatives stay far
-# above this, so the clamp touches sentinels only, and one of them cannot swamp a mean.
+# Servers mark an impossible token with -inf or -9999. Real log-probabilities are far above this floor, so clamping
+# changes only such markers, and one of them cannot dominate a mean.
 LOGPROB_FLOOR = -100.0
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """One answer token: its own log-probability, and those of the likeliest alternatives, best first."""
+    """One answer token: its own log-probability, and those of the most likely alternatives, best first."""
 
     logprob: float
     top: tuple[float, ...] = ()
@@ -30,7 +30,7 @@ class TokenLogprobs:
 def extract(tokens: Sequence[TokenLogprobs]) -> dict[str, float]:
     """Compute every signal on the whole answer and on its first token.
 
-    Where nothing can be said (no token, a NaN, no alternatives) the name is absent; a stand-in would look calibrated.
+    A signal that cannot be computed (no token, a NaN, no alternatives) is absent: a default would look calibrated.
     """
     by_token = (
         [_clamp(token.logprob) for token in tokens],
@@ -46,21 +46,21 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _clamp(logprob: float) -> float:
-    # min and max would quietly turn a NaN into a bound.
+    # min and max would silently replace a NaN with a bound.
     if LOGPROB_FLOOR <= logprob <= 0.0 or isnan(logprob):
         return logprob
     return max(LOGPROB_FLOOR, min(0.0, logprob))
 
 
 def _entropy(top: Sequence[float]) -> float:
-    """Entropy in nats of the top 20 alternatives, with all the rest as one bucket of mass r: H20 - r ln r.
+    """Entropy in nats of the top 20 alternatives, with the rest as one bucket of mass r: H20 - r ln r.
 
-    One bucket understates a flat tail; a fixed estimator matters more than a tight one.
+    One bucket underestimates a flat tail. That is fine: it only matters that the estimator is always the same.
     """
     if len(top) < TOP:
         return nan
     logprobs = top[:TOP]
-    # Nearly always there is nothing to clamp, and asking so is cheaper than clamping one by one.
+    # Usually nothing needs clamping, and checking that first is cheaper than clamping each value.
     if not (min(logprobs) >= LOGPROB_FLOOR and max(logprobs) <= 0.0):
         logprobs = [_clamp(logprob) for logprob in logprobs]
     masses = [*map(exp, logprobs)]
