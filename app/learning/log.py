@@ -1,4 +1,4 @@
-"""The decision log as an observer: a question leaves its record in a queue, a thread of its own writes it down.
+"""The decision log as an observer: records are queued, and one thread writes them.
 
     observe ──► pending ──┐
                           ├──► one transaction a turn ──► store
@@ -31,7 +31,7 @@ from app.ports import Documents, Rows
 logger = logging.getLogger(__name__)
 
 _DAY_S = 86_400.0
-# Few enough that a turn of the writer stays short.
+# Small, so that a turn of the writer stays short.
 _PRUNED_AT_ONCE = 1_000
 _MAX_PENDING_FEEDBACK = 1_000
 
@@ -54,7 +54,7 @@ class _PendingFeedback:
 
 
 class LogMetrics:
-    """What operators count about the log; every label is there from the start."""
+    """The metrics of the log; every label exists from the start."""
 
     def __init__(self, registry: CollectorRegistry, ks: Iterable[int]) -> None:
         self.dropped = Counter(
@@ -90,7 +90,7 @@ class LogMetrics:
 
 
 class DecisionLog:
-    """Writes every decision it sees to a store, and takes feedback on them."""
+    """Writes every decision to a store, and accepts feedback on them."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class DecisionLog:
         self._writer = threading.Thread(target=self._run, name="decision-log", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer."""
         self._writer.start()
 
     def observe(self, entry: DecisionRecord | FullRun) -> None:
@@ -134,11 +134,11 @@ class DecisionLog:
             logger.warning("the decision log has fallen behind: decisions are dropped, and counted")
 
     async def give(self, feedback: Feedback) -> Judged:
-        """Keep feedback and say what it came to; UnknownDecision, NothingToJudge, or LogUnavailable if not kept."""
+        """Store feedback and return the verdict; UnknownDecision, NothingToJudge, or LogUnavailable if not stored."""
         try:
             return await self._submit(feedback)
         except UnknownDecision:
-            # Another worker may have answered a moment ago, and write it down within its turn.
+            # Another worker may have answered a moment ago, and writes the decision within its turn.
             await asyncio.sleep(2 * self._pace.write_every_s)
             return await self._submit(feedback)
 
@@ -156,7 +156,7 @@ class DecisionLog:
         return self._store.documents
 
     async def close(self) -> None:
-        """Write what is waiting, for as long as that may take, and end the thread."""
+        """Write what is queued, until `close_timeout_s` has passed, and end the thread."""
         self._stopping.set()
         self._wake.set()
         await asyncio.to_thread(self._writer.join)
@@ -177,7 +177,7 @@ class DecisionLog:
     def _run(self) -> None:
         while not self._stopping.is_set():
             if self._failing:
-                # Not woken by feedback, which would make a database in trouble be tried more often.
+                # Not woken by feedback: a failing database is not called more often.
                 self._stopping.wait(self._pace.retry_s)
             else:
                 self._wake.wait(self._pace.write_every_s)
@@ -187,8 +187,8 @@ class DecisionLog:
         self._finish()
 
     def _write_pending(self) -> None:
-        """Write everything that waits, and tell those who wait for it."""
-        # Feedback first: a decision was queued before anyone could speak of it, so it is among those taken next.
+        """Write everything that is queued, and resolve the waiting feedback."""
+        # Feedback first: its decision was queued before it, so it is among those taken next.
         waiting = [self._pending_feedback.popleft() for _ in range(len(self._pending_feedback))]
         waiting = [one for one in waiting if one.done.set_running_or_notify_cancel()]
         self._held.extend(self._pending.popleft() for _ in range(len(self._pending)))
@@ -207,17 +207,15 @@ class DecisionLog:
             outcomes = self._store.write(self._held, [(one.at, one.feedback) for one in waiting])
         except LogUnavailable as error:
             if not self._failing:
-                logger.error("%s; up to %d decisions wait, and feedback is refused", error, self._capacity)  # noqa: TRY400 said once, and the sentence is enough
+                logger.error("%s; up to %d decisions wait, and feedback is refused", error, self._capacity)  # noqa: TRY400 logged once; the message is enough
             self._failing = True
             return [LogUnavailable(str(error)) for _ in waiting]
         except Exception:
-            # What cannot be written now never will be, and would hold up all that follows.
-            logger.exception("an unforeseen error of the decision log: %d decisions are dropped", len(self._held))
+            # A bug: the same records would fail again, and block all later ones.
+            logger.exception("unexpected error in the decision log: %d decisions are dropped", len(self._held))
             self._metrics.dropped.inc(len(self._held))
             self._held.clear()
-            return [
-                LogUnavailable("an unforeseen error of the decision log: the feedback is not kept") for _ in waiting
-            ]
+            return [LogUnavailable("unexpected error in the decision log: the feedback is not stored") for _ in waiting]
         if self._failing or self._dropping:
             logger.warning("the decision log is written again; fetchwise_log_dropped_total counts what was lost")
         self._failing = self._dropping = False
@@ -225,7 +223,7 @@ class DecisionLog:
         return outcomes
 
     def _prune(self) -> None:
-        """Once a day, and a little each turn: decisions that are past their time go."""
+        """Once a day, a few at a time: delete decisions that are older than the retention time."""
         now = self._clock()
         if self._keep_s == 0 or self._failing or now < self._prune_at:
             return
@@ -238,7 +236,7 @@ class DecisionLog:
             self._prune_at = now + _DAY_S
 
     def _finish(self) -> None:
-        """Write what is left, again and again where that fails, until it must end."""
+        """Write what is left, with retries, until the time for closing has passed."""
         deadline = time.monotonic() + self._pace.close_timeout_s
         self._write_pending()
         while (self._held or self._pending) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What chance decides about a question, and how much of the traffic may be spent on learning."""
+"""Random draws about a question, and the budget for exploration and shadow runs."""
 
 import random
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from app.core.effective_policy import Sampled
 from app.core.question import Question
 from app.core.record import DecisionRecord
 
-# What may be spent before there is any traffic to take a share of: some ten questions with five passages.
+# Allowed before there is any traffic: about ten questions with five passages.
 _ALLOWANCE_TOKENS = 10_000.0
 
 
 class Budget:
-    """Caps what learning spends, as a share of all tokens. Where it is spent, nothing is drawn until traffic pays."""
+    """Caps the tokens of exploration and shadow runs, as a share of all. Beyond it nothing is drawn."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -20,23 +20,23 @@ class Budget:
         self._learning = 0.0
 
     def observe(self, record: DecisionRecord) -> None:
-        """Count a finished question; what exploration cost counts as learning."""
+        """Count a finished question; an explored one is charged to the budget."""
         self._all += record.tokens
         if record.policy.explored:
             self._learning += record.tokens
 
     def spend(self, tokens: float) -> None:
-        """Count what a shadow run cost, on top of the traffic."""
+        """Charge the tokens of a shadow run."""
         self._learning += tokens
 
     @property
     def left(self) -> bool:
-        """Whether another question may be spent on learning."""
+        """Whether the budget allows another exploration or shadow run."""
         return self._learning < self._share * self._all + _ALLOWANCE_TOKENS
 
 
 class Sampler:
-    """Draws which questions are explored, shadowed, or asked for feedback; before anything is known of them."""
+    """Draws which questions are explored, shadowed, or asked for feedback; before any upstream call."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Sampler:
         self._rng = rng or random.Random()  # noqa: S311
 
     def draw(self, question: Question) -> Sampled:
-        """What chance decides about this question."""
+        """Draw for this question."""
         share = self._explore if self._budget is None or self._budget.left else 0.0
         drawn = self._rng.random() if share > 0.0 else 1.0
         return Sampled(

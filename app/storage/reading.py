@@ -1,4 +1,4 @@
-"""Reads the decision log: for an export, an overview, an audit, the drift test, and a refit.
+"""Reads the decision log: for an export, an overview, an audit, a replay, the drift test, and a refit.
 
 Long results are read page by page, each page in a transaction of its own: a long transaction would keep the database
 from cleaning up behind the writers.
@@ -23,7 +23,7 @@ PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ActionStats:
-    """What became of the questions that ended in one action."""
+    """How many decisions ended in one action, and how many of them were judged right."""
 
     action: str
     decisions: int
@@ -39,14 +39,14 @@ class Stats:
     decisions: int
     first_at: float | None
     last_at: float | None
-    # Every verdict that ever came in, the replaced ones too.
+    # All verdicts, including replaced ones.
     feedback: int
     actions: tuple[ActionStats, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """One judged decision, as far as a refit can learn from it."""
+    """One judged decision, with what a refit reads of it."""
 
     # The order of its verdict among all verdicts.
     seq: int
@@ -62,10 +62,10 @@ class LoggedDecision:
     propensities: Mapping[str, float] | None
     signals: Mapping[str, float]
     read_signals: Mapping[str, float]
-    # None where the answer was withheld: there was nothing to be right or wrong.
+    # None where the answer was withheld.
     correct: bool | None
     references: Sequence[str]
-    # What every action answered, by k as text, and the system that was asked; None without a shadow run.
+    # The answers of the shadow run, by k as text, and the system that gave them; None without a run.
     outcomes: Mapping[str, Mapping[str, Any]] | None
     identity: Mapping[str, Any] | None
 
@@ -93,14 +93,14 @@ _LOGGED_DECISION = [
 
 
 class LoggedDecisions:
-    """Reads what was judged about one collection from a time on."""
+    """Reads the judged decisions of one collection from a time on."""
 
     def __init__(self, engine: Engine, *, collection: str, since: float) -> None:
         self._engine = engine
         self._wanted = (decisions.c.collection == collection, decisions.c.created_at >= since)
 
     def span(self) -> tuple[int, int]:
-        """The numbers of the first and the last verdict in the log, for a measure of progress; zeros without any."""
+        """The numbers of the first and the last verdict in the log, to show progress; zeros without any."""
         with _reading(self._engine) as connection:
             first, last = connection.execute(select(func.min(feedback.c.seq), func.max(feedback.c.seq))).one()
         return int(first or 0), int(last or 0)
@@ -117,7 +117,7 @@ class LoggedDecisions:
             reached = page[-1].seq
 
     def latest_identity(self) -> Mapping[str, Any] | None:
-        """What the last shadow run was asked of; None where there was none."""
+        """The system of the last shadow run; None where there was none."""
         query = (
             select(full_runs.c.identity)
             .join(decisions, decisions.c.id == full_runs.c.decision_id)
@@ -130,7 +130,7 @@ class LoggedDecisions:
         return found
 
     def shadowed(self, *, labelled: bool) -> Sample:
-        """Questions with a shadow run, by whether reference answers ever came in for them."""
+        """Questions with a shadow run, with or without reference answers."""
         p = decisions.c.p_closed_book
         label = exists().where(feedback.c.decision_id == decisions.c.id, feedback.c.source == Source.REFERENCES.value)
         query = (
@@ -163,7 +163,7 @@ def count(engine: Engine, since: float) -> int:
 
 
 def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[dict[str, Any]]]:
-    """Every decision from that time on, in order of arrival, with the `feedback` in force and `feedback_history`."""
+    """Every decision from that time on, in order of arrival, with its last `feedback` and `feedback_history`."""
     reached = 0
     while True:
         after = select(decisions).where(decisions.c.seq > reached, decisions.c.created_at >= since)
@@ -209,7 +209,7 @@ def stats(engine: Engine) -> Stats:
 
 
 def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
-    """At most `limit` decisions from that time on, newest first, each with the verdict in force."""
+    """At most `limit` decisions from that time on, newest first, each with its last verdict."""
     verdicts = _latest_feedback()
     wanted = (
         select(decisions.c.tags, decisions.c.action, decisions.c.k, verdicts.c.correct, decisions.c.solicited)
@@ -236,7 +236,7 @@ def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[S
         .join(decisions, decisions.c.id == feedback.c.decision_id)
         .where(
             feedback.c.seq > after,
-            # The first word on an answer counts: what the test learned from it cannot be unlearned.
+            # The first verdict counts: a sequential test cannot take a value back.
             feedback.c.replaced.is_(False),
             decisions.c.solicited.is_(True),
             decisions.c.calibrator == version,
@@ -258,7 +258,7 @@ def _latest_feedback() -> Subquery:
 
 
 def _dicts(table: Table, rows: Iterable[Row[Any]]) -> list[dict[str, Any]]:
-    # SQLAlchemy's own names are more than strings, which not every serialiser takes.
+    # SQLAlchemy's names are a subclass of str, which not every serialiser accepts.
     names = [str(column.name) for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in rows]
 

@@ -105,7 +105,7 @@ _FIELDS = (
     _Field("searches", Integer, lambda one: one.searches),
     _Field("failed_upstream", Text, lambda one: one.failure and one.failure[0], optional=True),
     _Field("failure_kind", Text, lambda one: one.policy.failure and one.policy.failure.error.kind, optional=True),
-    # With the signals and the failure, all that the decision followed from; and each step of it.
+    # All inputs of the decision beside signals and failure, and its steps: enough to replay it.
     _Field("effective_policy", JSON, lambda one: as_json(inputs_of(one.policy))),
     _Field("steps", JSON, lambda one: as_json([step_values(step) for step in one.steps])),
     _Field("probe_prompt_tokens", BigInteger, lambda one: _prompt(one.probe_usage), optional=True),
@@ -125,7 +125,7 @@ _SEQ = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _table(name: str, *columns: Column[Any]) -> Table:
-    # AUTOINCREMENT: the number of a row that was pruned is not given to another.
+    # AUTOINCREMENT: the number of a pruned row is not used again.
     return Table(name, metadata, Column("seq", _SEQ, primary_key=True), *columns, sqlite_autoincrement=True)
 
 
@@ -150,13 +150,13 @@ decisions = _table(
     *(Column(field.name, field.kind, nullable=field.optional) for field in _FIELDS),
 )
 
-# Rows are only added: the last row of a decision is in force, the others are its history.
+# Rows are only added: the last row of a decision counts, the others are its history.
 feedback = _table(
     "feedback",
     _about(unique=False),
     Column("created_at", Double, nullable=False),
     Column("key", Text),
-    # NULL where the answer was withheld: nothing was right or wrong, but the references label its shadow run.
+    # NULL where the answer was withheld; the references then label its shadow run.
     Column("correct", Boolean),
     Column("source", Text, nullable=False),
     Column("reference_answers", JSON, nullable=False),
@@ -165,25 +165,25 @@ feedback = _table(
     Column("replaced", Boolean, nullable=False),
 )
 
-# What every action answered to some questions, asked again in the background.
+# Shadow runs: the answers at every k, generated again in the background.
 full_runs = _table(
     "full_runs",
     _about(unique=True),
     Column("created_at", Double, nullable=False),
-    # The system that was asked, in the words of a calibrator's identity.
+    # The system that answered, with the fields of a calibrator's identity.
     Column("identity", JSON, nullable=False),
     # By k, as text: answer, signals, tokens and milliseconds.
     Column("outcomes", JSON, nullable=False),
 )
 
-# Follows from the tables, so that it changes with them.
+# A digest of the tables, so that it changes with them.
 VERSION = _sha256(
     repr([(str(one), str(one.type), one.nullable) for table in metadata.sorted_tables for one in table.columns])
 )[:8]
 
 
 def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[object, ...]:
-    """The columns of `decisions` after `seq`, in order; with `hash` the texts leave only their SHA-256."""
+    """The columns of `decisions` after `seq`, in order; with `hash` only the SHA-256 of the texts."""
     question = storable(record.question.text)
     answer = None if record.reply.text is None else storable(record.reply.text)
     kept = texts == "full"
@@ -212,7 +212,7 @@ def full_run_row(at: float, shadow: FullRun, texts: Texts) -> dict[str, Any]:
 
 
 def prepare(connection: Connection) -> None:
-    """Make the tables of a new database, within the caller's transaction; ConfigurationError where it has others."""
+    """Create the tables of a new database, within the caller's transaction; ConfigurationError where it has others."""
     present = metadata.tables.keys() & set(inspect(connection).get_table_names())
     if not present:
         metadata.create_all(connection)
@@ -223,7 +223,7 @@ def prepare(connection: Connection) -> None:
         raise ConfigurationError(
             f"it has tables that are not Fetchwise's ({', '.join(sorted(present))}): name another one"
         )
-    # Text whatever it is: another version may have numbered its schemas.
+    # As text: another version may have stored a number.
     if str(found) != VERSION:
         raise ConfigurationError(
             f"its tables have schema version {found}, and this release of Fetchwise needs {VERSION}: move it away "

@@ -188,14 +188,14 @@ async def test_a_database_in_trouble_is_not_tried_more_often_for_feedback(open_l
         assert running.store.writes <= before + 3
 
 
-async def test_an_unforeseen_error_costs_its_batch_and_no_more(
+async def test_an_unexpected_error_drops_its_batch_only(
     open_log: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug does not end the writer: the batch is dropped and counted, its trace is logged, the next is written."""
     async with open_log() as running:
         running.store.fail_with = ZeroDivisionError("oops")
         running.log.observe(a_record(id="a"))
-        with pytest.raises(LogUnavailable, match="unforeseen"):
+        with pytest.raises(LogUnavailable, match="unexpected"):
             await running.log.give(Feedback("a", correct=True))
         running.store.fail_with = None
         running.log.observe(a_record(id="b"))
