@@ -188,9 +188,7 @@ async def test_a_database_in_trouble_is_not_tried_more_often_for_feedback(open_l
         assert running.store.writes <= before + 3
 
 
-async def test_an_unexpected_error_drops_its_batch_only(
-    open_log: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unexpected_error_drops_its_batch_only(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
     """A bug does not end the writer: the batch is dropped and counted, its trace is logged, the next is written."""
     async with open_log() as running:
         running.store.fail_with = ZeroDivisionError("oops")
