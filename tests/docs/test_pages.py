@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,24 @@ def test_the_glossary_is_complete_and_sorted() -> None:
     wanted |= {"epsilon (ε)", "evidence", "exploration", "fallback k", "group", "k", "ladder", "probe", "receipt"}
     wanted |= {"reference", "rung", "scope", "shadow run", "signals", "skip rate", "state", "step"}
     assert wanted <= set(terms)
+
+
+def test_the_nouns_are_where_the_architecture_says() -> None:
+    """Each class in the table of nouns is defined in the module beside it."""
+    page = (ROOT / "docs/contribute/architecture.md").read_text()
+    rows = re.findall(r"^\| (`.+) \| .+ \| `(app/.+\.py)` \|$", page, re.MULTILINE)
+    assert rows
+    for names, path in rows:
+        module = (ROOT / path).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"^(class {name}\b|{name} = )", module, re.MULTILINE), f"{name} is not in {path}"
+
+
+def test_the_tree_has_the_layers_of_the_contract() -> None:
+    """The packages in the architecture's tree are those of import-linter, in the same order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [part.strip() for layer in contracts[0]["layers"] for part in layer.split("|")]
+    section = (ROOT / "docs/contribute/architecture.md").read_text().partition("## The tree")[2]
+    tree = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[0]
+    drawn = [name for line in tree.splitlines() for name in re.split(r" {3,}", line.strip())[0].split("  ")]
+    assert drawn == layers
