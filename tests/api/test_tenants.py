@@ -49,7 +49,7 @@ async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) 
     assert [(await keyed.ask(presented)).status_code for _ in range(3)] == [200] * 3
     refused = await keyed.ask(presented)
     error = check_shape(refused, 429, "rate_limit_exceeded")
-    assert "3 requests a minute" in error.error.message
+    assert "3 requests per minute" in error.error.message
     assert refused.headers["retry-after"] == "20"
     assert (await keyed.send("POST", "/feedback", presented)).status_code == 429
     assert (await keyed.ask(other)).status_code == 200

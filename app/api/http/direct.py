@@ -1,11 +1,10 @@
-"""The one place that adapts FastAPI: routes for busy paths, the request log around all, the OpenAPI document.
+"""The only place that changes how FastAPI works: fast routes, the request log, and the OpenAPI document.
 
-What FastAPI works out anew for each request, a direct route works out once. Its endpoint is declared and documented
-like any other. It may take the request, dependencies that want nothing but the request, and one body in JSON; it
-returns a response, or a model to render. The dependencies come first: what may not be asked is not read.
+A direct route resolves its arguments once, where FastAPI does so for each request. Its endpoint is declared and
+documented like any other. It may take the request, dependencies that need only the request, and one JSON body; it
+returns a response or a model. Dependencies run first, so the body of a refused request is not read.
 
-FastAPI is pinned to a minor version for what is done here; `tests/unit/api/test_direct.py` says what may go with
-another.
+This relies on internals, so FastAPI is pinned to a minor version; `tests/unit/api/test_direct.py` checks them.
 """
 
 import inspect
@@ -35,7 +34,7 @@ _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 
 
 class DirectRoute(APIRoute):
-    """A route that calls its endpoint by a plan made when it is declared."""
+    """A route whose arguments are resolved when it is declared."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ def _direct(endpoint: Callable[..., Awaitable[Response | BaseModel]]) -> ASGIApp
             for name, model in bodies:
                 given[name] = await _body(request, model)
         except ClientDisconnect:
-            return  # there is nobody left to answer
+            return  # the client has left
         answer = await endpoint(**given)
         response = answer if isinstance(answer, Response) else _rendered(answer)
         await response(scope, receive, send)
@@ -70,7 +69,7 @@ def _direct(endpoint: Callable[..., Awaitable[Response | BaseModel]]) -> ASGIApp
 def _plan(
     endpoint: Callable[..., object],
 ) -> tuple[list[str], list[tuple[str, _Dependency]], list[tuple[str, type[BaseModel]]]]:
-    """What each argument is, by its annotation."""
+    """How to get each argument, by its annotation."""
     requests: list[str] = []
     dependencies: list[tuple[str, _Dependency]] = []
     bodies: list[tuple[str, type[BaseModel]]] = []
@@ -95,7 +94,7 @@ def _rendered(answer: BaseModel) -> Response:
 
 async def _body(request: Request, model: type[BaseModel]) -> BaseModel:
     if not _is_json(request.scope["headers"]):
-        # Also keeps out what a browser would send for a page of any origin without asking first.
+        # This also refuses requests that a browser sends for any origin without a preflight.
         problem = "the body must be JSON, with the header `content-type: application/json`"
         raise RequestValidationError([{"type": "content_type", "loc": ("body",), "msg": problem}])
     raw = await _whole_body(request)
@@ -109,7 +108,7 @@ async def _body(request: Request, model: type[BaseModel]) -> BaseModel:
 
 
 async def _whole_body(request: Request) -> bytes:
-    """The body, which comes in one piece nearly always."""
+    """The body; it almost always arrives in one message."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
@@ -137,15 +136,15 @@ def build_app(
     tracing: "Tracing | None",
     fields: Mapping[str, Mapping[str, str]],
 ) -> FastAPI:
-    """An application without routes, with the request log around it and an OpenAPI document that is true.
+    """An application without routes, with the request log and a correct OpenAPI document.
 
-    `fields` says what fields of schemas mean that cannot say so themselves: dataclasses of the core.
+    `fields` describes the fields of dataclasses, by the name of their schema.
     """
     app = FastAPI(
         title="Fetchwise",
         description="An online RAG gateway that knows before it fetches.",
         version=version,
-        # Our own page shows it: the built-in ones load their scripts from elsewhere.
+        # Our own page shows it: the built-in pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -159,7 +158,7 @@ def build_app(
         return app.openapi_schema
 
     def logged() -> ASGIApp:
-        # Middleware would not see the answer to an unforeseen error.
+        # Middleware would not see the response to an unexpected error.
         return RequestLog(stack(), log_questions=log_questions, on_begin=tracing.began if tracing else None)
 
     app.openapi = described  # type: ignore[method-assign]
@@ -168,17 +167,17 @@ def build_app(
 
 
 def include_direct(app: FastAPI, *routers: APIRouter) -> None:
-    """Add routes as they are: FastAPI would wrap those of an included router, and search it twice for each request."""
+    """Add routes directly: FastAPI wraps the routes of an included router and matches them twice per request."""
     for router in routers:
         app.router.routes.extend(router.routes)
 
 
 def _true(document: dict[str, Any], fields: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """The OpenAPI document with all descriptions, and without the errors that FastAPI adds and nobody ever gets."""
+    """The OpenAPI document with all descriptions, without errors that FastAPI adds but never returns."""
     schemas = document["components"]["schemas"]
     for path, operations in document["paths"].items():
         if path.startswith(OPENAI_PREFIX):
-            # There a request that does not validate is a 400, and documented as such.
+            # There an invalid request is a 400.
             for operation in operations.values():
                 operation["responses"].pop("422", None)
     for name in _FASTAPIS_OWN:
@@ -190,7 +189,7 @@ def _true(document: dict[str, Any], fields: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _telemetry(tracing: "Tracing | None") -> TelemetryConfig:
-    """Of what FastAPI can report by itself, the span of each question, if anything: the rest is ours to say."""
+    """Let FastAPI report only the span of each question, if tracing is on; the gateway reports the rest itself."""
     telemetry = TelemetryConfig(tracing=False, metrics=False, logs=False, operation_spans=False, auto_configure=False)
     if tracing is not None:
         telemetry |= TelemetryConfig(

@@ -1,4 +1,4 @@
-"""The one table from exceptions to statuses, and the JSON shape of every error: ours, and OpenAI's below `/v1/`."""
+"""The table from exceptions to status codes, and the JSON shape of errors: our own, and OpenAI's below `/v1/`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -59,23 +59,23 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
 RETRY_AFTER_S = 1
 _MEANINGS = {
     400: "The body is not JSON in UTF-8.",
-    401: "Keys are asked for, and none that is known was presented.",
-    403: "The key does not allow this: `message` says what.",
-    408: "The request took too long to come in.",
+    401: "The key is missing, unknown or revoked.",
+    403: "The key does not allow this; `message` says why.",
+    408: "The request took too long to arrive.",
     413: "The body is too large.",
-    422: "The request is not valid; `fields` says where.",
-    429: "Too much at once; `Retry-After` says when to try again.",
-    500: "An unforeseen error.",
-    503: "A part behind the gateway failed, and no honest answer was left.",
+    422: "The request is not valid; `fields` lists the errors.",
+    429: "Too many requests; `Retry-After` says when to try again.",
+    500: "An unexpected error.",
+    503: "An upstream failed, and no answer is available.",
 }
-# What every route can answer that wants a key.
+# Errors of every route that needs a key.
 DENIALS = (401, 403, 429)
 _HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
-# Everything below this path speaks as OpenAI's API does, whatever is wrong.
+# Every error below this path has the shape of OpenAI's API.
 OPENAI_PREFIX = "/v1/"
 
 _OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
-# Where OpenAI has a word of its own that programs test for; otherwise ours stands.
+# Codes of OpenAI that programs test for; for other errors the code is our own type.
 _OPENAI_CODES = {
     "unauthorised": "invalid_api_key",
     "prompt_too_long": "context_length_exceeded",
@@ -83,14 +83,14 @@ _OPENAI_CODES = {
 
 
 class FieldProblem(BaseModel):
-    """One field that is wrong."""
+    """One invalid field."""
 
     field: str
     message: str
 
 
 class Problem(BaseModel):
-    """What went wrong, in a word that programs can test and a sentence that people can read."""
+    """What went wrong: `type` for programs, `message` for people."""
 
     type: str
     message: str
@@ -98,13 +98,13 @@ class Problem(BaseModel):
 
 
 class ErrorOut(BaseModel):
-    """The one shape of every 4xx and 5xx."""
+    """The body of every 4xx and 5xx."""
 
     error: Problem
 
 
 class OpenAIProblem(BaseModel):
-    """What went wrong; `param` names the field, if one is to blame."""
+    """What went wrong; `param` names the invalid field, if there is one."""
 
     message: str
     type: str
@@ -113,7 +113,7 @@ class OpenAIProblem(BaseModel):
 
 
 class OpenAIErrorOut(BaseModel):
-    """The shape of every error below `/v1/`."""
+    """The body of every error below `/v1/`."""
 
     error: OpenAIProblem
 
@@ -121,7 +121,7 @@ class OpenAIErrorOut(BaseModel):
 def documented(
     *statuses: int, own: Mapping[int, str] | None = None, model: type[BaseModel] = ErrorOut
 ) -> dict[int | str, dict[str, Any]]:
-    """What the OpenAPI document says of the errors of a route; `own` are those that mean something special there."""
+    """The errors of a route for the OpenAPI document; `own` replaces the usual descriptions."""
     said = {status: _MEANINGS[status] for status in statuses} | dict(own or {})
     return {status: {"model": model, "description": meaning} for status, meaning in said.items()}
 
@@ -135,7 +135,7 @@ def problem(
     fields: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """An error response in the one shape; below `/v1/`, in that of OpenAI's API."""
+    """An error response in our shape; below `/v1/` in the shape of OpenAI's API."""
     if path.startswith(OPENAI_PREFIX):
         status, body = as_openai(status, kind, message, fields or [])
     else:
@@ -144,8 +144,8 @@ def problem(
 
 
 def as_openai(status: int, kind: str, message: str, fields: Sequence[dict[str, str]]) -> tuple[int, dict[str, Any]]:
-    """The status and the body of an error that is ours by `kind`; the first wrong field is its `param`."""
-    # There a request that does not validate is a 400.
+    """The status and the body of an error in the shape of OpenAI; `param` is the first invalid field."""
+    # OpenAI answers an invalid request with 400.
     status = 400 if status == 422 else status
     kind_there = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     param = fields[0]["field"] if fields and fields[0]["field"] != "body" else None
@@ -157,7 +157,7 @@ def as_openai(status: int, kind: str, message: str, fields: Sequence[dict[str, s
 def install(
     app: FastAPI, *, on_upstream_error: Callable[[str, str], None], on_denied: Callable[[Denial], None]
 ) -> None:
-    """Teach the application to answer every exception in the one shape."""
+    """Make the application answer every exception in this shape."""
 
     def explain(error: FetchwiseError, path: str) -> JSONResponse:
         if isinstance(error, UpstreamError):
@@ -191,20 +191,22 @@ def install(
         headers = dict(error.headers or {})
         return problem(error.status_code, kind, str(error.detail), path=request.scope["path"], headers=headers)
 
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        logger.error("unforeseen error on %s", request.url.path, exc_info=error)
-        return problem(500, "internal_error", "an unforeseen error; the log has its trace", path=request.scope["path"])
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        logger.error("unexpected error on %s", request.url.path, exc_info=error)
+        return problem(
+            500, "internal_error", "an unexpected error; see the log of the gateway", path=request.scope["path"]
+        )
 
-    # For a reply that has begun, in which an error can only be an event.
+    # For a stream that has begun: there an error is an event.
     app.state.explain = explain
     app.add_exception_handler(FetchwiseError, known)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unforeseen)
+    app.add_exception_handler(Exception, unexpected)
 
 
 def _field(one: Mapping[str, Any]) -> dict[str, str]:
-    """One mistake that validation found, and where."""
+    """One validation error and its field."""
     return {
         "field": ".".join(str(part) for part in one["loc"] if part != "body") or "body",
         "message": str(one["msg"]).removeprefix("Value error, "),

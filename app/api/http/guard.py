@@ -1,8 +1,8 @@
-"""Who asks: finds the key that a request presents, and holds the request to what the key allows.
+"""Finds the key of a request, and enforces the scopes and limits of the key.
 
     no key, or an unknown one: 401 ─► without the scope: 403 ─► too often: 429 ─► collection, filter: 403
 
-Without keys, whoever comes may do everything.
+If no keys are configured, everyone may do everything.
 """
 
 import base64
@@ -22,19 +22,19 @@ from app.errors import Denial, Denied, OverLimit, Unauthorised
 from app.ports import Rate, Rates
 
 _BEARER = "Bearer"
-# A browser then asks for a password, and presents it again by itself for what the page loads.
+# A browser then asks for a password, and sends it again for everything that the page loads.
 _BASIC = 'Basic realm="Fetchwise: a key that may operate, as the password", charset="UTF-8"'
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What the routes ask about keys; opened and closed by the application's lifespan."""
+    """Checks the keys of requests."""
 
     keys: KeyStore
     rates: Rates
 
     def may_operate(self, request: Request) -> bool:
-        """Whether more may be told on a route that is open; never refuses."""
+        """Whether to show details on a route that needs no key."""
         if not self.keys.on:
             return True
         presented = _presented(request)
@@ -44,7 +44,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose request it is; `key` is None where keys are off."""
+    """The sender of a request; `key` is None if keys are off."""
 
     key: Key | None
     rate: Rate | None = None
@@ -56,11 +56,11 @@ class Caller:
 
     @property
     def may_give_feedback(self) -> bool:
-        """Whether feedback from this caller would be taken."""
+        """Whether this caller may send feedback."""
         return self.key is None or Scope.FEEDBACK in self.key.scopes
 
     def reach(self, collection: str | None, where: Filter | None, *, default: str) -> tuple[str, Filter | None]:
-        """Which collection to search and by which filter: what was asked for, within what the key allows."""
+        """The collection and the filter of a search: as requested, within the limits of the key."""
         if self.key is None:
             return collection or default, where
         return collection_for(self.key.collections, collection, default), narrowed(self.key.filter, where)
@@ -73,7 +73,7 @@ class Caller:
             return
         if not self.rate.begin(self.key.max_concurrent):
             raise OverLimit(
-                f"this key may have {self.key.max_concurrent} questions under way at once, and has: wait for an answer",
+                f"this key may have {self.key.max_concurrent} questions in flight, and has: wait for an answer",
                 why=Denial.CONCURRENCY,
             )
         try:
@@ -83,22 +83,22 @@ class Caller:
 
 
 def collection_for(listed: list[str], asked: str | None, default: str) -> str:
-    """Where to search: as asked, else the default, or the first that the key lists; a key that lists none has all."""
+    """The requested collection, else the default if the key allows it, else the first that the key lists."""
     if asked is None:
         return default if not listed or default in listed else listed[0]
     if listed and asked not in listed:
-        # The same words whether or not it exists: that is not this key's to know.
+        # The same message whether or not it exists: this key must not find out.
         raise Denied(f"collection: this key may not search {asked!r}", why=Denial.COLLECTION)
     return asked
 
 
 def narrowed(forced: Filter, asked: Filter | None) -> Filter | None:
-    """The filter that is searched with: everything that was asked for, and everything that the key insists on."""
+    """The requested filter together with the filter of the key."""
     for name, value in (asked or {}).items():
-        # True equals 1 in Python, and must not in a filter.
+        # True equals 1 in Python, but not in a filter.
         if name in forced and (type(value), value) != (type(forced[name]), forced[name]):
             raise Denied(
-                f"filter.{name}: this key reads the passages of one {name} only, and not of that one: leave it out",
+                f"filter.{name}: this key is limited to another {name}: remove it from the filter",
                 why=Denial.FILTER,
             )
     return {**(asked or {}), **forced} or None
@@ -108,21 +108,21 @@ _ANYONE = Caller(None)
 
 
 class Needs(SecurityBase):
-    """A dependency: the caller, with a key that has the scope; `browser` takes it as a password too."""
+    """A dependency: the caller, whose key must have the scope. With `browser`, the key may also be a password."""
 
     scheme_name = "key"
 
     def __init__(self, scope: Scope, *, browser: bool = False, challenge: str = _BEARER) -> None:
         self.model = HTTPBearer(
             description="A key made by `fetchwise keys create`, here or in the header `X-API-Key`. "
-            "Not needed where the gateway has no keys."
+            "Not needed if the gateway has no keys."
         )
         self.scope = scope
         self._browser = browser
         self._challenge = challenge
 
     async def __call__(self, request: Request) -> Caller:
-        """Let the request pass, or raise what it lacks."""
+        """Return the caller, or raise an error that says what is missing."""
         guard: Guard = request.app.state.guard
         if not guard.keys.on:
             return _ANYONE
@@ -136,16 +136,20 @@ class Needs(SecurityBase):
         key = guard.keys.find(presented)
         if key is None:
             raise Unauthorised(
-                "this key is not known, or has been revoked", why=Denial.BAD_KEY, challenge=self._challenge
+                "this key is unknown or revoked: ask the operator for a new one",
+                why=Denial.BAD_KEY,
+                challenge=self._challenge,
             )
         if self.scope not in key.scopes:
-            raise Denied(f"this key may not do that: it has no scope `{self.scope.value}`", why=Denial.SCOPE)
+            raise Denied(
+                f"this key lacks the scope `{self.scope.value}`: ask the operator for a key with it", why=Denial.SCOPE
+            )
         if key.per_minute is None and key.max_concurrent is None:
             return Caller(key)
         rate = guard.rates.of(key.id)
         if key.per_minute is not None and (wait := rate.take(key.per_minute)):
             raise OverLimit(
-                f"this key may send {key.per_minute} requests a minute: try again in {wait:.1f} s",
+                f"this key may send {key.per_minute} requests per minute: try again in {wait:.1f} s",
                 why=Denial.RATE,
                 retry_after_s=math.ceil(wait),
             )
@@ -155,7 +159,7 @@ class Needs(SecurityBase):
 AnswerCaller = Annotated[Caller, Depends(Needs(Scope.ANSWER))]
 FeedbackCaller = Annotated[Caller, Depends(Needs(Scope.FEEDBACK))]
 OPERATOR = Depends(Needs(Scope.OPERATE))
-# A page, for which a browser can only be asked in its own words, and what that page loads.
+# For a page a browser needs an HTTP Basic challenge; the data that the page loads needs none.
 OPERATOR_PAGE = Depends(Needs(Scope.OPERATE, browser=True, challenge=_BASIC))
 OPERATOR_PAGE_DATA = Depends(Needs(Scope.OPERATE, browser=True))
 
@@ -169,9 +173,9 @@ MayOperate = Annotated[bool, Depends(_may_operate)]
 
 
 def _presented(request: Request, *, browser: bool = False) -> str | None:
-    """What a request presents as its key; None where it presents nothing."""
+    """The key in the headers of a request; None if there is none."""
     alone = None
-    # As they came: making Starlette's headers of them costs more than the rest of the check.
+    # Raw headers: building Starlette's Headers costs more than the rest of the check.
     for name, value in request.scope["headers"]:
         if name == b"authorization":
             scheme, _, given = value.decode("latin-1").partition(" ")
@@ -186,7 +190,7 @@ def _presented(request: Request, *, browser: bool = False) -> str | None:
 
 
 def _password(given: str) -> str:
-    """The password of HTTP Basic; empty where there is none that could be read."""
+    """The password of HTTP Basic; empty if it cannot be read."""
     try:
         return base64.b64decode(given, validate=True).decode().partition(":")[2]
     except ValueError:

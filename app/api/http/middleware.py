@@ -1,4 +1,4 @@
-"""Around every request: an id, a line in the log, safe headers, and who may call from a browser."""
+"""Middleware for every request: an id, a log line, security headers, and CORS."""
 
 import logging
 import random
@@ -17,21 +17,21 @@ from app.correlation import RequestContext, current
 logger = logging.getLogger(__name__)
 
 HEADER = b"x-request-id"
-# What a proxy or a client may choose: nothing that could forge a line, and no novel.
+# Ids that a proxy or a client may choose: short, and without characters that could forge a log line.
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-# Scrapers, probes and pages that refresh themselves: a line each would bury the rest.
+# Scrapes, probes and pages that refresh themselves: a line for each would hide the others.
 READING = frozenset({"GET", "HEAD"})
 _MAX_PATH_CHARS = 200
 _STAGES = ("probe", "embed", "search", "read", "total")
-# Nobody reads it; what other gateways log for a client that closed the connection.
+# Never sent; nginx logs the same status for a client that closed the connection.
 CLIENT_CLOSED = 499
 _DEFECT = 500
 _REFUSED = 429
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
-# What replies of the OpenAI API tell about a decision.
+# Headers about the decision in replies of the OpenAI API.
 _DECISION = tuple(f"x-fetchwise-{what}" for what in ("id", "action", "k", "reason", "confidence"))
-# What OpenAI's client for JavaScript says about itself with every request: without leave, a browser sends none.
+# Headers that OpenAI's JavaScript client adds to every request; a browser must be allowed to send them.
 _OF_OPENAI_CLIENTS = tuple(
     f"x-stainless-{what}"
     for what in (
@@ -39,12 +39,12 @@ _OF_OPENAI_CLIENTS = tuple(
         *("retry-count", "timeout", "helper-method", "poll-helper", "custom-poll-interval"),
     )
 )
-# Request ids only tell requests apart: no secret hangs on them, and the system's randomness is slow to ask for.
+# Request ids are not secret, and random bytes from the system are slow.
 _rng = random.Random()  # noqa: S311
 
 
 class RequestLog:
-    """The outermost layer: whatever is logged or answered further in carries the request's id."""
+    """The outermost layer: every log line and every reply of a request carries its id."""
 
     def __init__(
         self, app: ASGIApp, *, log_questions: bool, on_begin: Callable[[RequestContext], None] | None = None
@@ -54,17 +54,17 @@ class RequestLog:
         self._on_begin = on_begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its note."""
+        """Handle the request and log it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
         note = RequestContext(_request_id(scope))
-        # Never reset: the server gives each request a context of its own, and may log a crash after we have returned.
+        # Never reset: each request has its own context, and the server may log a crash after this returns.
         current.set(note)
         if self._on_begin is not None:
             self._on_begin(note)
-        # Until there is another: who is not answered has left, or met a defect.
+        # Until a response starts: without one, the client left or there is a bug.
         status = CLIENT_CLOSED
 
         async def echoing(message: Message) -> None:
@@ -80,20 +80,20 @@ class RequestLog:
             status = _DEFECT if status == CLIENT_CLOSED else status
             raise
         finally:
-            # Refusals are counted, and come in floods.
+            # Refusals are counted in a metric, and there can be very many.
             quiet = scope["method"] in READING or status == _REFUSED
             level = logging.DEBUG if quiet else logging.INFO
             if logger.isEnabledFor(level):
                 self._log(level, scope, note, status, (time.perf_counter() - began) * 1000)
 
     def _log(self, level: int, scope: Scope, note: RequestContext, status: int, ms: float) -> None:
-        # As it came, percent signs and all: decoded, it could hold line breaks.
+        # Percent-encoded: decoded, it could contain line breaks.
         path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0][:_MAX_PATH_CHARS]
         done = f"{note.record.action} {note.record.reply.reason.value} " if note.record else ""
         message = f"{scope['method']} {path} {status} {done}{ms:.1f} ms"
 
         def fields() -> dict[str, Any]:
-            # Only when asked for: lines for people do without.
+            # Only for JSON lines.
             said: dict[str, Any] = {"method": scope["method"], "path": path, "status": status, "ms": round(ms, 3)}
             if note.record is not None:
                 said |= _decided(note.record)
@@ -101,7 +101,7 @@ class RequestLog:
                 said["question"] = note.question
             return said
 
-        # Not by logger.info, which would search the stack for our own name.
+        # logger.info would inspect the stack for the name of this file.
         logger.handle(logger.makeRecord(logger.name, level, __file__, 0, message, (), None, extra={"fields": fields}))
 
 
@@ -111,7 +111,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _decided(record: DecisionRecord) -> dict[str, Any]:
-    """What a line says about a decision."""
+    """The fields of a log line about a decision."""
     timings = record.timings
     spent = (timings.probe, timings.embed, timings.search, timings.read, timings.total)
     return record.outline() | {
@@ -122,7 +122,7 @@ def _decided(record: DecisionRecord) -> dict[str, Any]:
 
 
 class SafeHeaders:
-    """Adds what a reply does not say itself: pages and their files have headers of their own."""
+    """Adds security headers to replies that do not set their own, as pages and their files do."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -145,7 +145,7 @@ class SafeHeaders:
 
 
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Let pages of these origins call the gateway; without any, browsers keep all others out."""
+    """Let pages of these origins call the gateway; browsers block all others."""
     if origins:
         app.add_middleware(
             CORSMiddleware,

@@ -1,4 +1,4 @@
-"""Bounds on what is taken on: permits for questions with a short line before them, and the size of a body."""
+"""Limits on load: permits for questions with a short queue, and the size of a body."""
 
 import asyncio
 import logging
@@ -15,16 +15,16 @@ from app.telemetry.gauges import TrafficMetrics
 
 logger = logging.getLogger(__name__)
 
-_TOO_BUSY = "the gateway is working on as many questions as it may, and enough are waiting: try again later"
+_TOO_BUSY = "the gateway is busy and its queue is full: try again later"
 _ASKING = ("/answer", "/v1/chat/completions")
-# Between two lines about refused questions: a line each would be work, just when there is too much of it.
+# Between two log lines about refused questions: a line for each would add load when there is too much.
 _LOG_EVERY_S = 5.0
 
 
 class Permits:
-    """As many questions at once as there are permits; a few more wait in line, and the rest is refused at once.
+    """Limits concurrent questions. A few more wait in a queue; the others are refused at once.
 
-    The line is that of `asyncio.Semaphore`: first come, first served. Shadow runs make way for every permit taken.
+    The queue is that of `asyncio.Semaphore`: first in, first out. Shadow runs pause while a permit is taken.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Permits:
         shadows: ShadowRunner | None = None,
     ) -> None:
         self._free = asyncio.Semaphore(count)
-        # Questions that are worked on or wait: a permit on its way from one to the next is never counted twice.
+        # Questions in flight or in the queue; a permit that is being handed over counts once.
         self._inside = 0
         self._most = count + places
         self._waiting = 0
@@ -48,13 +48,13 @@ class Permits:
 
     @property
     def full(self) -> bool:
-        """Whether the next question can only be refused."""
+        """Whether the next question must be refused."""
         return self._inside >= self._most
 
     async def take(self, until: float | None = None) -> float:
-        """Take a permit, waiting in line at most until then on the loop's clock; the seconds that it took.
+        """Take a permit; wait in the queue at most until this time of the loop's clock. Returns the seconds waited.
 
-        Raises Overloaded where there is no place in line, or where it takes too long.
+        Raises Overloaded if the queue is full or the wait is too long.
         """
         if self.full:
             raise self.refuse()
@@ -74,7 +74,7 @@ class Permits:
         return waited
 
     def give_back(self) -> None:
-        """Hand a permit on to the first in line, or keep it for the next that comes."""
+        """Release a permit; the first in the queue gets it."""
         self._inside -= 1
         self._free.release()
         self._metrics.in_flight.dec()
@@ -82,7 +82,7 @@ class Permits:
             self._shadows.ended()
 
     def refuse(self) -> Overloaded:
-        """Count a question that is not taken on; what to raise for it."""
+        """Count a refused question, and return the error to raise."""
         self._metrics.shed.inc()
         self._refused.one_more()
         return Overloaded(_TOO_BUSY, retry_after_s=retry_after_s(self._max_wait_s))
@@ -109,12 +109,12 @@ class Permits:
 
 
 def retry_after_s(max_wait_s: float) -> int:
-    """When to try again, in whole seconds: all who wait in line now have left it by then."""
+    """When to try again, in whole seconds: by then the queue of now is gone."""
     return max(1, math.ceil(max_wait_s))
 
 
 class _Refused:
-    """Says in the log that questions are refused, and how many, but not about each."""
+    """Logs how many questions are refused, at most one line in a while."""
 
     def __init__(self) -> None:
         self._unlogged = 0
@@ -129,9 +129,9 @@ class _Refused:
 
 
 class Shedding:
-    """Answers 429 to a question for which there is neither a permit nor a place in line, before anything is read.
+    """Answers 429 before the body is read, if there is neither a permit nor a place in the queue.
 
-    The body stays unread: the server discards what still comes of it, and the connection can be used again.
+    The server discards the rest of the body, and the connection can be reused.
     """
 
     def __init__(self, app: ASGIApp, *, max_wait_s: float) -> None:
@@ -139,7 +139,7 @@ class Shedding:
         self._headers = {"retry-after": str(retry_after_s(max_wait_s))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request, or pass it on."""
+        """Refuse the request, or handle it."""
         if scope["type"] == "http" and scope["path"] in _ASKING and scope["method"] == "POST":
             permits: Permits = scope["app"].state.gateway.permits
             if permits.full:
@@ -151,18 +151,18 @@ class Shedding:
 
 
 class BodyLimit:
-    """Answers 413 to a body over the limit: by its declared length, or as soon as that much has come in."""
+    """Answers 413 to a body over the limit: by its declared length, or as soon as too much has arrived."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, counting what it receives."""
+        """Handle the request, and count the bytes that it receives."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        too_large = f"the body is larger than {self._max_bytes} bytes"
+        too_large = f"the body is larger than {self._max_bytes} bytes: send less"
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
             await problem(413, "body_too_large", too_large, path=scope["path"])(scope, receive, send)
@@ -174,7 +174,7 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_bytes:
-                # Of this kind, because parsers of the body take any other for a mistake in it.
+                # An HTTPException, because code that parses the body reports any other error as invalid JSON.
                 raise HTTPException(413, too_large)
             return message
 

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with bounds in time: on a request that trickles in, and on answers once told to stop.
+"""uvicorn's HTTP protocol with two timeouts: for a request to arrive, and for answers to end during shutdown.
 
-uvicorn waits for ever for the head of a request and for its body, and cuts answers off without a word. Nothing here
-runs while a request that came in whole is worked on.
+uvicorn waits forever for the head and the body of a request, and cuts off answers without a response. None of this
+runs while a complete request is being answered.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from app.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# The parser has no limit of its own, and a proxy in front allows less.
+# The parser has no limit; proxies usually allow less.
 MAX_HEAD_BYTES = 65_536
-# After the last connection is closed, for what it left behind to end.
+# For cleanup after the last connection is closed.
 _AFTER_S = 2
 
 
 class ServerConfig(uvicorn.Config):
-    """How the gateway is served, by one process or by each of several."""
+    """The uvicorn configuration of one process, or of each worker."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ServerConfig(uvicorn.Config):
 
 
 class TimeoutProtocol(HttpToolsProtocol):
-    """Closes a connection whose next request does not come in whole in time, or whose answer outlasts the stop."""
+    """Closes a connection if its next request does not arrive in time, or its answer takes too long during shutdown."""
 
     def __init__(
         self,
@@ -67,23 +67,23 @@ class TimeoutProtocol(HttpToolsProtocol):
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._incoming: asyncio.TimerHandle | None = None
         self._stopping: asyncio.TimerHandle | None = None
-        # Of a request whose head is not complete yet.
+        # Bytes of a head that is not complete yet.
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start the timeout for the first request."""
         super().connection_made(transport)
         self._incoming = self.loop.call_later(self._receive_timeout_s, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Cancel the timeouts."""
         for timer in (self._incoming, self._stopping):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; the time runs until a request is whole."""
+        """Parse the data; the timeout runs until the request is complete."""
         super().data_received(data)
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
@@ -101,32 +101,32 @@ class TimeoutProtocol(HttpToolsProtocol):
         in_the_head = self.cycle is None or self.cycle.scope is not self.scope
         self._head_bytes = self._head_bytes + received if in_the_head else 0
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._answer_and_close(431, "head_too_large", f"the head is larger than {MAX_HEAD_BYTES} bytes")
+            self._answer_and_close(431, "head_too_large", f"the headers exceed {MAX_HEAD_BYTES} bytes: send fewer")
 
     def _too_slow(self) -> None:
         if self._head_bytes or (self.cycle is not None and not self.cycle.response_started):
             limit = f"{self._receive_timeout_s:g} s"
-            self._answer_and_close(408, "request_timeout", f"the request did not come in whole within {limit}")
+            self._answer_and_close(408, "request_timeout", f"the request did not arrive within {limit}: send it again")
         else:
-            # Nothing was asked, or what was asked is answered and its body was still coming.
+            # No request has begun, or it is answered already and its body is still arriving.
             self.transport.close()
 
     def shutdown(self) -> None:
-        """Let an answer under way end, if it does so in time; close a connection that waits for none."""
+        """Let a running answer end, if it does so in time; close an idle connection at once."""
         super().shutdown()
         if not self.transport.is_closing():
             self._stopping = self.loop.call_later(self._shutdown_timeout_s, self._stop)
 
     def _stop(self) -> None:
-        logger.warning("an answer under way was given up: the gateway stops")
-        self._answer_and_close(503, "stopping", "the gateway is stopping: ask again")
+        logger.warning("cancelled a running answer: the gateway is stopping")
+        self._answer_and_close(503, "stopping", "the gateway is stopping: send the request again")
 
     def send_400_response(self, msg: str) -> None:
-        """Say in the one shape that this is not HTTP."""
+        """Answer a request that is not valid HTTP."""
         self._answer_and_close(400, "invalid_request", msg)
 
     def _answer_and_close(self, status: int, kind: str, message: str) -> None:
-        """Answer in place of the application, unless it has begun to; for the application the client has left."""
+        """Answer instead of the application, unless its response has started. The application sees a disconnect."""
         cycle = self.cycle
         answering = cycle is not None and not cycle.response_complete
         if not (answering and cycle.response_started):
@@ -141,6 +141,6 @@ class TimeoutProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _path(self) -> str:
-        """Which path is asked for, as far as that has come in: it decides the shape of an error."""
+        """The requested path, if it has arrived: it decides the shape of an error."""
         asked = cast("dict[str, Any] | None", self.scope)
         return asked.get("path", "") if asked else ""

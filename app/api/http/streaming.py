@@ -1,4 +1,4 @@
-"""A streamed answer: the work on a question, told event by event while it goes on."""
+"""A streamed answer: server-sent events while the question is being answered."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from app.ports import Listener
 
 logger = logging.getLogger(__name__)
 
-# So that a proxy between does not take a slow reader for a dead connection.
+# Keeps proxies from closing the connection while the reader is slow.
 KEEP_ALIVE_S = 15.0
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -28,19 +28,19 @@ Work = Callable[[Listener], Awaitable[DecisionRecord]]
 
 
 class Rendering(Protocol):
-    """How what is heard goes over the wire, as the bytes of whole server-sent events; empty where it says nothing."""
+    """Turns what happens into the bytes of server-sent events; empty bytes send nothing."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the reply's head can tell once there is an event."""
+        """Response headers, known when the first event is."""
         ...
 
     def decided(self, k: int, step: Step) -> bytes:
-        """How many passages the answer is read from, once that is known."""
+        """The number of passages is decided."""
         ...
 
     def found(self, passages: Sequence[Passage]) -> bytes:
-        """What will be read."""
+        """These passages will be read."""
         ...
 
     def token(self, text: str) -> bytes:
@@ -48,37 +48,37 @@ class Rendering(Protocol):
         ...
 
     def final(self, record: DecisionRecord) -> bytes:
-        """What it came to."""
+        """The answer is complete."""
         ...
 
     def failed(self, problem: bytes) -> bytes:
-        """The error that ends it, of which this would have been the body of a reply."""
+        """An error ends the stream; `problem` is the body of the error response."""
         ...
 
 
 class ReceiptEvents:
-    """The events of `/answer`: `decision`, `passages`, `token`..., and at the end `final` (the receipt) or `error`."""
+    """The events of `/answer`: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`."""
 
     headers: Mapping[str, str] = MappingProxyType({})
 
     def decided(self, k: int, step: Step) -> bytes:
-        """Say k, the reason, and the probability it was decided by."""
+        """k, the reason, and the probability."""
         return _event("decision", {"k": k, "reason": step.why, "p_closed_book": step.p})
 
     def found(self, passages: Sequence[Passage]) -> bytes:
-        """Say them as the receipt will cite them."""
+        """The passages, as the receipt cites them."""
         return _event("passages", {"passages": cited(passages)})
 
     def token(self, text: str) -> bytes:
-        """Say it as it is."""
+        """The text."""
         return _event("token", {"text": text})
 
     def final(self, record: DecisionRecord) -> bytes:
-        """Say the receipt."""
+        """The receipt."""
         return _event("final", receipt(record))
 
     def failed(self, problem: bytes) -> bytes:
-        """Say it in the one shape of errors."""
+        """The error, in the shape of every error."""
         return format_sse_event(event="error", data_str=problem.decode())
 
 
@@ -87,7 +87,7 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
 
 
 class AnswerStream:
-    """Works on a question and turns what it hears into events; closing it stops the work."""
+    """Answers a question and queues events; closing it cancels the work."""
 
     def __init__(
         self,
@@ -107,25 +107,25 @@ class AnswerStream:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the reply's head can tell once the stream has begun."""
+        """Response headers, known when the stream has begun."""
         return self._render.headers
 
     def step(self, step: Step) -> None:
-        """Say how the question is answered, as soon as that is decided."""
+        """Send the decision as soon as it is known."""
         if not self._decided and step.k is not None:
             self._decided = True
             self._send(self._render.decided(step.k, step))
 
     def found(self, passages: Sequence[Passage]) -> None:
-        """Say what will be read."""
+        """Send the passages."""
         self._send(self._render.found(passages))
 
     def token(self, text: str) -> None:
-        """Say a piece of the answer."""
+        """Send a piece of the answer."""
         self._send(self._render.token(text))
 
     async def begun(self) -> None:
-        """Return once there is an event; what fails before raises here, while it can still be a status."""
+        """Return when there is an event. An earlier error is raised here, while it can still be an error response."""
         waiting = asyncio.ensure_future(self._begun.wait())
         try:
             await asyncio.wait((waiting, self._working), return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +135,7 @@ class AnswerStream:
             await self._working
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Every event as it comes, until the last."""
+        """Every event, until the last."""
         while True:
             try:
                 event = await asyncio.wait_for(self._events.get(), KEEP_ALIVE_S)
@@ -147,7 +147,7 @@ class AnswerStream:
             yield event
 
     async def close(self) -> None:
-        """Stop the work, if it is still under way, and give back what it held; idempotent."""
+        """Cancel the work if it still runs, and release what it holds; idempotent."""
         self._working.cancel()
         await asyncio.gather(self._working, return_exceptions=True)
         release, self._release = self._release, lambda: None
@@ -163,9 +163,9 @@ class AnswerStream:
         except Exception:
             if not self._begun.is_set():
                 raise
-            logger.exception("unforeseen error in a streamed answer")
-            unforeseen = FetchwiseError("an unforeseen error; see the log")
-            self._send(self._render.failed(bytes(self._explain(unforeseen).body)))
+            logger.exception("unexpected error in a streamed answer")
+            unexpected = FetchwiseError("an unexpected error; see the log of the gateway")
+            self._send(self._render.failed(bytes(self._explain(unexpected).body)))
         finally:
             self._events.put_nowait(None)
 
@@ -176,7 +176,7 @@ class AnswerStream:
 
 
 class StreamedAnswer(EventSourceResponse):
-    """Sends the events, and ends the work with the connection, whoever ended that."""
+    """Sends the events, and cancels the work when the connection ends."""
 
     def __init__(self, stream: AnswerStream) -> None:
         super().__init__(stream.events(), headers={**_HEADERS, **stream.headers})
