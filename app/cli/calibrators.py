@@ -106,7 +106,7 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
         guarantee = _guarantee(fit.certificate, "accuracy is at least that of {reference} minus {epsilon:g}")
         table.add_row(
             name,
-            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, least {fit.objective}; "
+            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, minimises {fit.objective}; "
             f"{guarantee or f'not certified: {fit.uncertified_reason}'}",
         )
     abstention = artifact.abstention
@@ -209,7 +209,7 @@ def _warn_of_another_system(store: ArtifactStore, artifact: Artifact) -> None:
 
 @calibrators.command()
 def rollback(folder: Folder = None) -> None:
-    """Make the version before CURRENT again; run it again for the one before that.
+    """Make the previous version CURRENT; run it again for the one before that.
 
     The file CURRENT has a line for each change, newest first. To go forward, `promote` a version by name.
     """

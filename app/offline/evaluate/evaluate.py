@@ -147,10 +147,10 @@ def harm(study: Study, deployed: Deployed) -> dict[str, Any]:
     interval = study.draws.interval
     result: dict[str, Any] = {
         "definitions": {
-            "harm_of_all": "P(y0=1 and yk=0), over all questions",
-            "harm_given_right": "P(yk=0 | y0=1), over questions answered right closed-book",
-            "rescue_of_all": "P(y0=0 and yk=1), over all questions",
-            "rescue_given_wrong": "P(yk=1 | y0=0), over questions answered wrong closed-book",
+            "harm_of_all": "harmed, of all questions: P(y0=1 and yk=0)",
+            "harm_given_right": "harmed, of those right closed-book: P(yk=0 | y0=1)",
+            "rescue_of_all": "rescued, of all questions: P(y0=0 and yk=1)",
+            "rescue_given_wrong": "rescued, of those wrong closed-book: P(yk=1 | y0=0)",
             "saved": f"of the questions with y0=1 and y{many}=0, the share answered closed-book at the operating point",
         }
     }

@@ -46,6 +46,22 @@ def page(title: str, *sections: str) -> str:
     )
 
 
+def point_name(point: str) -> str:
+    """An operating point in words."""
+    names = {"artifact": "this artifact", "served": "served after a refit"}
+    return names.get(point, f"{point.removeprefix('matched_')}, by the published rule")
+
+
+def legend(few: int, many: int) -> str:
+    """The legend of the frontiers."""
+    return (
+        '<p class="legend"><span class="accent">━ graded</span> <span>╍ binary</span> '
+        '<span class="dim">┈ random</span> <span class="dim">─ oracle (binary)</span> '
+        '<span>◆ operating point</span> <span class="none">● always k0</span> '
+        f'<span class="few">● always k{few}</span> <span class="many">● always k{many}</span></p>'
+    )
+
+
 def section(title: str, *parts: str) -> str:
     """A part of the page under a heading."""
     return f"<section><h2>{title}</h2>{''.join(parts)}</section>"

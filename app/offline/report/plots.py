@@ -29,6 +29,13 @@ _COLOUR = {name: placeholder for placeholder, name in VARIABLES.items()}
 INK, MUTED, GRID, ACCENT = (_COLOUR[name] for name in ("ink", "muted", "grid", "accent"))
 # For reading no passage, few, and many.
 ACTIONS = tuple(_COLOUR[name] for name in ("none", "few", "many"))
+# The confidences that are compared, in words.
+CONFIDENCES = {
+    "proper": "confidence of the answer given",
+    "naive": "naive: always p0",
+    "random": "random",
+    "oracle": "oracle",
+}
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "font.size": 10,
@@ -142,10 +149,9 @@ def risk(curves: Mapping[str, Sequence[Sequence[float]]], error: float) -> Figur
     """The error among answered by coverage."""
     figure, (plot,) = _axes(5.2, 3.4)
     styles = {"naive": (INK, "--"), "proper": (ACCENT, "-"), "oracle": (MUTED, "-")}
-    names = {"naive": "naive: always p0", "proper": "confidence of the answer given", "oracle": "oracle"}
     for name, (colour, line) in styles.items():
         points = np.array(curves[name])
-        plot.plot(points[:, 0], points[:, 1], color=colour, linestyle=line, linewidth=1.6, label=names[name])
+        plot.plot(points[:, 0], points[:, 1], color=colour, linestyle=line, linewidth=1.6, label=CONFIDENCES[name])
     plot.axhline(error, color=MUTED, linestyle=":", linewidth=1, label="random")
     for coverage in (0.8, 0.9):
         plot.axvline(coverage, color=GRID, linewidth=1)

@@ -18,10 +18,12 @@ from app.offline.report.pages import (
     certificate,
     columns,
     decimal,
+    legend,
     matrix,
     page,
     percent,
     picture,
+    point_name,
     section,
     table,
     with_interval,
@@ -62,7 +64,7 @@ def _summary(found: Mapping[str, Any], artifact: Artifact | None) -> str:
         ("none", "closed-book", with_interval(found["accuracy_intervals"]["k0"])),
         ("few", f"always k={few}", with_interval(found["accuracy_intervals"][f"k{few}"])),
         ("many", f"always k={many}", with_interval(found["accuracy_intervals"][f"k{many}"])),
-        ("", f"gate ({point['name']})", with_interval(point["accuracy"])),
+        ("", f"gate: {point_name(point['name'])}", with_interval(point["accuracy"])),
         ("", f"passages read, of always k={many}", (percent(point["shares"]["passage"]), "")),
         ("", "retrieval calls", (percent(point["shares"]["call"]), "")),
         ("", f"ECE of {found['main']}", (decimal(main["ece"]), f"raw {decimal(main['ece_raw'])}")),
@@ -114,12 +116,12 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
         plots.histogram(bars["right"], bars["wrong"], ks, **point["thresholds"]),
         "histogram",
         "Histogram of p0",
-        f"Where the thresholds are ({point['name']}, chosen on {point['chosen_on']}; {made}): right answers should be "
-        f"on the k0 side. n = {found['n']}, of which {bars['missing']} have no signal and read {ks[-1]}.",
+        f"Where the thresholds are ({point_name(point['name'])}, chosen on {point['chosen_on']}; {made}): right answers "
+        f"should be on the k0 side. n = {found['n']}, of which {bars['missing']} have no signal and read {ks[-1]}.",
     )
     head = ["accuracy", f"minus always-k{ks[-1]}", *(f"k{k}" for k in ks)]
     rows = [
-        [_words(name), entry["chosen_on"], *_operating(entry, ks)]
+        [point_name(name), entry["chosen_on"], *_operating(entry, ks)]
         for name, entry in found["deploy"]["whole_table"].items()
     ]
     title = "On the whole table, including the rows it was chosen on"
@@ -145,7 +147,7 @@ def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
         "shares": test["shares"]["graded"],
     }
     rows.append(["graded, by refit", *_operating(refitted, ks)])
-    rows += [[f"{name}, published rule", *_operating(entry, ks)] for name, entry in deploy["matched"].items()]
+    rows += [[point_name(f"matched_{name}"), *_operating(entry, ks)] for name, entry in deploy["matched"].items()]
     return table([f"policy, on test, n = {test['n']}", *head], rows, title)
 
 
@@ -168,19 +170,13 @@ def _frontiers(found: Mapping[str, Any]) -> str:
         )
         for axis, caption in captions.items()
     ]
-    legend = (
-        '<p class="legend"><span class="accent">━ graded</span> <span>╍ binary</span> '
-        '<span class="dim">┈ random</span> <span class="dim">─ oracle (binary)</span> '
-        '<span>◆ operating point</span> <span class="none">● always k0</span> '
-        f'<span class="few">● always k{few}</span> <span class="many">● always k{many}</span></p>'
-    )
     delta, held = found["deltas"]["graded_minus_binary"]["passage"], found["deltas"]["graded_minus_binary_on_test"]
-    whole = "out-of-fold, both enveloped on the rows they are measured on"
+    whole = "out-of-fold, both with the best thresholds on the same rows"
     rows: list[list[Cell]] = [[whole, with_interval(delta["binary_enveloped"])]]
     if held:
-        rows.append(["on test, both paths from train", with_interval(held["difference"])])
+        rows.append(["on test, both with thresholds chosen on train", with_interval(held["difference"])])
     areas = table(["measured", "difference"], rows, "Area of graded minus binary on the passage axis")
-    return section("Frontiers", legend, columns(*pictures, kind="row three"), areas)
+    return section("Frontiers", legend(few, many), columns(*pictures, kind="row three"), areas)
 
 
 def _selective(found: Mapping[str, Any]) -> str:
@@ -189,15 +185,15 @@ def _selective(found: Mapping[str, Any]) -> str:
         plots.risk(found["curves"]["risk"], 1.0 - entry["full_coverage"]["value"]),
         "risk",
         "Risk by coverage",
-        f"Lower is better: the error if only the most confident answers are given, at {_words(entry['point'])}.",
+        f"Lower is better: the error if only the most confident answers are given; {point_name(entry['point'])}.",
     )
-    rows = [
-        [name, *(with_interval(entry[name][key]) for key in ("aurc", "accuracy_at_80", "accuracy_at_90"))]
-        for name in ("proper", "naive", "random", "oracle")
+    rows: list[list[Cell]] = [
+        [text, *(with_interval(entry[name][key]) for key in ("aurc", "accuracy_at_80", "accuracy_at_90"))]
+        for name, text in plots.CONFIDENCES.items()
     ]
     made = "; ".join(f"{k} by {source}" for k, source in entry["confidence_source"].items())
     full = " ".join(with_interval(entry["full_coverage"]))
-    text = f"<p>Full coverage: {full}. Proper confidence: {escape(made)}. n = {found['n']}.</p>"
+    text = f"<p>Full coverage: {full}. Confidence of the answer given: {escape(made)}. n = {found['n']}.</p>"
     figures = table(["confidence", "AURC", "accuracy at 80 %", "at 90 %"], rows)
     return section("Abstention", columns(curves, f"<div>{figures}{text}</div>"))
 
@@ -209,8 +205,7 @@ def _harm(found: Mapping[str, Any]) -> str:
         [escape(text), with_interval(harm[name])] for name, text in found["harm"]["definitions"].items() if name in harm
     ]
     rows += [
-        [f"harmful retrievals avoided at {_words(name)}", with_interval(entry)]
-        for name, entry in found["harm"]["saved"].items()
+        [f"harm avoided: {point_name(name)}", with_interval(entry)] for name, entry in found["harm"]["saved"].items()
     ]
     shares = f"{table([f'k = {most}', 'share'], rows)}<p>n = {found['n']}, the whole table.</p>"
     return section("Harm and rescue", columns(f"<div>{matrix(harm['matrix'], most)}</div>", f"<div>{shares}</div>"))
@@ -223,7 +218,7 @@ def _tags(found: Mapping[str, Any]) -> str:
             plots.buckets(rows, key, found["ks"]),
             f"tag-{number}",
             f"Accuracy and skip rate by {escape(key)}",
-            f"Does the gate work for every {escape(key)}? Skipping should follow closed-book accuracy. "
+            f"Is the gate as good for every {escape(key)}? The skip rate should follow closed-book accuracy. "
             f"n = {sum(row['n'] for row in rows)}.",
         )
         for number, (key, rows) in enumerate(tags.items())
@@ -246,12 +241,11 @@ def _cost(found: Mapping[str, Any]) -> str:
         if regime is None:
             parts.append(f"<p>{unit}: not measured, {escape(cost['unavailable_reason'][unit])}.</p>")
             continue
-        rows: list[list[Cell]] = [
-            [name, with_interval(regime[name], 1)] for name in ("c_cb", f"c_ob{few}", f"c_ob{many}")
-        ]
+        costs = {"c_cb": "closed-book probe", f"c_ob{few}": f"reading {few}", f"c_ob{many}": f"reading {many}"}
+        rows: list[list[Cell]] = [[f"{text} ({k})", with_interval(regime[k], 1)] for k, text in costs.items()]
         rows.append(["break-even skip rate", with_interval(regime["break_even_skip"])])
         rows += [
-            [f"gate over always-k{many}, {_words(name)}", decimal(entry[f"gate_over_always_k{many}"])]
+            [f"gate / always k={many}: {point_name(name)}", decimal(entry[f"gate_over_always_k{many}"])]
             for name, entry in regime["gates"].items()
         ]
         parts.append(table(["", unit], rows, f"{unit}, mean per question"))
@@ -293,7 +287,3 @@ def _notes(found: Mapping[str, Any]) -> str:
         notes.append(f"{name}: accuracy {accuracy}, minus k{most} {against}, on the whole table")
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return section("Notes", f"<ul>{items or '<li>none</li>'}</ul>")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
