@@ -1,6 +1,6 @@
-"""Drift: whether shown confidences still come true, by judgements, and whether signals look as they did, without.
+"""Drift: whether confidences still match feedback, and whether signals are still distributed as on train.
 
-Every worker reads the same judgements from the log in the same order and reaches the same verdict.
+Every worker reads the same feedback from the log in the same order and reaches the same result.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from app.ports import Documents
 
 logger = logging.getLogger(__name__)
 
-# Few enough that the event loop turns in between.
+# Small enough not to block the event loop.
 _AT_ONCE = 100
 # Answers over which signals are counted.
 _RECENT = 2_000
-# The quantiles are those of the train split, which takes this share of the groups.
+# Quantiles come from the train split, which has this share of the groups.
 _TRAIN = 0.4
 Revoke = Callable[[str, str], Awaitable[None]]
 
 
 class Judgements(Protocol):
-    """Reads the judgements that were asked for under one version, oldest first; the decision log does."""
+    """Reads the feedback that was asked for under one version, oldest first, from the decision log."""
 
     async def __call__(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
-        """At most `limit` judgements behind the position `after`."""
+        """At most `limit` judged answers after the position `after`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The drift test as it was after the judgement at `position` of the log."""
+    """The state of the drift test after the feedback at `position` of the log."""
 
     position: int
     everyone: Bettor
@@ -53,10 +53,10 @@ _SAVED = TypeAdapter(_Saved)
 
 
 class DriftWatch:
-    """Tests the served calibrator on the judgements that were asked for, from its first on.
+    """Tests the served calibrator on all feedback that was asked for since it began to serve.
 
-    The test's state is a document, so that a restart does not read the whole log again. It belongs into the log's own
-    database: a position means nothing in another one.
+    The test's state is a document, so that a restart does not read the whole log again. It is stored in the log's own
+    database, because it contains a position of that log.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DriftWatch:
         delta: float,
         revoke: Revoke | None,
     ) -> None:
-        """`revoke` revokes a version, and says why; None where that is left to the operator."""
+        """`revoke` revokes a version with a reason; None if only an alert is wanted."""
         self._judgements = judgements
         self._serving = serving
         self._documents = documents
@@ -84,11 +84,11 @@ class DriftWatch:
 
     @property
     def test(self) -> DriftTest:
-        """What is known of the served calibrator."""
+        """The test of the served calibrator; None if there is none."""
         return self._test
 
     async def refresh(self) -> None:
-        """Learn the judgements that came in since, and act on what they show."""
+        """Add new feedback to the test, and revoke the calibrator if drift is detected."""
         artifact = self._serving()
         version = artifact.version if artifact else None
         if version != self._version:
@@ -101,7 +101,7 @@ class DriftWatch:
             await self._act(version)
             if self._position == self._stored_position or await self._save(version):
                 return
-            # Another worker was first: go on from its state, which is ours or will be.
+            # Another worker was faster: continue from its state, which is the same or further on.
             await self._load(version)
 
     async def _learn(self, version: str) -> None:
@@ -148,18 +148,18 @@ class DriftWatch:
         if test.evidence < 1.0:
             return
         found = (
-            f"of late, confidences exceed the share of right answers by {test.recent_gap:.2f} "
-            f"(tolerated: {test.tolerance:g}; {test.seen} judged answers, false alarm at most {test.delta:g})"
+            f"recent confidences exceed the share of right answers by {test.recent_gap:.2f} "
+            f"(tolerance {test.tolerance:g}; {test.seen} judged answers, P(false alarm) at most {test.delta:g})"
         )
         if not test.alarm:
-            self._log_once("%s drifts by the feedback of one key alone, which is not acted on: %s", version, found)
+            self._log_once("%s: drift in the feedback of a single key, nothing is revoked: %s", version, found)
         elif self._revoke is not None:
             await self._revoke(version, found)
         else:
-            self._log_once("%s drifts, and serves on as FETCHWISE_DRIFT_ACTION=alert says: %s", version, found)
+            self._log_once("%s: drift detected, kept because of FETCHWISE_DRIFT_ACTION=alert: %s", version, found)
 
     def _log_once(self, line: str, version: str, found: str) -> None:
-        """Once a finding, not once a look."""
+        """Log each finding once."""
         if line != self._logged:
             self._logged = line
             logger.warning(line, version, found)
@@ -167,7 +167,7 @@ class DriftWatch:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """A signal's stability index, and the limit beyond which it is no accident."""
+    """A signal's stability index, and the limit above which the difference is not due to chance."""
 
     index: float
     limit: float
@@ -175,14 +175,14 @@ class Stability:
 
 @dataclass(frozen=True, slots=True)
 class SignalReport:
-    """What recent answers look like. `accuracy` is what their own confidences add up to: true while these are."""
+    """The signals of recent answers. `accuracy` is their mean confidence: correct while the confidences are."""
 
     signals: Mapping[str, Stability] = field(default_factory=dict)
     accuracy: float | None = None
 
 
 class _Recent:
-    """The last answers under one artifact."""
+    """Recent answers under one artifact."""
 
     def __init__(self, artifact: Artifact, window: int) -> None:
         self.version = artifact.version
@@ -194,7 +194,7 @@ class _Recent:
 
 
 class SignalDrift:
-    """Watches the signals that decide. A new calibrator begins anew; answers under any other are passed over."""
+    """Compares recent signals with train. A new calibrator starts from zero; answers under other ones are ignored."""
 
     def __init__(self, serving: Callable[[], Artifact | None], *, window: int = _RECENT) -> None:
         self._serving = serving
@@ -218,7 +218,7 @@ class SignalDrift:
             recent.confidence.add(record.reply.confidence)
 
     def report(self) -> SignalReport:
-        """What there is to say now; of a signal that was seen less than 200 times, nothing."""
+        """The current figures; a signal with fewer than 200 values is left out."""
         recent = self._recent
         if recent is None:
             return SignalReport()

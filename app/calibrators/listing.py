@@ -1,4 +1,4 @@
-"""The calibrator folder described: for `GET /calibrators`, and for `fetchwise calibrators list --json`."""
+"""A description of the calibrator folder, for `GET /calibrators` and `fetchwise calibrators list --json`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _CHANGES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class CalibratorVersion:
-    """One calibrator; all but its version and its problem are null where its file cannot be read."""
+    """One calibrator; if its file cannot be read, only `version` and `problem` are set."""
 
     version: str
     current: bool
@@ -46,7 +46,7 @@ def list_calibrators(
     problem: str = "",
     problem_of: Callable[[Artifact], str] = lambda _: "",
 ) -> CalibratorList:
-    """Look through the folder; `problem_of` says why a sound artifact may not serve here. Blocks."""
+    """Describe the folder; `problem_of` says why a valid artifact may not serve here. Blocks."""
     current, changes = None, []
     try:
         current = store.current()

@@ -1,9 +1,9 @@
-"""How recent traffic compares with what a calibrator was fitted on, without any label.
+"""Compares recent traffic with the data that a calibrator was fitted on; needs no labels.
 
 The population stability index of a signal is sum (q - e) ln(q / e) over bins, q the shares of recent questions and e
 those of train. Sampling alone moves it away from zero: with B bins, n recent questions and m fitted on, n' times the
 index is about chi-square with B - 1 degrees of freedom, 1/n' = 1/n + 1/m, and non-central where the populations
-differ. A fixed limit would cry wolf on few questions, so `psi_limit` grows as n' shrinks.
+differ. A fixed limit would raise false alarms for few questions, so `psi_limit` grows as n' shrinks.
 """
 
 import math
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Below this many questions a bin of a tenth holds too few for the index to mean anything.
+# With fewer questions, a bin of a tenth has too few for the index to be meaningful.
 ENOUGH = 200
-# An index up to this is commonly called no change worth acting on.
+# Up to this index, a change is commonly considered too small to act on.
 _TOLERATED = 0.1
-# One-sided, in standard deviations: about one false word in 700 looks at an index of exactly `_TOLERATED`.
+# One-sided, in standard deviations: about one false alarm in 700 for an index of exactly `_TOLERATED`.
 _SIGMAS = 3.0
 
 
@@ -28,15 +28,15 @@ class Bins:
     shares: tuple[float, ...]
 
     def place(self, value: float) -> int:
-        """The number of the interval that holds the value; a cut belongs to the interval below it."""
+        """The index of the value's interval; a cut belongs to the interval below it."""
         return bisect_left(self.cuts, value)
 
 
 def bins_of(quantiles: Sequence[float]) -> Bins:
     """Bins from evenly spaced quantiles.
 
-    A quantile that repeats marks one value with a large share of its own, of which quantiles tell the size only
-    roughly. Without it the bin reaches from its neighbour below to its neighbour above, whose shares are known.
+    A repeated quantile is a single value with a large share, which quantiles give only roughly. It is dropped, so that
+    the bin reaches from the quantile below to the one above, whose shares are known.
     """
     steps = len(quantiles) + 1
     kept = [(level, cut) for level, cut in enumerate(quantiles, start=1) if quantiles.count(cut) == 1]
@@ -46,14 +46,14 @@ def bins_of(quantiles: Sequence[float]) -> Bins:
 
 
 def psi(counts: Sequence[int], shares: Sequence[float]) -> float:
-    """The index of these counts against these shares; half a question more in each bin keeps empty ones finite."""
+    """The index of these counts against these shares; half a question is added to each bin to keep it finite."""
     total = sum(counts) + 0.5 * len(counts)
     pairs = [((count + 0.5) / total, share) for count, share in zip(counts, shares, strict=True)]
     return math.fsum((q - e) * math.log(q / e) for q, e in pairs)
 
 
 def psi_limit(recent: int, fitted_on: int, bins: int) -> float:
-    """The index above which the populations differ by more than 0.1: what is tolerated, the bias, and the noise."""
+    """The index above which the populations differ by more than 0.1: the tolerance, the bias, and the noise."""
     effective = 1.0 / (1.0 / recent + 1.0 / fitted_on)
     freedom = bins - 1
     noise = math.sqrt(2.0 * freedom + 4.0 * effective * _TOLERATED)
@@ -61,7 +61,7 @@ def psi_limit(recent: int, fitted_on: int, bins: int) -> float:
 
 
 class RecentCounts:
-    """How many of the last `window` values fell into each bin."""
+    """The number of the last `window` values in each bin."""
 
     def __init__(self, bins: Bins, window: int) -> None:
         self.bins = bins
@@ -71,11 +71,11 @@ class RecentCounts:
 
     @property
     def total(self) -> int:
-        """How many values are counted."""
+        """The number of values."""
         return min(self._seen, len(self._places))
 
     def add(self, value: float) -> None:
-        """Count one value, and forget the one that left the window."""
+        """Add one value, and remove the one that leaves the window."""
         place, slot = self.bins.place(value), self._seen % len(self._places)
         if self._seen >= len(self._places):
             self.counts[self._places[slot]] -= 1
@@ -92,7 +92,7 @@ class RecentMean:
         self._seen = 0
 
     def add(self, value: float) -> None:
-        """Take one value in."""
+        """Add one value."""
         self._values[self._seen % len(self._values)] = value
         self._seen += 1
 

@@ -1,4 +1,4 @@
-"""Watches the calibrator folder and the running system, and says what may decide: whole artifacts or none."""
+"""Watches the calibrator folder and the running system, and decides which artifact may serve."""
 
 import asyncio
 import logging
@@ -14,25 +14,25 @@ from app.ports import Documents, Embedder, Reader, update
 
 logger = logging.getLogger(__name__)
 
-# How far back to look for an artifact that matches, where the one that CURRENT names may not serve.
+# How many earlier versions to try if the one that CURRENT names may not serve.
 _STEPS_BACK = 3
 _REVOKED = "revoked.json"
 _REASONS = TypeAdapter(dict[str, str])
 
 
 class Revocations:
-    """Which versions are revoked, and why; with `documents`, every gateway that shares them knows, and each restart."""
+    """The revoked versions, with reasons. `documents` shares them between gateways and keeps them over restarts."""
 
     def __init__(self, documents: Documents | None = None) -> None:
         self._documents = documents
         self._why: dict[str, str] = {}
 
     def why(self, version: str) -> str | None:
-        """Why this version is revoked; None where it is not."""
+        """Why this version is revoked; None if it is not."""
         return self._why.get(version)
 
     def refresh(self) -> None:
-        """Take up what others revoked; DataError where the document cannot be used. Blocks."""
+        """Read what other gateways revoked; DataError if the document is invalid. Blocks."""
         found = self._documents.read(_REVOKED) if self._documents else None
         if self._documents is None or found is None:
             return
@@ -43,25 +43,25 @@ class Revocations:
             raise DataError(f"{where} is not a table of revocations, the next one replaces it: {error}") from error
 
     def add(self, version: str, why: str) -> None:
-        """Revoke a version, also where that cannot be stored. Blocks."""
+        """Revoke a version, even if that cannot be stored. Blocks."""
         self._why = self._why | {version: why}
         if self._documents is None:
             return
         try:
             update(self._documents, _REVOKED, self._merged)
         except DocumentError as error:
-            logger.warning("%s: a restart may forget that %s is revoked", error, version)
+            logger.warning("%s: after a restart, %s may no longer be revoked", error, version)
 
     def _merged(self, stored: bytes | None) -> bytes:
         try:
             self._why = (_REASONS.validate_json(stored) if stored else {}) | self._why
         except ValidationError:
-            logger.warning("the stored revocations could not be read, and are replaced")
+            logger.warning("the stored revocations could not be read and are replaced")
         return _REASONS.dump_json(self._why, indent=1) + b"\n"
 
 
 class LiveCalibrator:
-    """Serves the artifact that CURRENT names; one that is bad, or does not match what runs, replaces none that does."""
+    """Serves the artifact that CURRENT names. An invalid or mismatching one does not replace one that matches."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class LiveCalibrator:
         self._logged: CalibratorStatus | None = None
 
     def matching(self, *, collection: str, max_tokens: int) -> Artifact | None:
-        """The artifact in force, if it was fitted on exactly what would answer this question."""
+        """The served artifact, if it was fitted on exactly the system that answers this question."""
         artifact = self._artifact
         if artifact is None or artifact.identity is None or not self._fits(artifact.identity):
             return None
@@ -100,7 +100,7 @@ class LiveCalibrator:
         return artifact if (fitted.collection, fitted.max_tokens) == (collection, max_tokens) else None
 
     def _fits(self, fitted: Identity) -> bool:
-        """Whether what runs is what was fitted on, but for what a question may choose; compared once."""
+        """Whether the running system matches, apart from what a question may choose; compared once."""
         running = self._running
         if running is None:
             return False
@@ -111,40 +111,40 @@ class LiveCalibrator:
 
     @property
     def running(self) -> Identity | None:
-        """What runs, as it was last seen; None where the reader has not said yet."""
+        """The identity of the running system; None until the reader has been identified."""
         return self._running
 
     @property
     def serving(self) -> Artifact | None:
-        """The artifact in force, whether or not it matches what runs."""
+        """The loaded artifact, whether or not it matches the running system."""
         return self._artifact
 
     def mismatch(self, artifact: Artifact) -> str:
-        """How an artifact differs from what runs; empty where it matches."""
+        """How an artifact differs from the running system; empty if it matches."""
         if self._running is None:
             return self._unidentified
         if artifact.identity is None:
             return f"{artifact.version} was fitted on a table without an identity"
         differing = mismatches(artifact.identity, self._running)
-        return f"{artifact.version} does not match what runs: {'; '.join(differing)}" if differing else ""
+        return f"{artifact.version} does not match the running system: {'; '.join(differing)}" if differing else ""
 
     def problem(self, artifact: Artifact) -> str:
-        """Why an artifact that loads may not decide here; empty where it may."""
+        """Why a valid artifact may not decide here; empty if it may."""
         revoked = self._revocations.why(artifact.version)
         return f"revoked: {revoked}" if revoked else self.mismatch(artifact)
 
     def revoked(self, version: str) -> str | None:
-        """Why a version is revoked; None where it is not."""
+        """Why a version is revoked; None if it is not."""
         return self._revocations.why(version)
 
     async def revoke(self, version: str, why: str) -> None:
-        """Let no threshold of this version decide any more: its fallback action serves until another is in force."""
+        """Revoke a version: its thresholds no longer decide, its fallback k is read until another version serves."""
         if self._revocations.why(version) is None:
             await asyncio.to_thread(self._revocations.add, version, why)
             self._log_changes()
 
     def status(self) -> CalibratorStatus:
-        """Why questions are, or are not, decided by a calibrator."""
+        """Whether a calibrator decides, and if not, why."""
         artifact = self._artifact
         if artifact is None:
             problem = self._refusal or f"no calibrator in {self._store.where}: {self._ungated}"
@@ -153,9 +153,9 @@ class LiveCalibrator:
         mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)
         problem = mismatch
         if not mismatch and revoked is not None:
-            problem = f"{artifact.version} is revoked, its fallback action serves until another is in force: {revoked}"
+            problem = f"{artifact.version} is revoked, its fallback k is read until another version serves: {revoked}"
         elif not problem and not self._refusal and not certified and not self._allow_uncertified:
-            problem = f"{artifact.version} carries no certificate: its fallback action serves"
+            problem = f"{artifact.version} has no certificate: its fallback k is read"
         return CalibratorStatus(
             artifact.version,
             certified=certified and not mismatch and revoked is None,
@@ -166,7 +166,7 @@ class LiveCalibrator:
         )
 
     async def refresh(self) -> None:
-        """Take up a new CURRENT and new revocations; a reader that has never been identified is asked again."""
+        """Load a new CURRENT and new revocations; identify the reader if that has not succeeded yet."""
         if self._running is None:
             await self.identify()
         await asyncio.to_thread(self._reload)
@@ -189,7 +189,7 @@ class LiveCalibrator:
         try:
             reader = await self._reader.identify()
         except FetchwiseError as error:
-            # The last known identity stands: a reader that is down now answers nothing meanwhile.
+            # Keep the last known identity: a reader that is down answers no questions meanwhile.
             self._unidentified = f"the reader could not be identified: {error}"
             return
         self._running = replace(
@@ -207,8 +207,8 @@ class LiveCalibrator:
             if version is None or (held is not None and version == held.version):
                 self._refusal = ""
                 return
-            # Tried again at every poll: a refused file may only have been copied after CURRENT, or be restored in
-            # place, and what runs may become what it was fitted on.
+            # Try again at every poll: a rejected file may be copied later than CURRENT, or be repaired, and the running
+            # system may change to match it.
             named = self._store.load(version)
             problem = self.mismatch(named)
         except ArtifactError as error:
@@ -220,22 +220,22 @@ class LiveCalibrator:
             self._artifact, self._refusal = named, ""
             return
         self._artifact = held
-        serving = "the one before keeps serving" if held else self._ungated
-        self._refusal = f"refused a calibrator, {serving}: {problem}"
+        serving = "the previous one keeps serving" if held else self._ungated
+        self._refusal = f"rejected a calibrator, {serving}: {problem}"
 
     def _one_served_before(self) -> Artifact | None:
-        """What a process that did not start just now would still hold: all workers serve the same."""
+        """Load what a longer-running process would still serve, so that all workers serve the same."""
         try:
             before = self._store.served_before()[:_STEPS_BACK]
         except ArtifactError as error:
-            logger.debug("calibrator: the history is of no use: %s", error)
+            logger.debug("calibrator: the history cannot be used: %s", error)
             return None
         for version in before:
             try:
                 artifact = self._store.load(version)
             except ArtifactError as error:
-                # The status reports the file that CURRENT names; this one nobody asked for.
-                logger.debug("calibrator: %s cannot stand in: %s", version, error)
+                # The status reports the file that CURRENT names; this is only a replacement.
+                logger.debug("calibrator: %s cannot replace it: %s", version, error)
                 continue
             if not self.mismatch(artifact):
                 return artifact

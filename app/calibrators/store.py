@@ -1,6 +1,6 @@
 """Calibrator artifacts as documents: `<version>.json`, immutable, and CURRENT, whose first line names the served one.
 
-CURRENT has a line for every change, newest first: `<version> <time> <command>`. So the served version and the way back
+CURRENT has a line for every change, newest first: `<version> <time> <command>`. So the served version and the history
 change in one write. A line with a version alone was written by hand.
 """
 
@@ -29,7 +29,7 @@ By = Literal["refit", "promote", "rollback", "hand"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of CURRENT: from when on it named which version, what it named before, and which command did it."""
+    """A change of CURRENT: when, to which version, from which, and by which command."""
 
     at: str
     version: str
@@ -49,7 +49,7 @@ class ArtifactStore:
         return self._documents.where("")
 
     def current(self) -> str | None:
-        """The version that CURRENT names, or None where nothing was ever published."""
+        """The version that CURRENT names, or None if nothing was published."""
         content = self._read(_CURRENT)
         if content is None:
             return None
@@ -65,7 +65,7 @@ class ArtifactStore:
             return [name.removesuffix(".json") for name in self._documents.names() if name.endswith(".json")]
 
     def load(self, version: str) -> Artifact:
-        """Read and verify one artifact; whatever is wrong with it is an ArtifactError that says so."""
+        """Read and verify one artifact; ArtifactError if anything is wrong with it."""
         name = _name(version)
         content, where = self._read(name), self._documents.where(name)
         if content is None:
@@ -94,7 +94,7 @@ class ArtifactStore:
         return self._documents.where(name)
 
     def promote(self, version: str, *, by: By = "promote") -> None:
-        """Make CURRENT name this version, once the file is known to be good; where it does already, nothing changes."""
+        """Make CURRENT name this version, after checking the file; no change if it does already."""
         self.load(version)
         self._change(lambda _: version, by)
 
@@ -105,7 +105,7 @@ class ArtifactStore:
             before = _served_before(content)
             if not before:
                 where = self._documents.where(_CURRENT)
-                raise ArtifactError(f"{where} knows of nothing served before: promote a version")
+                raise ArtifactError(f"{where} has no earlier version: promote one")
             self.load(before[0])
             return before[0]
 
@@ -138,7 +138,7 @@ class ArtifactStore:
             if named == version:
                 return None
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            # A first line that names nothing is what this change repairs.
+            # An invalid first line is replaced by this change.
             kept = _lines(content or b"")[named is None :]
             return "".join(f"{line}\n" for line in (f"{version} {at} {by}", *kept)).encode()
 
@@ -156,7 +156,7 @@ def _translated() -> Iterator[None]:
 
 
 def _name(version: str) -> str:
-    # What CURRENT may not name is not stored either.
+    # A name that CURRENT may not contain is not stored.
     if not _VERSION.fullmatch(version):
         raise ArtifactSchemaError(f"{version[:100]!r} is not a version: letters, digits, dots, dashes, underscores")
     return f"{version}.json"
@@ -187,18 +187,18 @@ def _served_before(content: bytes) -> list[str]:
                 served.pop()
         elif served[-1:] != [change.version]:
             served.append(change.version)
-    # Where the first line names nothing, what was named last is the way back.
+    # If the first line is invalid, go back to the version that was named last.
     return served[::-1] if _named(content) is None else served[-2::-1]
 
 
 def serialise(artifact: Artifact) -> bytes:
-    """The artifact as a person would want to read it, its checksum first."""
+    """The artifact as indented JSON, the checksum first."""
     body = {"checksum": checksum(artifact), **asdict(artifact)}
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def parse(raw: bytes, *, name: str) -> Artifact:
-    """The reverse of `serialise`; refuses another schema version, a wrong shape, and bytes that were changed."""
+    """The reverse of `serialise`; rejects another schema version, a wrong shape, and changed bytes."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -211,7 +211,7 @@ def parse(raw: bytes, *, name: str) -> Artifact:
     try:
         artifact = _ARTIFACT.validate_json(json.dumps(body, allow_nan=False), strict=True, extra="forbid")
     except ValidationError as error:
-        # A bad calibrator fails as each of the other kinds too: what its own constructor says comes first.
+        # An invalid calibrator fails as every kind; the error of its own kind comes first.
         first = min(error.errors(), key=lambda each: each["type"] != "value_error")
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactSchemaError(f"{name} is not a valid artifact: {where}: {first['msg']}") from error

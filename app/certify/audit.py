@@ -13,8 +13,8 @@ from app.core.policy import ABSTAIN
 class GroupRates:
     """What happened to one group of questions.
 
-    `skip`: answered or withheld without reading a passage. `abstain`: withheld. `error`: wrong, among given answers
-    that were drawn at random for feedback and judged; other feedback comes from those who felt like giving it.
+    `skip`: answered or withheld without reading a passage. `abstain`: withheld. `error`: wrong, among the answers that
+    were drawn at random for feedback and judged. Other feedback is not counted: its senders chose to give it.
     """
 
     skip: Interval
@@ -57,7 +57,7 @@ class _Tally:
 
 
 def audit(rows: Iterable[AuditRow], *, most: int = 50) -> Audit:
-    """Compare groups; of each tag the `most` commonest values, for an asker can make up as many as they like."""
+    """Compare groups. Only the `most` common values of each tag are kept: callers can invent any number."""
     overall = _Tally()
     by_tag: dict[str, dict[str, _Tally]] = defaultdict(lambda: defaultdict(_Tally))
     for row in rows:

@@ -1,46 +1,46 @@
-"""Testing a mean by betting: valid for every distribution of bounded values, and however often one looks.
+"""Testing a mean by betting: valid for every distribution of bounded values, at any stopping time.
 
-A gambler bets, value after value, that the mean is above the one she tests. If it is not, her capital is a
-supermartingale that starts at one, so it ever reaches 1/delta with probability at most delta (Ville's inequality;
-Waudby-Smith and Ramdas 2024). What she bets may depend on the past only; it decides how soon she wins, never whether
-the test is valid. Here are two ways to bet: for a number of values that is known beforehand, and for values without
-end, of which the recent ones count.
+A bettor bets, value after value, that the mean is above the tested one. If it is not, the capital is a supermartingale
+that starts at 1, so it reaches 1/delta at any time with probability at most delta (Ville's inequality; Waudby-Smith
+and Ramdas 2024). Each bet may depend only on earlier values. The choice of bets decides how fast the capital grows,
+never whether the test is valid. There are two strategies: one for a fixed number of values, and one for an endless
+stream, in which recent values count more.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-# How much of what lies on the table one value can take away.
+# The largest share of the stake that one value can lose.
 _STAKE = 0.75
-# Bisections of a bound: to a millionth of its range, and never on the unsafe side.
+# Bisections of a bound: to a millionth of its range, rounded to the safe side.
 _HALVINGS = 20
-# Endless bets follow the mean and spread of about this many values.
+# In a stream, bets follow the mean and spread of about this many recent values.
 _MEMORY = 100
-# Capital beyond this proves nothing more, and would overflow in the end; giving it away keeps the test valid.
+# Capital is cut off here, so that it cannot overflow; giving capital away keeps the test valid.
 _CEILING = 1e12
 
 
 def growth(value: float, share: float, mean: float, most: float) -> float:
-    """By what factor a value multiplies the capital on the table, of which a share was bet per unit above the mean."""
+    """The factor by which one value multiplies the stake, with `share` of it bet per unit above the mean."""
     bet = share if share < most else most  # noqa: FURB136 - min() takes twice as long, and this is the inner loop
     return 1.0 + bet * (value - mean)
 
 
 def p_value(values: Sequence[float], mean: float, *, low: float, high: float, delta: float) -> float:
-    """P-value of the hypothesis that values in [low, high] have at most this mean; sharpest at delta.
+    """P-value of the hypothesis that values in [low, high] have at most this mean; most powerful at level delta.
 
-    The values are independent; their order matters, and must not depend on them. She stops once it is at most delta.
+    The values must be independent, and their order must not depend on them. Stops once the p-value is at most delta.
     """
     y = _scaled(values, low, high)
     return 1.0 / _peak(y, _bets(y, delta), (mean - low) / (high - low), 1.0 / delta)
 
 
 def lower_bound(values: Sequence[float], *, low: float, high: float, delta: float) -> float:
-    """The greatest mean that is rejected at delta: a lower confidence bound on the mean of values in [low, high]."""
+    """The largest mean rejected at level delta: a lower confidence bound on the mean of values in [low, high]."""
     y = _scaled(values, low, high)
     bets, enough = list(_bets(y, delta)), 1.0 / delta
-    # The capital falls as the tested mean rises, so the rejected means are an interval.
+    # The capital decreases in the tested mean, so the rejected means form an interval.
     below, above = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (below + above)
@@ -53,7 +53,7 @@ def _scaled(values: Sequence[float], low: float, high: float) -> list[float]:
 
 
 def _bets(y: Sequence[float], delta: float) -> Iterator[float]:
-    """The predictable plug-in bets on values in [0, 1]: the larger, the less the values before vary."""
+    """The predictable plug-in bets on values in [0, 1]: larger if the earlier values vary less."""
     scale = 2.0 * math.log(1.0 / delta) / max(len(y), 1)
     total, squares, spread = 0.5, 0.25, 0.25
     for seen, value in enumerate(y, 2):
@@ -64,7 +64,7 @@ def _bets(y: Sequence[float], delta: float) -> Iterator[float]:
 
 
 def _peak(y: Sequence[float], bets: Iterable[float], mean: float, enough: float) -> float:
-    """The most she ever owns, starting with one; she stops when it is enough."""
+    """The largest capital reached, starting from 1; stops at `enough`."""
     if mean <= 0.0:
         return 1.0
     capital = peak = 1.0
@@ -80,11 +80,11 @@ def _peak(y: Sequence[float], bets: Iterable[float], mean: float, enough: float)
 
 @dataclass(slots=True)
 class Bettor:
-    """Bets without end that the mean of values in [-1, 1] is above `tolerance`.
+    """Bets on an endless stream that the mean of values in [-1, 1] is above `tolerance`.
 
-    After a year of sound values she must not be broke on the day when they change. So she keeps her capital in a
-    drawer, takes a little of it to the table before each value, and sizes her bets by the recent past: what she lost
-    earlier delays an alarm by the logarithm of her age at most, not in proportion to it.
+    The capital must not be lost before the values change, even after a year without change. So most of it stays in a
+    reserve, a little of it is staked before each value, and bets follow recent values. Earlier losses then delay an
+    alarm by at most the logarithm of the number of values, not in proportion to it.
     """
 
     tolerance: float
@@ -93,13 +93,13 @@ class Bettor:
     variance: float = 0.25
     reserve: float = 1.0
     at_stake: float = 0.0
-    # The most she ever owned: 1 / peak is a p-value that holds at every moment.
+    # The largest capital reached: 1 / peak is a p-value at any time.
     peak: float = 1.0
 
     def bet(self, value: float) -> None:
-        """Bet, knowing only the past, and then see one value."""
+        """Bet by the earlier values, then see this one."""
         self.seen += 1
-        # All is in the drawer at first, and never quite nothing.
+        # At first everything is in the reserve; it never becomes empty.
         left = 1.0 / (1.0 + math.log(self.seen + 1))
         won = growth(value, self._share(), self.tolerance, _STAKE / (1.0 + self.tolerance))
         self.at_stake = min(_CEILING, (self.at_stake + self.reserve - left) * won)
@@ -110,6 +110,6 @@ class Bettor:
         self.mean += weight * (value - self.mean)
 
     def _share(self) -> float:
-        """What grows capital fastest if the future is like the recent past; nothing while that gives no reason."""
+        """The share with the fastest growth if the future is like the recent past; 0 if betting would not pay."""
         excess = self.mean - self.tolerance
         return excess / (self.variance + excess * excess) if excess > 0.0 else 0.0

@@ -1,8 +1,8 @@
-"""Whether shown confidences still come true: a test that may be looked at after every feedback.
+"""A sequential test of the shown confidences, valid after every feedback.
 
-For each answer whose asker was drawn at random for feedback, p is the confidence that was shown and y whether the
-answer was right. The hypothesis is that, whatever came before, the mean of p - y is at most the tolerance. A gambler
-bets against it (`app.certify.bets`).
+For each answer that was drawn at random for feedback, p is the confidence that was shown, and y is 1 if the answer was
+right. The hypothesis is that, given the past, the mean of p - y is at most the tolerance. The test bets against it
+(`app.certify.bets`).
 """
 
 import math
@@ -15,10 +15,9 @@ from app.certify.bets import Bettor
 class DriftTest:
     """The test for one calibrator, fed in the order of the log.
 
-    No key may raise the alarm alone: beside the gambler who sees everything there is one for each key who sees all
-    but that key's feedback, and the alarm waits for every one of them. Feedback without a key is nobody's to leave
-    out. If one key lies and the calibrator is sound for the others, the alarm still comes with probability delta at
-    most.
+    No single key can raise the alarm. One bettor sees all feedback, and for each key one more sees all but that key's;
+    the alarm needs all of them. Feedback without a key is never left out. If one key sends false feedback and the
+    calibrator is correct for the others, the probability of an alarm is still at most delta.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class DriftTest:
         everyone: Bettor | None = None,
         without: Mapping[str, Bettor] | None = None,
     ) -> None:
-        """Start from nothing, or go on where a test with the same `everyone` and `without` stopped."""
+        """Start a new test, or continue one from its saved `everyone` and `without`."""
         if not 0.0 <= tolerance < 1.0 or not 0.0 < delta < 1.0:
             raise ValueError(f"tolerance must lie in [0, 1) and delta in (0, 1), got {tolerance} and {delta}")
         self.tolerance = tolerance
@@ -38,11 +37,11 @@ class DriftTest:
         self.without = dict(without or {})
 
     def update(self, p: float, *, correct: bool, key: str | None = None) -> None:
-        """Learn one judgement."""
+        """Add one judged answer."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"a probability lies in [0, 1], got {p}")
         if key is not None and key not in self.without:
-            # Until now this key had said nothing, so leaving it out changed nothing.
+            # This key has given no feedback so far, so the bettor without it has seen everything.
             self.without[key] = replace(self.everyone)
         gap = p - correct
         self.everyone.bet(gap)
@@ -52,27 +51,27 @@ class DriftTest:
 
     @property
     def seen(self) -> int:
-        """How many judgements were learned."""
+        """The number of judged answers so far."""
         return self.everyone.seen
 
     @property
     def recent_gap(self) -> float:
-        """How much confidences exceeded the share of right answers of late; a plain estimate, 0 at the start."""
+        """The recent mean of confidence minus the share of right answers; an estimate, 0 at the start."""
         return self.everyone.mean
 
     @property
     def evidence(self) -> float:
-        """The logarithm of the most that was ever won over log(1/delta): from 1 on, drift is shown."""
+        """The logarithm of the largest capital over log(1/delta): drift is detected at 1."""
         return self._of(self.everyone.peak)
 
     @property
     def evidence_without_any_key(self) -> float:
-        """The same with the feedback left out of whichever key matters most."""
+        """The same without the feedback of the one key whose feedback matters most."""
         return self._of(min((bettor.peak for bettor in self.without.values()), default=self.everyone.peak))
 
     @property
     def alarm(self) -> bool:
-        """Whether drift is shown, and not by one key alone; once true, it stays true."""
+        """Whether drift is detected, and not by one key alone; once true, it stays true."""
         return min(self.evidence, self.evidence_without_any_key) >= 1.0
 
     def _of(self, peak: float) -> float:

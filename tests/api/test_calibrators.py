@@ -67,7 +67,7 @@ async def test_a_refused_current_is_told(gateway: FakeGateway) -> None:
     await until(refused)
     found = await listed(gateway)
     assert (found.current, found.serving) == ("foreign", "2026-01-31-0a1b2c3d")
-    assert "the one before keeps serving" in found.problem
+    assert "the previous one keeps serving" in found.problem
     reply = await gateway.receipt()
     assert reply["decision"]["calibrator"]["version"] == "2026-01-31-0a1b2c3d"
 
@@ -125,14 +125,14 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
         await until(revoked)
         state = await calibrator(gateway)
         assert not state["certified"]
-        assert "is revoked, its fallback action serves" in state["problem"]
+        assert "is revoked, its fallback k is read" in state["problem"]
         receipt = await gateway.receipt()
         assert (receipt["k"], receipt["decision"]["reason"]) == (1, "not_certified")
         assert not receipt["decision"]["calibrator"]["certified"]
         assert await gateway.metric("calibrator_revoked") == 1
         assert await gateway.metric("calibrator_info", status="revoked", version="2026-01-31-0a1b2c3d") == 1
         (version,) = (await listed(gateway)).versions
-        assert version.problem.startswith("revoked: of late, confidences exceed")
+        assert version.problem.startswith("revoked: recent confidences exceed")
     async with open_gateway(artifact={}, solicit_share=1.0) as again:
         assert (await calibrator(again))["revoked"]
         (again.settings.server.data_dir / "revoked.json").unlink()

@@ -75,8 +75,8 @@ async def test_wrong_answers_revoke(world: World) -> None:
     """Judgements that contradict their confidences revoke the version, with the reason in words."""
     world.log.judged(correct=False, times=40)
     await world.watch.refresh()
-    assert world.why["one"].startswith("of late, confidences exceed the share of right answers by 0.")
-    assert "(tolerated: 0.05; 40 judged answers, false alarm at most 0.05)" in world.why["one"]
+    assert world.why["one"].startswith("recent confidences exceed the share of right answers by 0.")
+    assert "(tolerance 0.05; 40 judged answers, P(false alarm) at most 0.05)" in world.why["one"]
 
 
 async def test_right_answers_do_not(world: World) -> None:
@@ -169,8 +169,8 @@ async def test_a_new_version_starts_anew(world: World) -> None:
 @pytest.mark.parametrize(
     ("revoke", "key", "line"),
     [
-        (True, "liar", "by the feedback of one key alone, which is not acted on"),
-        (False, None, "serves on as FETCHWISE_DRIFT_ACTION=alert says"),
+        (True, "liar", "drift in the feedback of a single key, nothing is revoked"),
+        (False, None, "kept because of FETCHWISE_DRIFT_ACTION=alert"),
     ],
 )
 async def test_what_is_not_acted_on_is_said_once(

@@ -132,7 +132,7 @@ async def test_a_mismatch_is_named(world: World, part: str, fitted: Any, running
     standing = await world.look()
     assert (standing.version, standing.certified, standing.matches) == (artifact.version, False, False)
     assert standing.problem == (
-        f"{artifact.version} does not match what runs: {part}: fitted on {fitted!r}, running {running!r}"
+        f"{artifact.version} does not match the running system: {part}: fitted on {fitted!r}, running {running!r}"
     )
     assert world.artifact() is None
 
@@ -184,7 +184,7 @@ async def test_a_bad_new_one_is_refused(world: World) -> None:
         standing = await world.look()
         assert (standing.version, standing.certified, standing.matches) == ("good", True, True)
         assert standing.problem == (
-            f"refused a calibrator, the one before keeps serving: {path} was changed after it was published: "
+            f"rejected a calibrator, the previous one keeps serving: {path} was changed after it was published: "
             "restore it or refit"
         )
         assert world.artifact() == good
@@ -198,7 +198,7 @@ async def test_a_bad_current_is_refused(world: World, content: bytes) -> None:
     good = world.promote()
     await world.look()
     (Path(world.store.where) / "CURRENT").write_bytes(content)
-    assert (await world.look()).problem.startswith("refused a calibrator, the one before keeps serving: ")
+    assert (await world.look()).problem.startswith("rejected a calibrator, the previous one keeps serving: ")
     assert world.artifact() == good
 
 
@@ -207,7 +207,7 @@ async def test_a_bad_first_one_says_that_nothing_serves(world: World) -> None:
     world.name("gone")
     standing = await world.look()
     assert standing.version is None
-    assert standing.problem.startswith("refused a calibrator, every question reads five passages: ")
+    assert standing.problem.startswith("rejected a calibrator, every question reads five passages: ")
     assert world.artifact() is None
 
 
@@ -243,7 +243,7 @@ async def test_a_new_one_that_does_not_match_is_refused(world: World) -> None:
         standing = await world.look()
         assert (standing.version, standing.certified, standing.matches) == ("good", True, True)
         assert standing.problem == (
-            "refused a calibrator, the one before keeps serving: other does not match what runs: "
+            "rejected a calibrator, the previous one keeps serving: other does not match the running system: "
             "reader: fitted on 'swapped', running 'fake-reader'"
         )
         assert world.artifact() == good
@@ -281,7 +281,7 @@ async def test_a_restarted_worker_serves_what_the_others_hold(tmp_path: Path) ->
     (tmp_path / "broken.json").write_text("{")
     standing = await world.look()
     assert (standing.version, standing.matches) == ("good", True)
-    assert "refused a calibrator, the one before keeps serving: " in standing.problem
+    assert "rejected a calibrator, the previous one keeps serving: " in standing.problem
     assert "broken.json" in standing.problem
     assert world.artifact() == good
 
@@ -312,7 +312,7 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
         "one",
         certified=False,
         matches=True,
-        problem="one is revoked, its fallback action serves until another is in force: "
+        problem="one is revoked, its fallback k is read until another version serves: "
         "confidences exceed what is right by 0.2",
         fallback_k=1,
         revoked=True,
@@ -360,7 +360,7 @@ async def test_a_revocation_that_cannot_be_stored_holds(tmp_path: Path, caplog: 
     documents.fail_with = DocumentError("no space left")
     await world.live_calibrator.revoke("one", "why")
     assert world.live_calibrator.revoked("one") == "why"
-    assert "no space left: a restart may forget that one is revoked" in caplog.text
+    assert "no space left: after a restart, one may no longer be revoked" in caplog.text
     documents.fail_with = None
     await world.live_calibrator.revoke("two", "why")
     assert b"one" in documents.stored["revoked.json"]
@@ -374,7 +374,7 @@ async def test_a_revocation_and_a_refusal_are_both_told(world: World) -> None:
     world.name("gone")
     problem = (await world.look()).problem
     assert problem.startswith("one is revoked")
-    assert "refused a calibrator" in problem
+    assert "rejected a calibrator" in problem
 
 
 async def test_both_problems_are_told(world: World) -> None:
@@ -383,8 +383,8 @@ async def test_both_problems_are_told(world: World) -> None:
     await world.look()
     world.name("gone")
     problem = (await world.look()).problem
-    assert "does not match what runs: reader" in problem
-    assert "refused a calibrator" in problem
+    assert "does not match the running system: reader" in problem
+    assert "rejected a calibrator" in problem
 
 
 async def test_a_reader_that_is_down_at_the_start(world: World) -> None:
@@ -432,7 +432,7 @@ async def test_an_uncertified_artifact_says_so(tmp_path: Path) -> None:
         artifact = world.promote(policies={"graded": an_uncertified_fit()})
         standing = await world.look()
         assert (standing.certified, standing.matches) == (False, True)
-        problem = f"{artifact.version} carries no certificate: its fallback action serves"
+        problem = f"{artifact.version} has no certificate: its fallback k is read"
         assert standing.problem == ("" if allowed else problem)
         assert world.artifact() == artifact
 

@@ -121,7 +121,7 @@ def test_promote_and_roll_back(console: Console) -> None:
         assert f"CURRENT is {version}" in console.run("promote", version)
     assert "CURRENT is a" in console.run("rollback")
     assert console.store.current() == "a"
-    assert "nothing served before" in console.run("rollback", code=1)
+    assert "has no earlier version" in console.run("rollback", code=1)
 
 
 @pytest.mark.parametrize("version", ["gone", "../x", "torn", "old", "bare"])
