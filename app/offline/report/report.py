@@ -116,8 +116,8 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
         plots.histogram(bars["right"], bars["wrong"], ks, **point["thresholds"]),
         "histogram",
         "Histogram of p0",
-        f"Where the thresholds are ({point_name(point['name'])}, chosen on {point['chosen_on']}; {made}): right answers "
-        f"should be on the k0 side. n = {found['n']}, of which {bars['missing']} have no signal and read {ks[-1]}.",
+        f"Where the thresholds are ({point_name(point['name'])}, chosen on {point['chosen_on']}; {made}): right "
+        f"answers should be on the k0 side. n = {found['n']}, {bars['missing']} without a signal read {ks[-1]}.",
     )
     head = ["accuracy", f"minus always-k{ks[-1]}", *(f"k{k}" for k in ks)]
     rows = [
