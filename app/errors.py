@@ -18,7 +18,7 @@ FetchwiseError
 │   ├── UpstreamUnavailable   it is unreachable, or reports that it cannot serve
 │   └── UpstreamBadReply      its reply is malformed
 ├── LogUnavailable            the decision log cannot be written now
-├── DocumentError             a stored document cannot be read or written
+├── StorageError              stored documents or rates cannot be read or written
 │   └── DocumentConflict      another writer changed it first
 ├── NoPassages                the search found nothing, and the request does not allow abstaining
 ├── ArtifactError             a calibrator that must not be served
@@ -150,11 +150,11 @@ class LogUnavailable(FetchwiseError):
     """The decision log cannot be written now, so feedback is not acknowledged."""
 
 
-class DocumentError(FetchwiseError):
-    """A stored document cannot be read or written; the message says where it is."""
+class StorageError(FetchwiseError):
+    """Stored documents or rates cannot be read or written; the message says where they are."""
 
 
-class DocumentConflict(DocumentError):
+class DocumentConflict(StorageError):
     """The document has another revision than its writer expected: read it again."""
 
 

@@ -150,7 +150,7 @@ class Document:
 
 
 class Documents(Protocol):
-    """A folder of small documents, each replaced as a whole. Every call blocks; DocumentError where it fails."""
+    """A folder of small documents, each replaced as a whole. Every call blocks; StorageError where it fails."""
 
     def read(self, name: str) -> Document | None:
         """The document with this name; None where there is none."""

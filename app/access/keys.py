@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from app.errors import ConfigurationError, DataError, DocumentError
+from app.errors import ConfigurationError, DataError, StorageError
 from app.ports import Documents, update
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class KeyStore:
         """Read the keys for the first time; ConfigurationError where the file is there and cannot be used."""
         try:
             await self.refresh()
-        except (DataError, DocumentError) as error:
+        except (DataError, StorageError) as error:
             raise ConfigurationError(str(error)) from error
         if not self._on:
             logger.info("no keys: whoever reaches this address may ask and see everything")
@@ -209,7 +209,7 @@ class KeyStore:
             if content == self._content:
                 return
             keys = self._parsed(content)
-        except (DataError, DocumentError) as error:
+        except (DataError, StorageError) as error:
             # There is, or was, a document: somebody wants keys.
             self._on = True
             if self._content is None:

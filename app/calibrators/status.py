@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity, mismatches
 from app.economics.breakeven import passages
-from app.errors import ArtifactError, DataError, DocumentError, FetchwiseError
+from app.errors import ArtifactError, DataError, StorageError, FetchwiseError
 from app.ports import Documents, Embedder, Reader, update
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Revocations:
             return
         try:
             update(self._documents, _REVOKED, self._merged)
-        except DocumentError as error:
+        except StorageError as error:
             logger.warning("%s: after a restart, %s may no longer be revoked", error, version)
 
     def _merged(self, stored: bytes | None) -> bytes:

@@ -16,7 +16,7 @@ from typing import Literal, cast
 from pydantic import TypeAdapter, ValidationError
 
 from app.core.artifact import SCHEMA, Artifact, checksum
-from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError, DocumentConflict, DocumentError
+from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError, DocumentConflict, StorageError
 from app.ports import update
 from app.storage.documents import open_documents
 
@@ -151,7 +151,7 @@ class ArtifactStore:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except DocumentError as error:
+    except StorageError as error:
         raise ArtifactError(str(error)) from error
 
 

@@ -30,7 +30,7 @@ from uvicorn.supervisors.multiprocess import Process
 from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
-from app.errors import ConfigurationError, DataError, DocumentError, UnknownCollection
+from app.errors import ConfigurationError, DataError, StorageError, UnknownCollection
 from app.settings import Settings, read_settings
 from app.telemetry.gauges import SHARED_VARIABLE
 from app.wiring.gateway import Shared, create_app
@@ -96,7 +96,7 @@ def check_keys(settings: Settings) -> None:
     try:
         if key_file(settings.keys_at).read() is not None:
             return
-    except (DataError, DocumentError) as error:
+    except (DataError, StorageError) as error:
         raise ConfigurationError(f"{error}: fix the file, or delete it and run `fetchwise keys create NAME`") from error
     if not keys_required(settings):
         return

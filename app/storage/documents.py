@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from app.errors import DocumentConflict, DocumentError
+from app.errors import DocumentConflict, StorageError
 from app.ports import Document, Documents
 from app.storage.database import name_of, open_database, writing
 from app.storage.folder import FolderDocuments, checked, revision_of
@@ -100,4 +100,4 @@ class SqlDocuments:
         except IntegrityError as error:
             raise DocumentConflict(f"{self.where(name)} was written by another writer") from error
         except SQLAlchemyError as error:
-            raise DocumentError(f"{self.where(name)} cannot be {done}: {getattr(error, 'orig', error)}") from error
+            raise StorageError(f"{self.where(name)} cannot be {done}: {getattr(error, 'orig', error)}") from error

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.errors import DocumentConflict, DocumentError
+from app.errors import DocumentConflict, StorageError
 from app.ports import Document
 
 # Hidden names are for the lock and for files that are being written.
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 def checked(name: str) -> str:
     """The name, if a document may have it."""
     if not _NAME.fullmatch(name):
-        raise DocumentError(
+        raise StorageError(
             f"{name[:100]!r} cannot name a document: letters, digits, dots, dashes and underscores, not a dot first"
         )
     return name
@@ -48,7 +48,7 @@ class FolderDocuments:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
         return Document(content, revision_of(content))
 
     def write(self, name: str, content: bytes, *, expected: str | None) -> str:
@@ -61,7 +61,7 @@ class FolderDocuments:
                     raise DocumentConflict(f"{path} was changed by another writer")
                 self._replace(path, content)
         except OSError as error:
-            raise DocumentError(f"{path} cannot be written: {error.strerror}") from error
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
         return revision_of(content)
 
     def names(self) -> list[str]:
@@ -71,7 +71,7 @@ class FolderDocuments:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise DocumentError(f"{self.folder} cannot be read: {error.strerror}") from error
+            raise StorageError(f"{self.folder} cannot be read: {error.strerror}") from error
 
     def where(self, name: str) -> str:
         """The path of the file."""

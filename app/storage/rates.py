@@ -46,6 +46,8 @@ class SharedRate:
     # The system's clock since it was started, and so the same in every worker.
     def __init__(self, path: Path, *, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        # By how many seconds this worker has delayed the time when the bucket is full.
+        self.taken_s = 0.0
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, _SIZE)
@@ -64,7 +66,14 @@ class SharedRate:
         (full_at,) = _FULL_AT.unpack_from(self._map)
         full_at, wait = take(full_at, self._clock(), per_minute)
         _FULL_AT.pack_into(self._map, 0, full_at)
+        if not wait:
+            self.taken_s += _BUCKET_S / per_minute
         return wait
+
+    def at_least(self, full_in_s: float) -> None:
+        """Let the bucket be full no sooner than this: others took from it too."""
+        (full_at,) = _FULL_AT.unpack_from(self._map)
+        _FULL_AT.pack_into(self._map, 0, max(full_at, self._clock() + full_in_s))
 
     def begin(self, max_concurrent: int) -> bool:
         """Count one more question, unless `max_concurrent` are being answered."""
@@ -110,6 +119,13 @@ class SharedRates:
         if rate is None:
             rate = self._rates[identifier] = SharedRate(self._directory / identifier, clock=self._clock)
         return rate
+
+    def taken(self) -> dict[str, float]:
+        """By key, what this worker took since the last call, in seconds of its bucket."""
+        taken = {key: rate.taken_s for key, rate in self._rates.items() if rate.taken_s}
+        for key in taken:
+            self._rates[key].taken_s = 0.0
+        return taken
 
     def close(self) -> None:
         """Release every file."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import DocumentConflict, DocumentError
+from app.errors import DocumentConflict, StorageError
 from app.ports import Documents, update
 from app.storage.documents import open_documents
 from app.storage.folder import FolderDocuments
@@ -97,7 +97,7 @@ def test_names_are_sorted(documents: Documents) -> None:
 def test_odd_names_are_refused(documents: Documents, name: str) -> None:
     """A name never leads out of the folder, and nothing is written."""
     for act in (lambda: documents.read(name), lambda: documents.write(name, b"", expected=None)):
-        with pytest.raises(DocumentError, match="cannot name a document"):
+        with pytest.raises(StorageError, match="cannot name a document"):
             act()
     assert documents.names() == []
 
@@ -191,12 +191,12 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     """Reading, writing and listing say which path and why."""
     (tmp_path / "file").touch()
     (tmp_path / "a").mkdir()
-    with pytest.raises(DocumentError, match=r"a cannot be read: Is a directory"):
+    with pytest.raises(StorageError, match=r"a cannot be read: Is a directory"):
         FolderDocuments(tmp_path).read("a")
     within = FolderDocuments(tmp_path / "file")
-    with pytest.raises(DocumentError, match=r"file/a cannot be written: File exists"):
+    with pytest.raises(StorageError, match=r"file/a cannot be written: File exists"):
         within.write("a", b"", expected=None)
-    with pytest.raises(DocumentError, match="file cannot be read: Not a directory"):
+    with pytest.raises(StorageError, match="file cannot be read: Not a directory"):
         within.names()
 
 
@@ -247,5 +247,5 @@ def test_a_database_without_its_table_is_named(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "a.sqlite3")) as other:
         other.execute("DROP TABLE documents")
     for act in (lambda: documents.read("a"), lambda: documents.write("a", b"", expected=None), documents.names):
-        with pytest.raises(DocumentError, match=r"here/a? in sqlite:///.* cannot be (read|written)"):
+        with pytest.raises(StorageError, match=r"here/a? in sqlite:///.* cannot be (read|written)"):
             act()

@@ -84,7 +84,7 @@ NEVER_IN_A_REQUEST = {
     "ArtifactChecksumError",
     "DataError",
     "DocumentConflict",
-    "DocumentError",
+    "StorageError",
     "StoreInUse",
     "ConfigurationError",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.access.keys import Key, KeyFile, digest, matching, parts
-from app.errors import DataError, DocumentError
+from app.errors import DataError, StorageError
 from app.wiring.parts import key_file
 from tests.fakes.keys import make_key
 
@@ -134,10 +134,10 @@ def test_no_file_is_no_key(file: KeyFile, path: Path) -> None:
 def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     """A sentence, no trace."""
     (tmp_path / "keys.json").mkdir()
-    with pytest.raises(DocumentError, match="cannot be read"):
+    with pytest.raises(StorageError, match="cannot be read"):
         key_file(tmp_path / "keys.json").read()
     (tmp_path / "plain").write_text("")
-    with pytest.raises(DocumentError, match="cannot be"):
+    with pytest.raises(StorageError, match="cannot be"):
         make_key(tmp_path / "plain" / "keys.json")
 
 

@@ -11,7 +11,7 @@ from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport
 from app.core.artifact import Artifact
 from app.core.calibrator import Fused
 from app.core.feedback import Solicited
-from app.errors import DocumentError, LogUnavailable
+from app.errors import LogUnavailable, StorageError
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
@@ -142,8 +142,8 @@ async def test_a_state_that_cannot_be_stored_is_stored_later(world: World) -> No
     """What was learned counts meanwhile, and is written by the next look, without anything new in the log."""
     await world.watch.refresh()
     world.log.judged(correct=False, times=40)
-    world.documents.fail_with = DocumentError("locked")
-    with pytest.raises(DocumentError, match="locked"):
+    world.documents.fail_with = StorageError("locked")
+    with pytest.raises(StorageError, match="locked"):
         await world.watch.refresh()
     assert "one" in world.why
     world.documents.fail_with = None

@@ -12,7 +12,7 @@ from app.calibrators import status as module
 from app.calibrators.status import LiveCalibrator, Revocations
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity
-from app.errors import DataError, DocumentError, UpstreamUnavailable
+from app.errors import DataError, StorageError, UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.embedder import FakeEmbedder
@@ -357,7 +357,7 @@ async def test_a_revocation_that_cannot_be_stored_holds(tmp_path: Path, caplog: 
     """A full disk or a lost database does not keep a calibrator serving, and stores it with the next one."""
     documents = FakeDocuments()
     world = World(tmp_path, revocations=Revocations(documents))
-    documents.fail_with = DocumentError("no space left")
+    documents.fail_with = StorageError("no space left")
     await world.live_calibrator.revoke("one", "why")
     assert world.live_calibrator.revoked("one") == "why"
     assert "no space left: after a restart, one may no longer be revoked" in caplog.text

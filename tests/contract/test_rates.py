@@ -1,0 +1,104 @@
+"""What rates promise to the workers of one gateway, and to gateways that share a database."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from app.errors import StorageError
+from app.storage.database import open_database
+from app.storage.fleet_rates import FleetRates, prepare_rates
+from app.storage.rates import SharedRates
+from tests.e2e.postgres import PostgresServer
+
+KEY, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+Exchange = Callable[[], Awaitable[None]]
+Pair = tuple[SharedRates, SharedRates, Exchange]
+
+
+async def _at_once() -> None:
+    """Workers see the same memory."""
+
+
+@pytest.fixture(params=["workers", pytest.param("gateways", marks=pytest.mark.e2e)])
+async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
+    """The rates of two processes, and what lets them learn of each other."""
+    several = request.param == "gateways"
+    folders = [tmp_path / "one", tmp_path / ("other" if several else "one")]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    one, other = (SharedRates(folder) for folder in folders)
+    if not several:
+        yield one, other, _at_once
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        engine = open_database(server.database(), prepare_rates, setting="FETCHWISE_KEYS")
+        fleet = [FleetRates(rates, engine) for rates in (one, other)]
+
+        async def exchange() -> None:
+            for each in (*fleet, fleet[0]):
+                await each.exchange()
+
+        yield one, other, exchange
+        engine.dispose()
+    one.close()
+    other.close()
+
+
+def taken(rates: SharedRates, times: int, key: str = KEY, per_minute: int = 6) -> int:
+    """How many of so many requests were let in."""
+    return sum(rates.of(key).take(per_minute) == 0.0 for _ in range(times))
+
+
+async def test_what_one_takes_is_gone_for_the_other(pair: Pair) -> None:
+    """Together they get a minute's worth, and both are told how long to wait."""
+    one, other, exchange = pair
+    assert taken(one, 4) == 4
+    await exchange()
+    assert taken(other, 10) == 2
+    await exchange()
+    for rates in (one, other):
+        assert 0.0 < rates.of(KEY).take(6) <= 10.0
+
+
+async def test_keys_are_counted_apart(pair: Pair) -> None:
+    """A key that used up its own limit does not touch another's."""
+    one, other, exchange = pair
+    assert taken(one, 20) == 6
+    await exchange()
+    assert taken(other, 20, OTHER) == 6
+    await exchange()
+    assert taken(one, 1, OTHER) == 0
+
+
+async def test_nothing_is_counted_twice(pair: Pair) -> None:
+    """However often they exchange, what was taken counts once."""
+    one, other, exchange = pair
+    for _ in range(2):
+        assert taken(one, 1) == taken(other, 1) == 1
+        await exchange()
+        await exchange()
+    assert taken(one, 20) == 2
+
+
+@pytest.mark.e2e
+async def test_a_limit_holds_while_the_database_is_away(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Each gateway enforces it alone meanwhile, and tells the others afterwards what it took."""
+    engine = open_database(postgres.database(), prepare_rates, setting="FETCHWISE_KEYS")
+    rates = SharedRates(tmp_path)
+    fleet = FleetRates(rates, engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE rates RENAME TO elsewhere")
+    assert taken(rates, 20) == 6
+    with pytest.raises(StorageError, match="the rates in postgresql"):
+        await fleet.exchange()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO rates")
+    await fleet.exchange()
+    (tmp_path / "later").mkdir()
+    later = SharedRates(tmp_path / "later")
+    await FleetRates(later, engine).exchange()
+    assert taken(later, 20) == 0
+    rates.close()
+    later.close()
+    engine.dispose()
