@@ -171,10 +171,6 @@ class Documents(Protocol):
         """Where this document is, for messages."""
         ...
 
-    def close(self) -> None:
-        """Release connections; idempotent."""
-        ...
-
 
 def update(documents: Documents, name: str, change: Callable[[bytes | None], bytes | None]) -> None:
     """Replace a document by what `change` makes of it; again where another writer was faster. None changes nothing."""

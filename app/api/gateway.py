@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -27,8 +26,6 @@ class Gateway:
     # Metrics of all workers.
     scraped: CollectorRegistry
     live_calibrator: LiveCalibrator
-    # The folder of calibrators.
-    calibrators: Path
     # None if decisions are not stored.
     log: DecisionLog | None
     traffic: TrafficView

@@ -11,7 +11,6 @@ from app.api.gateway import TheGateway
 from app.api.http.errors import DENIALS, documented
 from app.api.http.guard import OPERATOR
 from app.calibrators.listing import CalibratorList, list_calibrators
-from app.calibrators.store import ArtifactStore
 from app.certify.audit import Audit
 from app.economics.breakeven import BreakEven
 from app.economics.bypass import BypassReport
@@ -150,7 +149,7 @@ async def calibrators(
     live = gateway.live_calibrator
     return await asyncio.to_thread(
         list_calibrators,
-        ArtifactStore(gateway.calibrators),
+        live.store,
         limit,
         serving=live.serving.version if live.serving else None,
         problem=live.status().problem,

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity, mismatches
 from app.economics.breakeven import passages
-from app.errors import ArtifactError, DataError, StorageError, FetchwiseError
+from app.errors import ArtifactError, DataError, FetchwiseError, StorageError
 from app.ports import Documents, Embedder, Reader, update
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class LiveCalibrator:
         allow_uncertified: bool,
         revocations: Revocations | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
         self._reader = reader
         self._embedder = embedder
         self._collection = collection
@@ -147,7 +147,7 @@ class LiveCalibrator:
         """Whether a calibrator decides, and if not, why."""
         artifact = self._artifact
         if artifact is None:
-            problem = self._refusal or f"no calibrator in {self._store.where}: {self._ungated}"
+            problem = self._refusal or f"no calibrator in {self.store.where}: {self._ungated}"
             return CalibratorStatus(None, certified=False, matches=False, problem=problem, fallback_k=self._ks[-1])
         certified = artifact.certified
         mismatch, revoked = self.mismatch(artifact), self._revocations.why(artifact.version)
@@ -203,13 +203,13 @@ class LiveCalibrator:
     def _reload(self) -> None:
         held = self._artifact
         try:
-            version = self._store.current()
+            version = self.store.current()
             if version is None or (held is not None and version == held.version):
                 self._refusal = ""
                 return
             # Try again at every poll: a rejected file may be copied later than CURRENT, or be repaired, and the running
             # system may change to match it.
-            named = self._store.load(version)
+            named = self.store.load(version)
             problem = self.mismatch(named)
         except ArtifactError as error:
             named, problem = None, str(error)
@@ -226,13 +226,13 @@ class LiveCalibrator:
     def _one_served_before(self) -> Artifact | None:
         """Load what a longer-running process would still serve, so that all workers serve the same."""
         try:
-            before = self._store.served_before()[:_STEPS_BACK]
+            before = self.store.served_before()[:_STEPS_BACK]
         except ArtifactError as error:
             logger.debug("calibrator: the history cannot be used: %s", error)
             return None
         for version in before:
             try:
-                artifact = self._store.load(version)
+                artifact = self.store.load(version)
             except ArtifactError as error:
                 # The status reports the file that CURRENT names; this is only a replacement.
                 logger.debug("calibrator: %s cannot replace it: %s", version, error)

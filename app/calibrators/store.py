@@ -119,10 +119,6 @@ class ArtifactStore:
         """The versions that rolling back leads to, nearest first."""
         return _served_before(self._read(_CURRENT) or b"")
 
-    def close(self) -> None:
-        """Release connections; idempotent."""
-        self._documents.close()
-
     def _read(self, name: str) -> bytes | None:
         with _translated():
             found = self._documents.read(name)

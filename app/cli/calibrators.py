@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,13 +28,13 @@ calibrators = typer.Typer(
 app.add_typer(calibrators, name="calibrators")
 
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="Folder of the calibrators; by default FETCHWISE_CALIBRATORS.")
+    str | None, typer.Option("--folder", help="Folder or URL of the calibrators; by default FETCHWISE_CALIBRATORS.")
 ]
 VersionToShow = Annotated[str | None, typer.Argument(help="The version, as `list` prints it. Default: CURRENT.")]
 
 
-def _store(folder: Path | None) -> ArtifactStore:
-    return ArtifactStore(folder or read_settings().calibration.folder)
+def _store(folder: str | None) -> ArtifactStore:
+    return ArtifactStore(folder or read_settings().calibration.where)
 
 
 def _named(store: ArtifactStore, version: str | None) -> Artifact:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import typer
 from rich.markup import escape
@@ -113,7 +114,7 @@ def _keys_found(settings: Settings) -> str:
     active = [one for one in keys or () if one.revoked is None]
     if not active:
         raise DataError(f"there is no active key in {file.where}, so no request is served: run `fetchwise keys create`")
-    others = stat.S_IMODE(settings.keys_at.stat().st_mode) & 0o077
+    others = stat.S_IMODE(settings.keys_at.stat().st_mode) & 0o077 if isinstance(settings.keys_at, Path) else 0
     if others & 0o022:
         raise DataError(f"other users can write to {file.where} and add keys: run `chmod 600 {file.where}`")
     scopes = ", ".join(f"{scope.value} {sum(scope in one.scopes for one in active)}" for scope in Scope)
@@ -177,7 +178,7 @@ async def _vectors(checked: _Checked) -> str:
 
 
 async def _calibrator(checked: _Checked) -> str:
-    settings, store = checked.settings, ArtifactStore(checked.settings.calibration.folder)
+    settings, store = checked.settings, ArtifactStore(checked.settings.calibration.where)
     version = store.current()
     if version is None:
         most = passages(settings.calibration.ks[-1])

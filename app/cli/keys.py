@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,13 +23,13 @@ keys = typer.Typer(
 )
 app.add_typer(keys, name="keys")
 
-File = Annotated[Path | None, typer.Option("--file", help="File of the keys. Default: FETCHWISE_KEYS.")]
+File = Annotated[str | None, typer.Option("--file", help="File or URL of the keys. Default: FETCHWISE_KEYS.")]
 Identifier = Annotated[str, typer.Argument(help="The key's id, as `list` prints it.")]
 _LISTED = TypeAdapter(list[Key])
 _HIDDEN = {"sha256"}
 
 
-def _file(path: Path | None) -> KeyFile:
+def _file(path: str | None) -> KeyFile:
     return key_file(path or read_settings().keys_at)
 
 

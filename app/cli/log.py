@@ -111,7 +111,7 @@ def replay_log(
         found = logged(store.engine, last=last, identifier=identifier)
     if identifier is not None and not found:
         raise UnknownDecision(f"the decision log has no decision {identifier}: never made, not kept, or pruned since")
-    done = list(replay_logged(found, ArtifactStore(settings.calibration.folder).load))
+    done = list(replay_logged(found, ArtifactStore(settings.calibration.where).load))
     different = [one for one in done if one.differences]
     missing = [one for one in done if one.problem is not None]
     for one in different:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import typer
 from rich.table import Table
@@ -106,7 +107,7 @@ async def _collect(
 
 @app.command()
 def refit(
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder to publish to, e.g. calibrators/NAME.")],
+    out_dir: Annotated[str, typer.Option("--out", help="Folder or URL to publish to, e.g. calibrators/NAME.")],
     outcomes: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Outcome table, .jsonl or .jsonl.gz; or use --from-log."),
@@ -174,7 +175,7 @@ def refit(
     if labels is not None:
         table = apply_corrections(table, labels)
     options = Options(
-        name=out_dir.name,
+        name=Path(urlsplit(out_dir).path).name,
         source=source,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         objective=objective,
@@ -195,7 +196,7 @@ def refit(
     out.print(f"{'now' if published.current else 'NOT'} served: {published.why}", highlight=False)
 
 
-def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: Path) -> "FromLog":
+def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: str) -> "FromLog":
     """Read the decision log of the settings, or the given one, and the calibrators that it mentions."""
     from app.offline.from_log import identities, read_log  # noqa: PLC0415
 
@@ -204,7 +205,7 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
         task = bar.add_task("reading the log", total=None)
         return read_log(
             LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start),
-            identity_of=identities(out_dir, settings.calibration.folder),
+            identity_of=identities(out_dir, settings.calibration.where),
             clip=clip,
             source=f"decision log, collection {settings.vectors.collection}",
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),

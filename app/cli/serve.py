@@ -94,16 +94,15 @@ async def _answer_until_stopped(settings: Settings, parts: Parts, listener: sock
 def check_keys(settings: Settings) -> None:
     """Refuse to serve other machines without keys, unless the operator confirms it in the settings."""
     try:
-        if key_file(settings.keys_at).read() is not None:
+        file = key_file(settings.keys_at)
+        if file.read() is not None:
             return
     except (DataError, StorageError) as error:
         raise ConfigurationError(f"{error}: fix the file, or delete it and run `fetchwise keys create NAME`") from error
     if not keys_required(settings):
         return
     if settings.access.keys is not None:
-        raise ConfigurationError(
-            f"FETCHWISE_KEYS={settings.access.keys} does not exist: run `fetchwise keys create NAME`"
-        )
+        raise ConfigurationError(f"FETCHWISE_KEYS: {file.where} does not exist: run `fetchwise keys create NAME`")
     raise ConfigurationError(
         f"other machines can reach {settings.server.host}, and there are no keys: run `fetchwise keys create NAME`, or "
         "listen on 127.0.0.1, or allow it: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"

@@ -114,7 +114,7 @@ def read_log(
     return sorter.finish(logged_decisions.shadowed(labelled=True), logged_decisions.shadowed(labelled=False))
 
 
-def identities(*folders: Path) -> Callable[[str], Identity | None]:
+def identities(*folders: Path | str) -> Callable[[str], Identity | None]:
     """Look up calibrator versions in these folders; None if no readable file has the version."""
 
     @cache

@@ -74,8 +74,8 @@ class Settings(Group):
         return min(most, 8 * self.reader.slots) if self.reader.backend == "embedded" else most
 
     @property
-    def keys_at(self) -> Path:
-        """Where the keys are, if there are any."""
+    def keys_at(self) -> Path | str:
+        """The path or URL of the keys, if there are any."""
         return self.access.keys or self.server.data_dir / "keys.json"
 
     @property

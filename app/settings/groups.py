@@ -26,7 +26,13 @@ def _items(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
+def _located(where: Path | str) -> Path | str:
+    return where if "://" in str(where) else Path(where).expanduser()
+
+
 _Path = Annotated[Path, AfterValidator(Path.expanduser)]
+# A path, or the URL of a PostgreSQL database.
+_Where = Annotated[Path | str, AfterValidator(_located)]
 _Split = BeforeValidator(lambda ks: ks.split(",") if isinstance(ks, str) else ks)
 
 
@@ -56,10 +62,11 @@ class Server(Group):
 class Access(Group):
     """Who may ask."""
 
-    keys: _Path | None = _setting(
+    keys: _Where | None = _setting(
         "KEYS",
         None,
-        "File with the keys (`fetchwise keys create`). By default `keys.json` in the data directory, if it exists.",
+        "File with the keys (`fetchwise keys create`), or `postgresql://` URL: gateways then share keys and limits. "
+        "By default `keys.json` in the data directory, if it exists.",
     )
     open_to_anyone: Literal["", "anyone may ask and see everything"] = _setting(
         "OPEN_TO_ANYONE",
@@ -163,7 +170,9 @@ class Faults(Group):
 class Calibration(Group):
     """The calibrator, and how much a question may read."""
 
-    folder: _Path = _setting("CALIBRATORS", "calibrators/demo", "Folder with the calibrator artifacts and CURRENT.")
+    where: _Where = _setting(
+        "CALIBRATORS", "calibrators/demo", "Folder with the calibrator artifacts and CURRENT, or `postgresql://` URL."
+    )
     allow_uncertified: bool = _setting(
         "ALLOW_UNCERTIFIED", False, "Serve thresholds without a certificate; receipts then say `certified: false`."
     )

@@ -1,6 +1,7 @@
 """Documents as rows of one table, for gateways that share a database and no disk."""
 
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,11 @@ def prepare_documents(connection: Connection) -> None:
 def open_documents(where: str | Path, folder: str, *, setting: str) -> Documents:
     """The documents in a folder on disk, or in a folder of this name in a database given by its URL."""
     if "://" in str(where):
-        return SqlDocuments(open_database(str(where), prepare_documents, setting=setting), folder)
+        engine = open_database(str(where), prepare_documents, setting=setting)
+        documents = SqlDocuments(engine, folder)
+        # Whoever drops the documents closes their connections, as with a folder, where there are none.
+        weakref.finalize(documents, engine.dispose)
+        return documents
     return FolderDocuments(Path(where))
 
 
@@ -85,10 +90,6 @@ class SqlDocuments:
     def where(self, name: str) -> str:
         """Folder, name and database."""
         return f"{self._folder}/{name} in {name_of(self._engine)}"
-
-    def close(self) -> None:
-        """Release the connections of the pool."""
-        self._engine.dispose()
 
     def _is(self, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return _TABLE.c.folder == self._folder, _TABLE.c.name == checked(name)

@@ -6,14 +6,15 @@ gateway enforces the whole limit for itself.
 """
 
 import asyncio
+import threading
 from collections.abc import Mapping
 
-from sqlalchemy import Column, Connection, Double, Engine, MetaData, Table, Text, bindparam, func, select
+from sqlalchemy import Column, Connection, Double, MetaData, Table, Text, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import StorageError
-from app.storage.database import name_of, writing
+from app.storage.database import name_of, open_database, writing
 from app.storage.rates import SharedRates
 
 # `full_at`: Unix seconds by the clock of the database.
@@ -27,17 +28,23 @@ _TAKE = _TAKE.on_conflict_do_update(
 _LEVELS = select(_TABLE.c.key, _TABLE.c.full_at - _NOW).where(_TABLE.c.full_at > _NOW)
 
 
-def prepare_rates(connection: Connection) -> None:
-    """Make the table where it is not there yet."""
+def _prepare(connection: Connection) -> None:
     _TABLE.metadata.create_all(connection)
 
 
 class FleetRates:
     """Exchanges what this worker's keys took with all others that use a PostgreSQL database."""
 
-    def __init__(self, rates: SharedRates, engine: Engine) -> None:
+    def __init__(self, rates: SharedRates, where: str) -> None:
+        """`where` is the URL of the database. Blocks."""
         self._rates = rates
-        self._engine = engine
+        self._exchanging = threading.Lock()
+        self._engine = open_database(where, _prepare, setting="FETCHWISE_KEYS")
+
+    def close(self) -> None:
+        """Release connections, once no exchange is under way; idempotent."""
+        with self._exchanging:
+            self._engine.dispose()
 
     async def exchange(self) -> None:
         """Tell what was taken since the last time, and learn what others took; StorageError where it fails."""
@@ -52,7 +59,7 @@ class FleetRates:
             self._rates.of(key).at_least(full_in_s)
 
     def _told(self, taken: Mapping[str, float]) -> dict[str, float]:
-        with writing(self._engine) as connection:
+        with self._exchanging, writing(self._engine) as connection:
             # In order, so that no two workers wait for each other.
             for key in sorted(taken):
                 connection.execute(_TAKE, {"key": key, "taken_s": taken[key]})

@@ -77,9 +77,6 @@ class FolderDocuments:
         """The path of the file."""
         return str(self.folder / name)
 
-    def close(self) -> None:
-        """Nothing is held between calls."""
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Wires the gateway: parts, calibrator, routes and metrics, opened and closed by one lifespan."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from app.settings import Settings
 from app.storage.rates import open_rates
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import LAG_EVERY_S, Gauges, LoopLag, TrafficMetrics, load, registries
-from app.wiring.parts import Parts, open_decision_log, open_keys, open_parts
+from app.wiring.parts import Parts, open_decision_log, open_fleet_rates, open_keys, open_parts
 from app.wiring.periodic import Periodic
 from app.wiring.watching import (
     open_learning,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.1.0"
 KEYS_EVERY_S = 1.0
+RATES_EVERY_S = 1.0
 CALIBRATOR_EVERY_S = 1.0
 IDENTITY_EVERY_S = 30.0
 DRIFT_EVERY_S = 5.0
@@ -82,7 +84,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
             open_decision_log(settings, log_metrics) as log,
             tracing or nullcontext(),
         ):
-            keys, live_calibrator = await open_keys(settings), open_live_calibrator(settings, parts, log)
+            keys = await open_keys(settings)
+            live_calibrator = await asyncio.to_thread(open_live_calibrator, settings, parts, log)
             if parts.resilience is not None:
                 parts.resilience.watch(traffic.breaker_open, traffic.retried)
             with (
@@ -97,6 +100,7 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                     on_pinged=traffic.pinged,
                 )
                 async with (
+                    open_fleet_rates(settings, rates) as fleet,
                     open_learning(settings, parts, live_calibrator, log, on_shadow=log_metrics.shadow) as learning,
                     periodic,
                 ):
@@ -128,7 +132,6 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                         snapshots=snapshots,
                         scraped=scraped,
                         live_calibrator=live_calibrator,
-                        calibrators=settings.calibration.folder,
                         log=log,
                         traffic=watching.traffic,
                         default_policy=settings.calibration.policy,
@@ -140,6 +143,8 @@ def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, sh
                     )
 
                     await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
+                    if fleet is not None:
+                        await periodic.every(RATES_EVERY_S, "rates", fleet.exchange)
                     await periodic.every(IDENTITY_EVERY_S, "identity", live_calibrator.identify)
                     await periodic.every(CALIBRATOR_EVERY_S, "calibrator", live_calibrator.refresh)
                     if watching.drift is not None:

@@ -20,7 +20,10 @@ from app.learning.log import DecisionLog, LogMetrics
 from app.ports import Embedder, Reader, VectorStore
 from app.settings import Settings
 from app.storage.decisions import SqlDecisionStore
+from app.storage.documents import open_documents
+from app.storage.fleet_rates import FleetRates
 from app.storage.folder import FolderDocuments
+from app.storage.rates import SharedRates
 from app.upstream.child import ChildServer
 from app.upstream.embedders.openai import OpenAIEmbedder
 from app.upstream.embedders.sentence_transformer import SentenceTransformerEmbedder
@@ -219,17 +222,34 @@ def _loopback(address: IPv4Address | IPv6Address) -> bool:
     return (mapped or address).is_loopback
 
 
-def key_file(path: Path) -> KeyFile:
-    """The keys in the file at this path, which only its owner may read."""
+def key_file(where: Path | str) -> KeyFile:
+    """The keys in the file at this path, which only its owner may read, or in the database with this URL. Blocks."""
+    if "://" in str(where):
+        return KeyFile(open_documents(where, "keys", setting="FETCHWISE_KEYS"))
+    path = Path(where)
     return KeyFile(FolderDocuments(path.parent, private=True), path.name)
 
 
 async def open_keys(settings: Settings) -> KeyStore:
     """The keys that the settings name, read once."""
     required = await asyncio.to_thread(keys_required, settings)
-    keys = KeyStore(key_file(settings.keys_at), required=required)
+    keys = KeyStore(await asyncio.to_thread(key_file, settings.keys_at), required=required)
     await keys.open()
     return keys
+
+
+@asynccontextmanager
+async def open_fleet_rates(settings: Settings, rates: SharedRates) -> AsyncIterator[FleetRates | None]:
+    """Exchange rates through the database that the keys are in; None where they are in a file."""
+    where = str(settings.keys_at)
+    if not where.startswith("postgresql"):
+        yield None
+        return
+    fleet = await asyncio.to_thread(FleetRates, rates, where)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
 
 
 def load_prompts(path: Path | None) -> Prompts:

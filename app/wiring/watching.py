@@ -30,7 +30,7 @@ from app.wiring.parts import Parts, mandatory_rules
 def open_live_calibrator(settings: Settings, parts: Parts, log: DecisionLog | None) -> LiveCalibrator:
     """Compares the calibrator with what runs; the wiring refreshes it."""
     return LiveCalibrator(
-        ArtifactStore(settings.calibration.folder),
+        ArtifactStore(settings.calibration.where),
         parts.reader,
         parts.embedder,
         collection=settings.vectors.collection,

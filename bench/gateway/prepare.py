@@ -17,7 +17,7 @@ async def publish(settings: Settings) -> None:
     """Put a calibrator into force that matches the parts which the settings name."""
     async with open_parts(settings) as parts:
         identity = await identity_of(parts.reader, parts.embedder, settings)
-    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(settings.calibration.folder)
+    artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(settings.calibration.where)
     store.publish(artifact)
     store.promote(artifact.version)
 

@@ -134,7 +134,7 @@ async def test_readiness_tells_why_to_operators_alone(open_keyed: OpenKeyed) -> 
             assert told.status_code == 503
             assert told.json()["upstreams"] == {"reader": "not ready", "embedder": "ok", "vectors": "ok"}
             assert "10.0.0.7" not in told.text
-            assert str(keyed.gateway.settings.calibration.folder) not in told.text
+            assert str(keyed.gateway.settings.calibration.where) not in told.text
             assert told.json()["calibrator"]["problem"]
         told = await keyed.send("GET", "/readyz", keyed.operator)
         assert "10.0.0.7" in told.json()["upstreams"]["reader"]

@@ -32,7 +32,7 @@ async def listed(gateway: FakeGateway, **query: Any) -> CalibratorList:
 
 async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
     """Versions newest first, what serves, what each was fitted on, and what is wrong with those that cannot serve."""
-    store = ArtifactStore(gateway.settings.calibration.folder)
+    store = ArtifactStore(gateway.settings.calibration.where)
     store.publish(await matching(gateway.reader, gateway.embedder, version="3-foreign", max_tokens=48))
     (Path(store.where) / "4-broken.json").write_text("{")
     found = await listed(gateway)
@@ -56,7 +56,7 @@ async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
 
 async def test_a_refused_current_is_told(gateway: FakeGateway) -> None:
     """Where CURRENT names what cannot serve, both versions are there, and the problem says which serves."""
-    store = ArtifactStore(gateway.settings.calibration.folder)
+    store = ArtifactStore(gateway.settings.calibration.where)
     artifact = await matching(gateway.reader, gateway.embedder, version="foreign", max_tokens=48)
     store.publish(artifact)
     store.promote("foreign")
@@ -82,7 +82,7 @@ async def test_no_folder_is_no_error(open_gateway: Open) -> None:
 
 async def test_a_folder_that_makes_no_sense_is_told(gateway: FakeGateway) -> None:
     """CURRENT that names nothing is a problem in the reply, not a failed request."""
-    (gateway.settings.calibration.folder / "CURRENT").write_text("../x")
+    (gateway.settings.calibration.where / "CURRENT").write_text("../x")
     found = await listed(gateway)
     assert found.current is None
     assert "does not name a version" in found.problem
@@ -138,7 +138,7 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
         (again.settings.server.data_dir / "revoked.json").unlink()
     async with open_gateway(artifact={}, solicit_share=1.0) as from_log:
         assert (await calibrator(from_log))["revoked"]
-        store = ArtifactStore(from_log.settings.calibration.folder)
+        store = ArtifactStore(from_log.settings.calibration.where)
         store.publish(await matching(from_log.reader, from_log.embedder, version="new"))
         store.promote("new")
         clean = {"version": "new", "certified": True, "problem": "", "revoked": False}

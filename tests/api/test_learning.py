@@ -102,11 +102,11 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
         settings = gateway.settings
     store = SqlDecisionStore.open(str(settings.decision_log_at))
     logged_decisions = LoggedDecisions(store.engine, collection=settings.vectors.collection, since=0.0)
-    logged = read_log(logged_decisions, identity_of=identities(settings.calibration.folder))
+    logged = read_log(logged_decisions, identity_of=identities(settings.calibration.where))
     store.close()
     account = logged.rows.report["log"]
     assert len(logged.outcomes) == account["full_rows"] >= MIN_GROUPS
-    assert logged.outcomes.identity == next(iter(identities_in(settings.calibration.folder)))
+    assert logged.outcomes.identity == next(iter(identities_in(settings.calibration.where)))
     assert all(np.isfinite(logged.outcomes.signals[k]["seq_logprob"]).all() for k in (0, 1, 5))
     # Runs that found no idle moment in time leave rows of one action.
     left = account["single_action_rows"] + account["excluded"].get("held_out", 0)

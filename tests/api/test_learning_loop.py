@@ -84,7 +84,7 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
 
         await until(ran)
         version = await asyncio.to_thread(
-            refitted, gateway.settings.server.data_dir, gateway.settings.calibration.folder, changed
+            refitted, gateway.settings.server.data_dir, gateway.settings.calibration.where, changed
         )
         for _ in range(500):
             receipt = await traffic.ask()

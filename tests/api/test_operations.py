@@ -136,7 +136,7 @@ async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pyt
     """A published calibrator serves without a restart."""
     monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
     async with open_gateway() as gateway:
-        publish(gateway.settings.calibration.folder, await matching(gateway.reader, gateway.embedder))
+        publish(gateway.settings.calibration.where, await matching(gateway.reader, gateway.embedder))
 
         async def certified() -> bool:
             return (await ready(gateway, 200)).calibrator.certified

@@ -45,7 +45,7 @@ async def decided_again(gateway: FakeGateway, count: int) -> tuple[list[Logged],
     found = logged(store.engine, last=10_000)
     store.close()
     assert len(found) == count
-    return found, list(replay_logged(found, ArtifactStore(gateway.settings.calibration.folder).load))
+    return found, list(replay_logged(found, ArtifactStore(gateway.settings.calibration.where).load))
 
 
 @pytest.mark.parametrize("texts", ["full", "hash"])

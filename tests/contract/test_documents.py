@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -23,25 +23,15 @@ Opener = Callable[[], Documents]
 
 
 @pytest.fixture(params=["fake", "folder", "sqlite", pytest.param("postgresql", marks=pytest.mark.e2e)])
-def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens the same documents as often as wanted, as several processes do."""
     where = str(tmp_path / "documents")
     if request.param == "sqlite":
         where = f"sqlite:///{tmp_path}/documents.sqlite3"
     elif request.param == "postgresql":
         where = request.getfixturevalue("postgres").database()
-    opened: list[Documents] = []
     fake = FakeDocuments()
-
-    def another() -> Documents:
-        if request.param == "fake":
-            return fake
-        opened.append(open_documents(where, "here", setting="FETCHWISE_KEYS"))
-        return opened[-1]
-
-    yield another
-    for one in opened:
-        one.close()
+    return lambda: fake if request.param == "fake" else open_documents(where, "here", setting="FETCHWISE_KEYS")
 
 
 @pytest.fixture

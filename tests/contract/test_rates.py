@@ -1,13 +1,14 @@
 """What rates promise to the workers of one gateway, and to gateways that share a database."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from app.errors import StorageError
-from app.storage.database import open_database
-from app.storage.fleet_rates import FleetRates, prepare_rates
+from app.storage.fleet_rates import FleetRates
 from app.storage.rates import SharedRates
 from tests.e2e.postgres import PostgresServer
 
@@ -32,15 +33,16 @@ async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield one, other, _at_once
     else:
         server: PostgresServer = request.getfixturevalue("postgres")
-        engine = open_database(server.database(), prepare_rates, setting="FETCHWISE_KEYS")
-        fleet = [FleetRates(rates, engine) for rates in (one, other)]
+        where = server.database()
+        fleet = [FleetRates(rates, where) for rates in (one, other)]
 
         async def exchange() -> None:
             for each in (*fleet, fleet[0]):
                 await each.exchange()
 
         yield one, other, exchange
-        engine.dispose()
+        for each in fleet:
+            each.close()
     one.close()
     other.close()
 
@@ -84,21 +86,20 @@ async def test_nothing_is_counted_twice(pair: Pair) -> None:
 @pytest.mark.e2e
 async def test_a_limit_holds_while_the_database_is_away(tmp_path: Path, postgres: PostgresServer) -> None:
     """Each gateway enforces it alone meanwhile, and tells the others afterwards what it took."""
-    engine = open_database(postgres.database(), prepare_rates, setting="FETCHWISE_KEYS")
-    rates = SharedRates(tmp_path)
-    fleet = FleetRates(rates, engine)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE rates RENAME TO elsewhere")
-    assert taken(rates, 20) == 6
-    with pytest.raises(StorageError, match="the rates in postgresql"):
-        await fleet.exchange()
-    with engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO rates")
-    await fleet.exchange()
+    where = postgres.database()
     (tmp_path / "later").mkdir()
-    later = SharedRates(tmp_path / "later")
-    await FleetRates(later, engine).exchange()
-    assert taken(later, 20) == 0
-    rates.close()
-    later.close()
-    engine.dispose()
+    with (
+        closing(SharedRates(tmp_path)) as rates,
+        closing(SharedRates(tmp_path / "later")) as later,
+        closing(FleetRates(rates, where)) as fleet,
+        closing(FleetRates(later, where)) as elsewhere,
+        psycopg.connect(where.replace("+psycopg", ""), autocommit=True) as server,
+    ):
+        server.execute("ALTER TABLE rates RENAME TO gone")
+        assert taken(rates, 20) == 6
+        with pytest.raises(StorageError, match="the rates in postgresql"):
+            await fleet.exchange()
+        server.execute("ALTER TABLE gone RENAME TO rates")
+        await fleet.exchange()
+        await elsewhere.exchange()
+        assert taken(later, 20) == 0

@@ -35,9 +35,6 @@ class FakeDocuments:
     def where(self, name: str) -> str:
         return f"{name} in memory"
 
-    def close(self) -> None:
-        """Nothing to release."""
-
     def _maybe_fail(self) -> None:
         if self.fail_with is not None:
             raise self.fail_with

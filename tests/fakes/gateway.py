@@ -196,7 +196,7 @@ async def matching(
     return an_artifact(**({"identity": identity} | by_k | changes))
 
 
-def publish(folder: Path, artifact: Artifact) -> None:
+def publish(folder: Path | str, artifact: Artifact) -> None:
     """Make an artifact the current one of a folder."""
     store = ArtifactStore(folder)
     store.publish(artifact)
@@ -214,7 +214,7 @@ async def fake_gateway(
 ) -> AsyncIterator[FakeGateway]:
     """Run a gateway: `artifact` are the changes to a matching one (None: there is no calibrator)."""
     reader, embedder, vectors = fakes or Fakes(FakeReader(), FakeEmbedder(), FakeRetriever())
-    chosen = read_settings(calibrators=tmp_path / "calibrators", data_dir=tmp_path / "data", **settings)
+    chosen = read_settings(**{"calibrators": tmp_path / "calibrators", "data_dir": tmp_path / "data"} | settings)
     if collection:
         await filled(vectors, embedder, chosen.vectors.collection)
     if artifact is not None:
@@ -223,7 +223,7 @@ async def fake_gateway(
             "max_tokens": chosen.reader.max_tokens,
             "ks": chosen.calibration.ks,
         }
-        publish(chosen.calibration.folder, await matching(reader, embedder, **(of_it | artifact)))
+        publish(chosen.calibration.where, await matching(reader, embedder, **(of_it | artifact)))
     app = create_app(chosen, parts_opener=fake_parts_opener(reader, embedder, vectors))
     async with app.router.lifespan_context(app), client_of(app) as client:
         yield FakeGateway(client, app, chosen, reader, embedder, vectors)

@@ -7,7 +7,7 @@ from app.access.keys import Key, Scope
 from app.wiring.parts import key_file
 
 
-def make_key(path: Path, name: str = "someone", **chosen: Any) -> tuple[Key, str]:
+def make_key(path: Path | str, name: str = "someone", **chosen: Any) -> tuple[Key, str]:
     """A key that may answer and give feedback, of which anything can be changed by name; and what is presented."""
     usual: dict[str, Any] = {
         "scopes": [Scope.ANSWER, Scope.FEEDBACK],

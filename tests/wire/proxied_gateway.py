@@ -57,7 +57,7 @@ async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -
         settings = Settings.of(**(by_default | chosen))
         async with open_parts(settings) as parts:
             running = await identity_of(parts.reader, parts.embedder, settings)
-        publish(settings.calibration.folder, an_artifact(identity=running))
+        publish(settings.calibration.where, an_artifact(identity=running))
         app = create_app(settings)
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(client_of(app))

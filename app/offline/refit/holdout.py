@@ -138,7 +138,7 @@ class Published:
 
 def publish(
     artifact: Artifact,
-    directory: Path,
+    directory: Path | str,
     *,
     test: Test,
     epsilon: float,
@@ -157,7 +157,7 @@ def publish(
         differing = mismatches(served.identity, artifact.identity)
         if differing:
             raise DataError(
-                f"{artifact.data_window.source or 'the table'}:1: collected on another system than {directory} "
+                f"{artifact.data_window.source or 'the table'}:1: collected on another system than {store.where} "
                 f"serves ({'; '.join(differing)}): publish to another directory, or --force; nothing was published"
             )
     refusal = None if force or served is None else _worse(artifact, served, test, epsilon)
