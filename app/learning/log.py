@@ -58,17 +58,19 @@ class LogMetrics:
 
     def __init__(self, registry: CollectorRegistry, ks: Iterable[int]) -> None:
         self.dropped = Counter(
-            "fetchwise_log_dropped", "Decisions that the log could not keep and dropped.", registry=registry
+            "fetchwise_log_dropped",
+            "Decisions that the log could not store and dropped.",
+            registry=registry,
         )
         self._feedback = Counter(
             "fetchwise_feedback",
-            "Verdicts on answers, by what was done; a repeated one is not counted, a changed one is.",
+            "Feedback on answers, by action; repeated feedback is not counted, changed feedback is.",
             ("correct", "action"),
             registry=registry,
         )
         self._shadows = Counter(
             "fetchwise_shadow_runs",
-            "Questions drawn to be asked again at every k, by whether they were.",
+            "Questions drawn for a shadow run, by whether it was completed.",
             ("result",),
             registry=registry,
         )
@@ -79,11 +81,11 @@ class LogMetrics:
                 self._feedback.labels(correct, action_of(k))
 
     def shadow(self, result: str) -> None:
-        """A shadow run is done, or lost."""
+        """Count a shadow run as `completed` or `lost`."""
         self._shadows.labels(result).inc()
 
     def feedback(self, judged: Judged) -> None:
-        """A verdict came in; references to an abstention are none."""
+        """Count feedback; references for an abstention are not counted."""
         if judged.correct is None:
             return
         self._feedback.labels(str(judged.correct).lower(), judged.action).inc()
@@ -110,7 +112,7 @@ class DecisionLog:
         self._clock = clock
         self._pending: deque[tuple[float, DecisionRecord | FullRun]] = deque()
         self._pending_feedback: deque[_PendingFeedback] = deque()
-        # Taken from `pending` but not written yet; they count as waiting.
+        # Taken from `pending` but not written yet.
         self._held: list[tuple[float, DecisionRecord | FullRun]] = []
         self._failing = False
         self._dropping = False
@@ -124,14 +126,14 @@ class DecisionLog:
         self._writer.start()
 
     def observe(self, entry: DecisionRecord | FullRun) -> None:
-        """Queue a decision, or a shadow run behind its decision; dropped and counted where the queue is full."""
+        """Queue a decision, or a shadow run after its decision; dropped and counted if the queue is full."""
         if len(self._pending) + len(self._held) < self._capacity:
             self._pending.append((self._clock(), entry))
             return
         self._metrics.dropped.inc()
         if not self._dropping:
             self._dropping = True
-            logger.warning("the decision log has fallen behind: decisions are dropped, and counted")
+            logger.warning("the decision log is too slow: decisions are dropped and counted")
 
     async def give(self, feedback: Feedback) -> Judged:
         """Store feedback and return the verdict; UnknownDecision, NothingToJudge, or LogUnavailable if not stored."""
@@ -143,7 +145,7 @@ class DecisionLog:
             return await self._submit(feedback)
 
     async def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        """The next judgements that were asked for under this calibrator, for the drift test."""
+        """The next feedback that was asked for under this calibrator, for the drift test."""
         return await asyncio.to_thread(self._store.solicited, version, after=after, limit=limit)
 
     async def audit(self, since: float, limit: int) -> Audit:
@@ -164,7 +166,7 @@ class DecisionLog:
 
     async def _submit(self, feedback: Feedback) -> Judged:
         if self._stopping.is_set() or len(self._pending_feedback) >= _MAX_PENDING_FEEDBACK:
-            raise LogUnavailable("the decision log takes no more feedback now: send it again in a second")
+            raise LogUnavailable("the decision log is busy: send the feedback again in a second")
         done: Future[Judged] = Future()
         self._pending_feedback.append(_PendingFeedback(self._clock(), feedback, done))
         self._wake.set()
@@ -207,7 +209,7 @@ class DecisionLog:
             outcomes = self._store.write(self._held, [(one.at, one.feedback) for one in waiting])
         except LogUnavailable as error:
             if not self._failing:
-                logger.error("%s; up to %d decisions wait, and feedback is refused", error, self._capacity)  # noqa: TRY400 logged once; the message is enough
+                logger.error("%s; up to %d decisions are queued, and feedback is refused", error, self._capacity)  # noqa: TRY400 logged once; the message is enough
             self._failing = True
             return [LogUnavailable(str(error)) for _ in waiting]
         except Exception:
@@ -217,7 +219,7 @@ class DecisionLog:
             self._held.clear()
             return [LogUnavailable("unexpected error in the decision log: the feedback is not stored") for _ in waiting]
         if self._failing or self._dropping:
-            logger.warning("the decision log is written again; fetchwise_log_dropped_total counts what was lost")
+            logger.warning("the decision log works again; fetchwise_log_dropped_total counts what was lost")
         self._failing = self._dropping = False
         self._held.clear()
         return outcomes
@@ -244,5 +246,5 @@ class DecisionLog:
             self._write_pending()
         lost = len(self._held) + len(self._pending)
         if lost:
-            logger.error("%d decisions could not be written before the end", lost)
+            logger.error("%d decisions could not be written before the stop", lost)
             self._metrics.dropped.inc(lost)

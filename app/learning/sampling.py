@@ -51,7 +51,7 @@ class Sampler:
         self._solicit = solicit
         self._shadow = shadow
         self._budget = budget
-        # Not for secrets: a caller who could predict it would gain nothing.
+        # Need not be unpredictable: a caller who knew it would gain nothing.
         self._rng = rng or random.Random()  # noqa: S311
 
     def draw(self, question: Question) -> Sampled:

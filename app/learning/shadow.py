@@ -1,7 +1,7 @@
-"""Shadow runs: some questions are asked again at every k, when nobody waits, so that a refit sees all outcomes.
+"""Shadow runs: an idle gateway answers some questions again at every k, so that a refit sees all outcomes.
 
-A drawn question waits for an idle moment. Whoever arrives in mid-run is served first: the run is cancelled upstream
-and tried again later. So which questions are shadowed depends on the dice alone, unless the queue overflows.
+A drawn question waits until the gateway is idle. A new question cancels the run, which starts again later. So the
+sample of questions is random, unless the queue overflows.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ IDLE_S = 0.25
 
 
 class ShadowRunner:
-    """Draws questions as they are answered, and runs them one at a time while the gateway is idle."""
+    """Draws questions, and runs them one at a time while the gateway is idle."""
 
     def __init__(
         self,
@@ -62,32 +62,32 @@ class ShadowRunner:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch for idle moments."""
+        """Start waiting for idle moments."""
         if self._share > 0.0:
             self._task = asyncio.create_task(self._work(), name="shadow runs")
 
     async def close(self) -> None:
-        """Give up what waits; idempotent."""
+        """Stop, and drop what is queued; idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     def began(self) -> None:
-        """A question arrived: it goes first."""
+        """A question arrived: cancel the current run."""
         self._in_flight += 1
         self._idle.clear()
         if self._run is not None:
             self._run.cancel()
 
     def ended(self) -> None:
-        """It has been answered."""
+        """A question was answered."""
         self._in_flight -= 1
         if self._in_flight == 0:
             self._idle.set()
 
     def draws(self, question: Question) -> bool:
-        """Throw the dice for a question that an outcome table could hold: asked of the system as it is fitted."""
+        """Draw at random whether to run a question; only questions that an outcome table could contain."""
         ask = question.options
         if self._task is None or question.earlier or ask.retrieval is not Retrieval.AUTO or ask.filtered:
             return False
@@ -99,7 +99,7 @@ class ShadowRunner:
         return self._rng.random() < self._share and self._budget.left
 
     def observe(self, record: DecisionRecord) -> None:
-        """Put an answered question on the list, if it was drawn."""
+        """Queue an answered question if it was drawn."""
         if not record.policy.sampled.shadow:
             return
         if len(self._waiting) >= WAITING:
@@ -111,7 +111,7 @@ class ShadowRunner:
     async def _work(self) -> None:
         while True:
             await self._wanted.wait()
-            # A pause between two questions of one client is no idle moment.
+            # A short pause between two questions of one client is not idle time.
             await asyncio.sleep(IDLE_S)
             while not self._idle.is_set():
                 await self._idle.wait()
@@ -132,7 +132,7 @@ class ShadowRunner:
                 self._on_end("lost")
             else:
                 self._budget.spend(shadow.tokens)
-                # A reader that was swapped in mid-run answered one part of it and not the other.
+                # If the reader changed during the run, the answers are from two systems.
                 if shadow.identity == self._identity():
                     self._on_done(shadow)
                     self._on_end("completed")
@@ -145,7 +145,7 @@ class ShadowRunner:
     async def _ask_all(self, identifier: str, text: str) -> FullRun:
         identity = self._identity()
         if identity is None:
-            raise UpstreamUnavailable("reader", "it has not been identified, so nobody could tell what answered")
+            raise UpstreamUnavailable("reader", "it has not been identified yet")
         _, outcomes = await full_run(
             text,
             identity.ks,

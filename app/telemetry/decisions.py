@@ -1,7 +1,7 @@
 """Prometheus as an observer of finished decisions: labels from closed sets, base units, one registry passed in.
 
-Counters start at zero with every label that can come, because a rate over a counter that appears late misses its first
-step.
+Counters start at zero for every possible label value: a rate over a counter that appears late would miss its first
+increment.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from app.telemetry.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")
-# Why a number of passages can have been read, where the answer was given: none, the fewest above none, the most.
+# The possible reasons for an answer from no passages, the smallest k above 0, and the largest.
 _NONE = (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES)
 _FEW = (Reason.BORDERLINE, Reason.RETRIEVAL_REQUIRED, Reason.NOT_CERTIFIED, Reason.BYPASSED)
 _MANY = (
@@ -30,7 +30,7 @@ _MANY = (
 
 
 class PrometheusObserver:
-    """Counts what was decided, how long it took, and what it cost."""
+    """Counts decisions, their durations and their costs."""
 
     def __init__(self, registry: CollectorRegistry, traffic: TrafficMetrics, ks: Sequence[int]) -> None:
         self._traffic = traffic
@@ -39,21 +39,21 @@ class PrometheusObserver:
         )
         self._duration = Histogram(
             "fetchwise_request_duration_seconds",
-            "From the question to its receipt.",
+            "Time from the question to its receipt.",
             ("action", "k"),
             buckets=SECONDS,
             registry=registry,
         )
         self._stage = Histogram(
             "fetchwise_stage_duration_seconds",
-            "One stage of a question, by the number of passages read in the end.",
+            "Time of one stage of a question, by the number of passages that the answer read.",
             ("stage", "k"),
             buckets=SECONDS,
             registry=registry,
         )
         self._tokens = Counter(
             "fetchwise_tokens",
-            "Tokens of the probe and of reading.",
+            "Tokens of the probe and of reading passages.",
             ("stage", "kind", "k"),
             registry=registry,
         )
@@ -68,7 +68,7 @@ class PrometheusObserver:
             registry=registry,
         )
         self._gated = Counter("fetchwise_gated", "Questions whose k the gate chose.", ("k",), registry=registry)
-        # Which child a set of labels means is looked up for every question: prometheus_client takes a lock for it.
+        # Cached, because prometheus_client takes a lock for every lookup of a label set.
         self._requests_of, self._duration_of = cache(self._requests.labels), cache(self._duration.labels)
         self._stage_of, self._tokens_of = cache(self._stage.labels), cache(self._tokens.labels)
         self._gated_of = cache(self._gated.labels)

@@ -1,4 +1,4 @@
-"""What operators scrape beside finished decisions: load, parts, the event loop's lag, and what stands at the scrape."""
+"""Metrics besides those of finished decisions: load, upstreams, event loop lag, and gauges of the snapshot."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,23 +16,23 @@ from prometheus_client.registry import Collector
 from app.errors import ConfigurationError, Denial
 from app.telemetry.snapshot import Load, Part, Snapshot
 
-# prometheus_client reads it once, when it is imported, and keeps every value in that directory from then on.
+# prometheus_client reads it once, at import, and then keeps every value in that directory.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PARTS = ("reader", "embedder", "vectors")
 _FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
 _LOAD = ("fetchwise_in_flight", "fetchwise_shed_total")
-# Where workers keep these two, as prometheus_client names its files.
+# The files of these two metrics, as prometheus_client names them.
 _LOAD_FILES = ("gauge_livesum_*.db", "counter_*.db")
 LAG_EVERY_S = 0.25
-# Below a millisecond nobody notices, above a second everybody does.
+# Below a millisecond a lag does not matter; above a second every caller notices it.
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
 def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistry]:
-    """A registry to count in, and one to scrape: the same, unless `shared` holds the counts of several workers.
+    """A registry to count in, and one to scrape: the same, unless `shared` contains the counts of several workers.
 
-    Then a scrape of any worker adds all of them up, and leaves out what only one process could say of itself.
+    Then a scrape of any worker returns their sum, without the metrics of single processes.
     """
     counted = CollectorRegistry()
     if shared is None:
@@ -40,7 +40,7 @@ def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistr
             collector(registry=counted)
         return counted, counted
     if values.ValueClass is values.MutexValue:
-        raise ConfigurationError(f"workers share their counts only if {SHARED_VARIABLE} was set before they started")
+        raise ConfigurationError(f"to share counts between workers, set {SHARED_VARIABLE} before they start")
     scraped = CollectorRegistry()
     PlatformCollector(registry=scraped)
     MultiProcessCollector(scraped, path=str(shared))  # type: ignore[no-untyped-call]
@@ -48,7 +48,7 @@ def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistr
 
 
 def load(counted: CollectorRegistry, shared: Path | None) -> Load:
-    """Questions in flight and refused, of all workers. Blocks: the counts of several workers are in files."""
+    """Questions in flight and refused, over all workers. Blocks: the counts of several workers are in files."""
     families: Iterable[Metric]
     if shared is None:
         families = counted.restricted_registry(_LOAD).collect()
@@ -61,25 +61,25 @@ def load(counted: CollectorRegistry, shared: Path | None) -> Load:
 
 
 class TrafficMetrics:
-    """What is not a finished decision: work under way, work refused, parts that failed, were tried again or answer."""
+    """Load and upstreams: questions in flight and refused; failures, retries, breakers and pings."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.in_flight = Gauge(
-            "fetchwise_in_flight", "Questions being worked on.", registry=registry, multiprocess_mode="livesum"
+            "fetchwise_in_flight", "Questions being answered.", registry=registry, multiprocess_mode="livesum"
         )
         self.queued = Gauge(
-            "fetchwise_queued", "Questions waiting in line.", registry=registry, multiprocess_mode="livesum"
+            "fetchwise_queued", "Questions waiting for a permit.", registry=registry, multiprocess_mode="livesum"
         )
         self.waited = Histogram(
             "fetchwise_queue_wait_seconds",
-            "Time in line of questions that had to wait, whether or not they were served in the end.",
+            "Time that questions waited for a permit, whether or not they got one.",
             buckets=SECONDS,
             registry=registry,
         )
         self.shed = Counter("fetchwise_shed", "Questions refused because of load.", registry=registry)
         self._errors = Counter(
             "fetchwise_upstream_errors",
-            "Failures of a part behind the gateway.",
+            "Failed calls to an upstream.",
             ("upstream", "kind"),
             registry=registry,
         )
@@ -87,19 +87,22 @@ class TrafficMetrics:
             for kind in _FAILURES:
                 self._errors.labels(upstream, kind)
         self._denied = Counter(
-            "fetchwise_denied", "Requests refused for their key, or for want of one.", ("reason",), registry=registry
+            "fetchwise_denied",
+            "Requests refused because of a key, or without one.",
+            ("reason",),
+            registry=registry,
         )
         for why in Denial:
             self._denied.labels(why.value)
-        # Of several workers, the one that cannot reach a part is the one to hear of.
+        # Show the worst worker: the one that cannot reach the upstream.
         self._up = Gauge(
             "fetchwise_upstream_up",
-            "Whether a part behind the gateway answered the last ping, 1 or 0.",
+            "Whether an upstream answered its last ping, 1 or 0.",
             ("upstream",),
             registry=registry,
             multiprocess_mode="livemin",
         )
-        # Of several workers, the one that has given a part up is the one to hear of.
+        # Show the worst worker: the one with the open breaker.
         self._open = Gauge(
             "fetchwise_breaker_open",
             "Share of an upstream's servers whose circuit breaker is open; 1 or 0 for a single server.",
@@ -108,48 +111,48 @@ class TrafficMetrics:
             multiprocess_mode="livemax",
         )
         self._retries = Counter(
-            "fetchwise_retries", "Calls to a part that were tried again.", ("upstream",), registry=registry
+            "fetchwise_retries", "Calls to an upstream that were retried.", ("upstream",), registry=registry
         )
         for part in PARTS:
             self._open.labels(part)
             self._retries.labels(part)
 
     def denied(self, why: Denial) -> None:
-        """A request was refused because of its key."""
+        """Count a request that was refused because of its key."""
         self._denied.labels(why.value).inc()
 
     def upstream_error(self, upstream: str, kind: str) -> None:
-        """A part failed, whether or not the question could still be answered."""
+        """Count a failed call, whether or not the question could still be answered."""
         self._errors.labels(upstream, kind).inc()
 
     def pinged(self, parts: Mapping[str, Part]) -> None:
-        """Every part was pinged."""
+        """Set which upstreams answered their ping."""
         for name, part in parts.items():
             self._up.labels(name).set(part.up)
 
     def breaker_open(self, upstream: str, share: float) -> None:
-        """A breaker opened or closed."""
+        """Set the share of open breakers."""
         self._open.labels(upstream).set(share)
 
     def retried(self, upstream: str) -> None:
-        """A call was tried again."""
+        """Count a retry."""
         self._retries.labels(upstream).inc()
 
 
 class LoopLag:
-    """Measures how late the event loop runs what is due, by work that is due every `LAG_EVERY_S`."""
+    """Measures the event loop's lag with a task that is due every `LAG_EVERY_S`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lag = Histogram(
             "fetchwise_event_loop_lag_seconds",
-            "How late the event loop came back to something that was due.",
+            "How late the event loop runs a task that is due.",
             buckets=_LAGS,
             registry=registry,
         )
         self._due: float | None = None
 
     async def measure(self) -> None:
-        """Note how much later than `LAG_EVERY_S` after the last call this one comes."""
+        """Record how much later than `LAG_EVERY_S` after the last call this one is."""
         now = time.monotonic()
         if self._due is not None:
             self._lag.observe(max(0.0, now - self._due))
@@ -158,7 +161,7 @@ class LoopLag:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Gauges(Collector):
-    """Gauges of the latest snapshot: the calibrator, whether gating pays, and drift. What is unknown is absent."""
+    """Gauges of the latest snapshot: the calibrator, whether gating pays, and drift. Unknown values are absent."""
 
     snapshot: Callable[[], Snapshot]
 
@@ -173,7 +176,7 @@ class Gauges(Collector):
         )
         snapshot = self.snapshot()
         status, economics = snapshot.calibrator, snapshot.economics
-        # A calibrator that decides nothing is shown as none, whatever lies in the folder.
+        # A calibrator that does not match is shown as `none`, whatever is in the folder.
         version = status.version if status.matches else None
         state = "revoked" if status.revoked else "certified" if status.certified else "uncertified"
         calibrator.add_metric((version or "none", state), 1)
@@ -198,44 +201,46 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
     return (
         GaugeMetricFamily(
             "fetchwise_calibrator_info",
-            "1 for the calibrator in force; the version is `none` where none matches what runs. `status` is "
+            "1 for the served calibrator; the version is `none` if none matches the running system. `status` is "
             "certified, uncertified or revoked.",
             labels=("version", "status"),
         ),
-        GaugeMetricFamily("fetchwise_fallback_info", "1 for what would be read without a gate.", labels=("reference",)),
+        GaugeMetricFamily(
+            "fetchwise_fallback_info", "1 for the k that would be read without the gate.", labels=("reference",)
+        ),
         GaugeMetricFamily(
             "fetchwise_bypass_active", "1 while most questions bypass the gate, which costs more than it saves."
         ),
         GaugeMetricFamily("fetchwise_skip_ratio", "Share of gated questions in the window that read no passage."),
         GaugeMetricFamily(
             "fetchwise_break_even_skip_ratio",
-            "Skip ratio from which gating is cheaper than always reading the reference; above 1 it never is.",
+            "Skip ratio above which gating is cheaper than always reading the reference k; above 1: never.",
             labels=("cost", "reference"),
         ),
         GaugeMetricFamily(
             "fetchwise_gate_cost_ratio",
-            "Cost of gating over that of always reading the reference; below 1 is a saving.",
+            "Cost of gating over the cost of always reading the reference k; below 1, gating saves.",
             labels=("cost", "reference"),
         ),
         GaugeMetricFamily(
             "fetchwise_drift_psi",
-            "Population stability index of a signal: the last 2,000 questions against those fitted on.",
+            "Population stability index of a signal: the last 2,000 questions compared with the train split.",
             labels=("signal",),
         ),
         GaugeMetricFamily(
             "fetchwise_drift_psi_limit",
-            "The index above which a signal differs by more than chance and habit; it falls as questions come in.",
+            "The index above which a signal has drifted; it falls as the number of questions grows.",
             labels=("signal",),
         ),
         GaugeMetricFamily(
             "fetchwise_estimated_accuracy",
-            "Mean confidence of the last 2,000 answers given: their accuracy, for as long as confidences are true.",
+            "Mean confidence of the last 2,000 answers: an estimate of their accuracy while confidences are right.",
         ),
         GaugeMetricFamily(
             "fetchwise_drift_evidence",
-            "How much the judgements asked for speak against the confidences shown; from 1 on, drift is shown.",
+            "Evidence from feedback that the confidences are too high; drift is detected at 1.",
         ),
-        GaugeMetricFamily("fetchwise_calibrator_revoked", "Whether the calibrator in force is revoked, 1 or 0."),
+        GaugeMetricFamily("fetchwise_calibrator_revoked", "Whether the served calibrator is revoked, 1 or 0."),
     )
 
 

@@ -1,4 +1,4 @@
-"""How log lines look, and how they get out: as text or JSON, with the request's id, on a thread of their own."""
+"""Log lines as text or JSON, with the request's id, written by a separate thread."""
 
 import json
 import logging
@@ -15,15 +15,15 @@ import orjson
 from app.correlation import RequestContext, current
 
 _WITHHELD = "[question]"
-# Lines are gathered for as long, so that a busy gateway wakes the writing thread seldom.
+# Lines are collected for this long, so that a busy gateway rarely wakes the writing thread.
 _GATHER_S = 0.05
 _MAX_QUEUE = 10_000
-# The reader of the log has hung up, or the stream is closed; there is nowhere else to say so.
+# The reader of the log is gone, or the stream is closed; there is nowhere left to report it.
 _GONE = (OSError, ValueError)
 
 
 class _Clock:
-    """Writes a time down once a second, because a busy gateway writes thousands of lines in it."""
+    """Formats the time once per second, because a busy gateway writes thousands of lines per second."""
 
     def __init__(self, pattern: str, zone: Callable[[float], time.struct_time]) -> None:
         self._pattern = pattern
@@ -39,7 +39,7 @@ class _Clock:
 
 
 class TextLines(logging.Formatter):
-    """A message for people, with the id of its request behind it."""
+    """Lines for people: the message, then the id of the request."""
 
     def __init__(self, pattern: str = "%(message)s", *, log_questions: bool) -> None:
         super().__init__(pattern)
@@ -47,11 +47,11 @@ class TextLines(logging.Formatter):
         self._clock = _Clock("%H:%M:%S", time.localtime)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 logging's own
-        """When, to the second."""
+        """The time, to the second."""
         return self._clock.at(record.created)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the trace of an exception below it."""
+        """The line, with a traceback below it if there is one."""
         note = current.get()
         line = super().format(record)
         if note is None:
@@ -61,7 +61,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, for machines; what a line's `fields` return stands beside the rest."""
+    """One JSON object per line; the values of a record's `fields` are added to it."""
 
     def __init__(self, *, log_questions: bool) -> None:
         super().__init__()
@@ -92,11 +92,11 @@ class JsonLines(logging.Formatter):
 
 
 def _fit(text: str, note: RequestContext, record: logging.LogRecord, *, log_questions: bool) -> str:
-    """Leave what was asked out of what others say about it, as it is or as JSON or Python would quote it."""
-    # Lines with fields are our own, and hold the question only where they may.
+    """Remove the question from the text, plain or quoted as in JSON or Python."""
+    # Lines with fields are our own, and contain the question only if that is allowed.
     if log_questions or not note.question or hasattr(record, "fields"):
         return text
-    # The longest first: a shorter one may be a part of it.
+    # The longest first: it may contain a shorter one.
     for said in sorted((note.question, *note.earlier), key=len, reverse=True):
         quotes = (json.dumps(said), json.dumps(said, ensure_ascii=False), repr(said))
         for shown in (said, *(quoted[1:-1] for quoted in quotes)):
@@ -105,9 +105,9 @@ def _fit(text: str, note: RequestContext, record: logging.LogRecord, *, log_ques
 
 
 class GatheredLines(logging.Handler):
-    """Formats at once, writes soon, on a thread: a reader that is slow to take the lines delays no question.
+    """Formats lines immediately and writes them in a thread, so that a slow reader of the log delays no question.
 
-    Where it takes none at all, lines beyond the longest queue are dropped, and counted in the next that gets through.
+    If the queue is full, lines are dropped, and the next line that can be written says how many.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -132,11 +132,11 @@ class GatheredLines(logging.Handler):
             self._wanted.set()
 
     def flush(self) -> None:
-        """Write what is queued, before this returns."""
+        """Write everything that is queued before returning."""
         with self._writing:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             if self._dropped:
-                lines.append(f"{self._dropped} log lines were dropped: nobody took them in time")
+                lines.append(f"{self._dropped} log lines were dropped: the log was not read fast enough")
                 self._dropped = 0
             if lines:
                 self._stream.write(("\n".join(lines) + "\n").encode(errors="backslashreplace"))
@@ -151,7 +151,7 @@ class GatheredLines(logging.Handler):
         super().close()
 
     def _begin(self) -> None:
-        # Also after a fork, which leaves threads behind and takes along locks as they are, and lines that are not ours.
+        # Also after a fork: the child has no threads, copies of locks in any state, and lines of its parent.
         self._process = os.getpid()
         self._lines.clear()
         self._writing = threading.Lock()

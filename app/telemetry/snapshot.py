@@ -22,13 +22,13 @@ PING_TIMEOUT_S = 2.0
 # The economics of a busy window take tens of milliseconds; they may take this share of a CPU.
 ECONOMICS_SHARE = 0.01
 
-# How to ask each part behind the gateway whether it works; it raises, or returns a remark.
+# A function for each upstream that raises if it does not work; it may return a remark.
 Pings = Mapping[str, Callable[[], Awaitable[object]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Whether a part behind the gateway answered its last ping. `remark` says what is wrong, if anything is."""
+    """Whether an upstream answered its last ping. `remark` says what is wrong, if anything is."""
 
     up: bool
     remark: str = ""
@@ -105,7 +105,7 @@ class Snapshots:
         )
 
     async def ping(self) -> None:
-        """Ping every part concurrently. A ping that fails in any way marks its part as down."""
+        """Ping every upstream concurrently. One whose ping fails in any way is marked as down."""
         pings = self.sources.pings
         found = await asyncio.gather(*(self._pinged(name, ping) for name, ping in pings.items()))
         parts = dict(zip(pings, found, strict=True))
@@ -149,6 +149,6 @@ class Snapshots:
         except Exception as error:
             found = Part(up=False, remark=f"the ping failed: {error!r}")
             if found != self.latest.parts[name]:
-                logger.exception("the ping of the %s failed in an unexpected way", name)
+                logger.exception("unexpected error in the ping of the %s", name)
             return found
         return Part(up=True, remark=str(remark or ""))

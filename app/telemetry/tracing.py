@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: a span for each question with one for each of its stages, sent over OTLP.
 
-Where to and how is said by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and others), which its SDK reads.
-The server span itself is FastAPI's; a caller's `traceparent` is its parent, and stages hand theirs on to the servers.
+OpenTelemetry's SDK reads its own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT. FastAPI makes the server span, with a
+caller's `traceparent` as its parent. Upstream calls carry the `traceparent` of their stage.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ except ImportError as error:
 
 
 class Tracing:
-    """Watches stages, and observes finished decisions; nothing is sent before it is entered."""
+    """Makes spans of stages, and adds finished decisions to them. Nothing is sent before it is entered."""
 
     def __init__(self, version: str) -> None:
         own = Resource.create({"service.name": "fetchwise", "service.version": version})
-        # What the operator says in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES goes before.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these.
         self.provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._tracer = self.provider.get_tracer("fetchwise", version)
         self._propagator = TraceContextTextMapPropagator()
 
     async def __aenter__(self) -> None:
-        """Begin to send spans, from a thread of the SDK's."""
+        """Start sending spans, in a thread of the SDK."""
         self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
     async def __aexit__(self, *_: object) -> None:
@@ -43,7 +43,7 @@ class Tracing:
         await asyncio.to_thread(self.provider.shutdown)
 
     def began(self, note: RequestContext) -> None:
-        """Let the log and the trace of a request name each other."""
+        """Link the log lines and the trace of a request by their ids."""
         span = trace.get_current_span()
         if (context := span.get_span_context()).is_valid:
             note.trace_id = trace.format_trace_id(context.trace_id)
@@ -51,8 +51,8 @@ class Tracing:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A span around one stage; what it calls meanwhile carries its `traceparent`."""
-        # The exception itself stays out: its text may quote a server, and so the question.
+        """A span around one stage; its upstream calls carry its `traceparent`."""
+        # Without the exception: its text may quote a server, and so the question.
         with self._tracer.start_as_current_span(
             name, kind=SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -62,7 +62,7 @@ class Tracing:
             try:
                 yield
             except asyncio.CancelledError:
-                # No longer wanted: the question of a client who left.
+                # The client closed the connection.
                 span.set_attribute("fetchwise.cancelled", True)  # noqa: FBT003 - the SDK's signature
                 raise
             except BaseException as error:
@@ -73,7 +73,7 @@ class Tracing:
                 outgoing.reset(token)
 
     def observe(self, record: DecisionRecord) -> None:
-        """Say on the question's span how it was decided; never what was asked or answered."""
+        """Add the decision to the question's span; never the question or the answer."""
         span = trace.get_current_span()
         if not span.is_recording():
             return

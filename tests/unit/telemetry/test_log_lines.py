@@ -113,7 +113,7 @@ def test_a_stalled_reader_delays_nobody_and_loses_are_counted(monkeypatch: pytes
     assert stream.getvalue().decode().splitlines() == [
         "first 1",
         *(f"line {number}" for number in range(5)),
-        "3 log lines were dropped: nobody took them in time",
+        "3 log lines were dropped: the log was not read fast enough",
     ]
 
 
