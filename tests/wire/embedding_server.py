@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks `/v1/embeddings`, and misbehaves on request."""
+"""A real HTTP server for `/v1/embeddings` that can be made to misbehave."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,7 +14,7 @@ DIMENSION = 256
 
 
 class EmbeddingServer:
-    """Answers with the fake embedder's vectors until `behave` is set to something else."""
+    """Returns the fake embedder's vectors unless `behave` is replaced."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -40,7 +40,7 @@ def says(data: Any) -> web.Response:
 
 
 def answer(request: web.Request, texts: list[str]) -> web.Response:
-    # Backwards, and at another length: the order is in `index`, and unit length is the adapter's promise.
+    # In reverse order and not of unit length: the adapter must sort by `index` and normalise.
     return says([entry | {"embedding": [3.0 * x for x in entry["embedding"]]} for entry in reversed(vectors(texts))])
 
 

@@ -1,7 +1,7 @@
-"""Servers on free ports that answer as they are told, and a proxy that spoils a healthy server's replies.
+"""Servers on free ports with a configurable reply, and a proxy that corrupts a healthy server's replies.
 
-Each connection carries one request. A fault is a function of one `Exchange`: it may look at the healthy reply, and
-writes whatever it likes, whenever it likes.
+Each connection carries one request. A fault is a function of one `Exchange`: it can read the healthy reply, and
+writes any bytes at any time.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FOREVER = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request that came in, and what the healthy server says to it."""
+    """One incoming request, and the healthy server's reply to it."""
 
     path: str
     reader: asyncio.StreamReader
@@ -35,7 +35,7 @@ class Exchange:
         return self.head_for(len(self.body))
 
     def head_for(self, length: int, *, status: str = "", content_type: str = "", **headers: str) -> bytes:
-        """The head of a reply whose body is so long; the end of an event stream is the end of the connection."""
+        """The head of a reply with a body of this length; an event stream has none and ends with the connection."""
         lines = [f"HTTP/1.1 {status or self.status}", f"content-type: {content_type or self.content_type}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         if "event-stream" not in lines[1]:
@@ -43,17 +43,17 @@ class Exchange:
         return "\r\n".join([*lines, "connection: close", "", ""]).encode()
 
     def say(self, body: bytes, **head: str) -> None:
-        """A whole reply with another body."""
+        """Send a complete reply with this body."""
         self.writer.write(self.head_for(len(body), **head) + body)
 
     def reset(self) -> None:
-        """Break the connection as a crashed process does."""
+        """Reset the connection, as a crashed process does."""
         connection: socket.socket = self.writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.writer.transport.abort()
 
-    async def until_the_client_leaves(self) -> None:
-        """Keep the connection, and say nothing more."""
+    async def until_client_disconnects(self) -> None:
+        """Keep the connection open and send nothing more."""
         with suppress(ConnectionError):
             await self.reader.read()
 
@@ -66,11 +66,11 @@ async def healthy(exchange: Exchange) -> None:
 
 
 async def late(exchange: Exchange) -> None:
-    await asyncio.wait_for(exchange.until_the_client_leaves(), FOREVER)
+    await asyncio.wait_for(exchange.until_client_disconnects(), FOREVER)
 
 
 async def dripping(exchange: Exchange) -> None:
-    """Every byte comes soon after the one before, and the last one never."""
+    """Each byte follows soon after the last, but the reply never ends."""
     for byte in exchange.head + exchange.body:
         exchange.writer.write(bytes([byte]))
         await exchange.writer.drain()
@@ -87,20 +87,20 @@ async def reset_after_the_head(exchange: Exchange) -> None:
     exchange.reset()
 
 
-async def closed_without_a_word(exchange: Exchange) -> None:
-    """The connection just ends."""
+async def closed_without_reply(exchange: Exchange) -> None:
+    """Close the connection without a reply."""
 
 
 async def half_closed(exchange: Exchange) -> None:
-    """The server has said all that it will, which is nothing, and still listens."""
+    """Close the sending side without a reply, and keep reading."""
     exchange.writer.write_eof()
-    await exchange.until_the_client_leaves()
+    await exchange.until_client_disconnects()
 
 
 async def half_closed_in_the_body(exchange: Exchange) -> None:
     exchange.writer.write(exchange.head + exchange.body[: len(exchange.body) // 2])
     exchange.writer.write_eof()
-    await exchange.until_the_client_leaves()
+    await exchange.until_client_disconnects()
 
 
 async def cut_in_the_body(exchange: Exchange) -> None:
@@ -108,7 +108,7 @@ async def cut_in_the_body(exchange: Exchange) -> None:
 
 
 async def truncated_json(exchange: Exchange) -> None:
-    """A whole reply by its head, that ends in the middle of a value."""
+    """A complete reply according to its head, but the JSON ends in the middle of a value."""
     exchange.say(exchange.body[: len(exchange.body) // 2])
 
 
@@ -117,7 +117,7 @@ async def not_http(exchange: Exchange) -> None:
 
 
 def answer(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Fault:
-    """A whole reply."""
+    """A complete reply."""
 
     async def reply(exchange: Exchange) -> None:
         exchange.say(body, status=f"{status} {HTTPStatus(status).phrase}", content_type=content_type, **headers)
@@ -126,22 +126,22 @@ def answer(status: int, body: bytes, content_type: str = "application/json", **h
 
 
 def answer_json(status: int, value: object) -> Fault:
-    """A whole reply with a JSON body."""
+    """A complete reply with a JSON body."""
     return answer(status, json.dumps(value).encode())
 
 
 def shaped(value: object) -> Fault:
-    """JSON, and not what was asked for."""
+    """Valid JSON of an unexpected shape."""
     return answer_json(200, value)
 
 
 def status(code: int) -> Fault:
-    """An error as servers and the balancers before them send it."""
+    """An error reply as sent by servers and load balancers."""
     return answer_json(code, {"error": {"message": "no"}})
 
 
 def numbers_as(word: bytes, *names: bytes) -> Fault:
-    """The healthy reply, with another word for every number (or list of numbers) of these names."""
+    """The healthy reply, with this word in place of every number (or list of numbers) under these names."""
     pattern = re.compile(rb'("(?:' + b"|".join(names) + rb')":\s*)(-?[\d.e+-]+|\[[^\]]*\])')
 
     async def reply(exchange: Exchange) -> None:
@@ -155,7 +155,7 @@ def numbers_as(word: bytes, *names: bytes) -> Fault:
 
 
 def renamed(name: bytes, other: bytes = b'"elsewhere"') -> Fault:
-    """The healthy reply, with these bytes in place of others."""
+    """The healthy reply, with some bytes replaced by others."""
 
     async def reply(exchange: Exchange) -> None:
         exchange.say(exchange.body.replace(name, other))
@@ -164,7 +164,7 @@ def renamed(name: bytes, other: bytes = b'"elsewhere"') -> Fault:
 
 
 def ending_in(event: bytes) -> Fault:
-    """The first half of a healthy stream of events, then this one and no more."""
+    """The first half of a healthy event stream, then this event, then the end."""
 
     async def reply(exchange: Exchange) -> None:
         events = exchange.body.split(b"\n\n")
@@ -175,13 +175,13 @@ def ending_in(event: bytes) -> Fault:
 
 html = answer(200, b"<html><h1>It works!</h1></html>", "text/html")
 empty = answer(200, b"")
-# Of a server that was not started for log-probabilities.
+# A server that was started without log-probabilities.
 without_logprobs = renamed(b'"logprobs"')
 
 
 @dataclass
 class Listener:
-    """Takes connections, each for one request; `_exchange` answers it."""
+    """Accepts connections with one request each; `_exchange` replies."""
 
     port: int = 0
     _listener: asyncio.Server | None = None
@@ -189,16 +189,16 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where it listens, or did."""
+        """The current or last address."""
         return f"http://127.0.0.1:{self.port}"
 
     async def listen(self) -> None:
-        """Take connections, from the second time on at the same port as before."""
+        """Accept connections. A second call listens on the same port as the first."""
         self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Take none, as a server that is not there; those that are open are cut."""
+        """Close open connections and accept no more, as if the server were down."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -217,7 +217,7 @@ class Listener:
             await writer.drain()
             writer.close()
         except (ConnectionError, asyncio.IncompleteReadError):
-            # The client may leave first: that is what a timeout does.
+            # The client may disconnect first: a timeout does that.
             writer.close()
         except asyncio.CancelledError:
             writer.transport.abort()
@@ -230,7 +230,7 @@ class Listener:
 
 @dataclass
 class FaultProxy(Listener):
-    """A running proxy; `fault` spoils every `every`th request for a path that `spoils` accepts."""
+    """A running proxy. `fault` corrupts every `every`th request to a path that `spoils` accepts."""
 
     upstream: str = ""
     fault: Fault = healthy
@@ -250,7 +250,7 @@ class FaultProxy(Listener):
         await (self.fault if self.asked % self.every == 0 else healthy)(exchange)
 
     async def _pass_on(self, request: bytes) -> tuple[str, str, bytes]:
-        """The healthy server's status, content type and body: by HTTP/1.0, so that its end is the connection's."""
+        """The healthy server's status, content type and body. HTTP/1.0, so the reply ends with the connection."""
         address = urlsplit(self.upstream)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         try:
@@ -266,7 +266,7 @@ class FaultProxy(Listener):
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """The head and the body of the next request."""
+    """Read the head and the body of the next request."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
     return head, await reader.readexactly(int(length[1])) if length else b""
@@ -274,7 +274,7 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def fault_proxy(upstream: str) -> AsyncIterator[FaultProxy]:
-    """A proxy that is healthy until told otherwise."""
+    """A proxy that forwards unchanged until `fault` is set."""
     async with listening(FaultProxy(upstream=upstream)) as proxy:
         yield proxy
 
@@ -284,7 +284,7 @@ T = TypeVar("T", bound=Listener)
 
 @asynccontextmanager
 async def listening(listener: T) -> AsyncIterator[T]:
-    """Listen while this is open."""
+    """Listen inside this context."""
     await listener.listen()
     try:
         yield listener

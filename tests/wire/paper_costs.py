@@ -1,13 +1,13 @@
-"""A reader, an embedder and vectors behind one address that take as long as they are told to, as in the paper.
+"""A reader, an embedder and vectors behind one address, with the response times of the paper.
 
     with paper_upstream(EIGHT_B) as upstream:
         asyncio.run(upstream.publish_gate(folder))
         with gateway(data_dir, **upstream.settings(folder)) as running:
             ...
 
-The reader is sure of as many answers as the costs say are skipped, in an order without runs, so that a gate with the
-published artifact skips just that share. Costs can be changed while it serves. What the gateway and the wire take
-comes on top and is the same at every scale: a large one drowns it.
+The reader is sure of the share of answers that the costs call skipped, evenly spread, so a gate with the published
+artifact skips exactly that share. Costs can be changed while it serves. The time of the gateway and the network
+is added to this and does not scale: choose a large scale to make it negligible.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ from tests.fakes.gateway import publish
 from tests.fakes.reader import surely
 
 MODEL, EMBEDDER, COLLECTION = "paper-reader", "paper-embedder", "demo"
-# The share of retrieval that is embedding the question; the rest is the search.
+# The share of retrieval time spent on embedding the question; the rest is the search.
 _EMBEDDING = 0.3
 _DIMENSION = 8
 _PASSAGE = re.compile(r"^\[\d+\] ", re.MULTILINE)
-# Multiples of it fall evenly into [0, 1), so that every stretch of questions has the same share below any number.
+# Its multiples are spread evenly over [0, 1), so any run of questions has the same share below any number.
 _GOLDEN = 0.6180339887498949
-# How sure the reader is of an answer that the artifact's thresholds send to no, one and five passages.
+# The reader's confidence in answers that the artifact's thresholds send to zero, one and five passages.
 _SURE, _HALF_SURE, _UNSURE, _HOPELESS = 0.9, 0.6, 0.3, 0.1
-# In a question: whatever is read, the answer is withheld.
+# A question with this text is withheld whatever is read.
 HOPELESS = "hopeless"
 
 
 @dataclass(frozen=True, slots=True)
 class PaperCosts:
-    """Milliseconds of each part, the share of questions that are skipped, and of those that read one passage."""
+    """Milliseconds per part, the share of questions that skip retrieval, and the share that read one passage."""
 
     cb: float
     ret: float
@@ -54,15 +54,15 @@ class PaperCosts:
 
 
 EIGHT_B = PaperCosts(cb=64.6, ret=27.5, ob1=61.4, ob5=80.0, skip=0.335)
-# For tests in which time does not matter.
+# For tests that do not measure time.
 QUICK = PaperCosts(cb=2.0, ret=2.0, ob1=2.0, ob5=4.0, skip=0.4, one=0.3)
 THIRTY_TWO_B = PaperCosts(cb=161.1, ret=27.5, ob1=257.0, ob5=319.0, skip=0.542)
 
 
 class PaperUpstream:
-    """Answers everything that a gateway asks of its three parts.
+    """Answers every call that a gateway makes to its three upstreams.
 
-    `down` makes a part answer 503; while `held`, nothing is answered. A reader never knows what is `HOPELESS`.
+    `down` makes a part answer 503; while `held`, no call returns. The reader never knows the answer to `HOPELESS`.
     """
 
     def __init__(self, costs: PaperCosts, scale: float) -> None:
@@ -74,7 +74,7 @@ class PaperUpstream:
         self.probes = 0
 
     def settings(self, calibrators: Path) -> dict[str, str]:
-        """The settings of a gateway on these parts."""
+        """The settings of a gateway on these upstreams."""
         return {
             "reader": self.url,
             "reader_model": MODEL,
@@ -86,7 +86,7 @@ class PaperUpstream:
         }
 
     async def publish_gate(self, calibrators: Path, **changes: Any) -> None:
-        """Put an artifact there that matches these parts; five passages are what would be read without a gate."""
+        """Publish an artifact that matches these upstreams; without a gate, five passages are read."""
         settings = Settings.of(**self.settings(calibrators))
         async with open_parts(settings) as parts:
             identity = await identity_of(parts.reader, parts.embedder, settings)
@@ -95,7 +95,7 @@ class PaperUpstream:
         )
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer any request, as late as it costs."""
+        """Answer any request, after the time that it costs."""
         body = json.loads(raw) if (raw := await request.read()) else {}
         part, reply = "", dict[str, Any]()
         points = f"/collections/{COLLECTION}/points"
@@ -167,7 +167,7 @@ def _ok(result: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def paper_upstream(costs: PaperCosts, *, scale: float = 1.0) -> Iterator[PaperUpstream]:
-    """Serve on a free port, on an event loop in a thread of its own; `scale` makes everything faster or slower."""
+    """Serve on a free port, on an event loop in its own thread; `scale` multiplies every duration."""
     upstream = PaperUpstream(costs, scale)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="paper upstream", daemon=True)

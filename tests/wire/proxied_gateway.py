@@ -1,4 +1,4 @@
-"""The whole gateway over real adapters, with a fault-injecting proxy before each part."""
+"""The whole gateway with real adapters, and a fault-injecting proxy in front of each upstream."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +19,7 @@ from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
 
 @dataclass(frozen=True)
 class ProxiedGateway(Asking):
-    """A running gateway, a client in front of it, and the proxies before its parts."""
+    """A running gateway, a client for it, and the proxies in front of its upstreams."""
 
     readers: tuple[FaultProxy, ...]
     embedder: FaultProxy
@@ -27,13 +27,13 @@ class ProxiedGateway(Asking):
     servers: tuple[ReaderServer, ...]
 
     def proxy(self, upstream: str) -> FaultProxy:
-        """The proxy before a part; of several readers, before the first."""
+        """The proxy in front of an upstream; of several readers, in front of the first."""
         return {"reader": self.readers[0], "embedder": self.embedder, "vectors": self.vectors}[upstream]
 
 
 @asynccontextmanager
 async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -> AsyncIterator[ProxiedGateway]:
-    """Run it, with a calibrator that matches."""
+    """Run the gateway with a matching calibrator."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(reader_server(Dialect.VLLM)) for _ in range(replicas)]
         embeddings = await stack.enter_async_context(embedding_server())
@@ -49,7 +49,7 @@ async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -
             "embedder": embedder.url,
             "embedder_model": "hashed-words",
             "vectors": vectors.url,
-            # A healthy part answers in time on any machine.
+            # Long enough for a healthy upstream on a slow machine.
             "reader_timeout_s": 60.0,
             "embedder_timeout_s": 60.0,
             "vectors_timeout_s": 60.0,

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers searches as Qdrant does over REST: always with the same passages, nearest first."""
+"""A real HTTP server that answers searches as Qdrant does over REST, always with the same passages, nearest first."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ class QdrantServer:
         self.searches = 0
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer any request that the adapter makes to search, count or ping."""
+        """Answer the adapter's requests to search, count or ping."""
         body = await request.json() if request.can_read_body else {}
         match request.method, request.path.strip("/").split("/"):
             case "GET", ["collections"]:

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks chat completions as vLLM or llama.cpp does; faults are a proxy's before it."""
+"""A real HTTP server for chat completions that behaves like vLLM or llama.cpp; a proxy adds faults."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ CHARS_PER_TOKEN = 4
 
 
 class Dialect(StrEnum):
-    """Whose habits the server has."""
+    """Which server to imitate."""
 
     VLLM = auto()
     LLAMA = auto()
@@ -26,7 +26,7 @@ class Dialect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as it came over the wire."""
+    """One request as received."""
 
     path: str
     headers: Mapping[str, str]
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One generated token: the text that it adds, and how the dialect reports it."""
+    """One generated token: its text, and how the dialect reports it."""
 
     delta: str
     entry: dict[str, Any]
@@ -55,14 +55,14 @@ class _Answer:
 
 
 class ReaderServer:
-    """Answers with `answer(content of the message)`; `dropped` counts clients that left while it generated."""
+    """Answers with `answer(content of the message)`; `dropped` counts clients that disconnected during generation."""
 
     def __init__(self, dialect: Dialect, *, context_chars: int = 8000) -> None:
         self.dialect = dialect
         self.url = ""
         self.context_chars = context_chars
         self.answer: Callable[[str], str] = lambda content: from_passages(content, content)
-        # With what it refuses to tell its chat template, if it does.
+        # The status of its refusal to show the chat template, if it refuses.
         self.template_status: int | None = None
         self.token_delay_s = 0.0
         self.requests: list[Asked] = []
@@ -71,7 +71,7 @@ class ReaderServer:
 
     @property
     def chats(self) -> list[Any]:
-        """The bodies of the chat completions asked for."""
+        """The bodies of the received chat completions."""
         return [asked.body for asked in self.requests if asked.path == "/v1/chat/completions"]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -108,7 +108,7 @@ class ReaderServer:
         return await self._watched(self._streamed(request, body) if body.get("stream") else self._whole(body))
 
     async def _watched(self, generating: Awaitable[web.StreamResponse]) -> web.StreamResponse:
-        """Notice a client that leaves: aiohttp then cancels the handler, or a write fails."""
+        """Count a client that disconnects: aiohttp then cancels the handler, or a write fails."""
         try:
             return await generating
         except (asyncio.CancelledError, ConnectionError):
@@ -147,7 +147,7 @@ class ReaderServer:
         return _Answer(made[:limit], finish, "\n" if newline and finish == "stop" else None, prompt_tokens)
 
     def _tokens(self, word: str) -> list[_Piece]:
-        """One token a word, but three for a word beyond ASCII, whose characters end in the last of them."""
+        """One token per ASCII word, three for any other word, whose characters are complete in the third."""
         raw = word.encode()
         if word.isascii():
             return [_Piece(word, _entry(word, raw, len(word)))]
@@ -187,7 +187,7 @@ class ReaderServer:
                 event |= {"timings": {"cache_n": 1, "prompt_n": answer.prompt_tokens - 1, "predicted_n": written}}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
-        # An event stream may hold comments, which are no events.
+        # Comments are allowed in an event stream, and are not events.
         await response.write(b": hello\n\n")
         await send(self._chunk({"role": "assistant", "content": "" if self.dialect is Dialect.VLLM else None}, None))
         for number, piece in enumerate(answer.pieces, start=1):
@@ -201,7 +201,7 @@ class ReaderServer:
             await send({"choices": [], "usage": answer.usage})
         await response.write(b"data: [DONE]\n\n")
         if self.dialect is Dialect.LLAMA and request.transport is not None:
-            # As llama.cpp does, with nothing in the headers to announce it.
+            # As llama.cpp does, without announcing it in the headers.
             await response.write_eof()
             request.transport.close()
         return response
@@ -212,14 +212,14 @@ class ReaderServer:
 
 
 def _entry(token: str, raw: bytes, number: int) -> dict[str, Any]:
-    """A token as reported: its text, bytes, and twenty alternatives of which it is the first."""
+    """A token as reported: its text, its bytes, and twenty alternatives with itself first."""
     top = [round(-0.05 * (number + 1) - 0.25 * rank, 6) for rank in range(20)]
     named = [{"token": f"t{rank}", "logprob": logprob, "bytes": [116]} for rank, logprob in enumerate(top)]
     return {"token": token, "logprob": top[0], "bytes": list(raw), "top_logprobs": named}
 
 
 def _length(body: Any) -> int:
-    """How much of the context all messages take."""
+    """The context that all messages use, in characters."""
     return sum(len(message["content"]) for message in body["messages"])
 
 

@@ -1,4 +1,4 @@
-"""Local servers on free ports that answer as told, and remember what they were asked."""
+"""Local servers on free ports that send a given reply and record the requests."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.wire.fault_proxy import Exchange, Fault, Listener, healthy, listening
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came over the wire; header names in lower case."""
+    """One request as received; header names in lower case."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Server(Listener):
-    """What it answers, the same to all but `routes` ("GET /path"), and what it was asked so far."""
+    """Sends `reply` to every request except those in `routes` ("GET /path"), and records the requests."""
 
     reply: Fault = healthy
     routes: dict[str, Fault] = field(default_factory=dict)
@@ -46,14 +46,14 @@ class Server(Listener):
         method, path, _ = head[0].split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         self.requests.append(Request(method, path, headers, body))
-        # Of a length that no reply comes to in time which drips, or breaks off.
+        # So long that a reply that drips or breaks off never reaches it in time.
         exchange = Exchange(path, reader, writer, "200 OK", "application/json", b"[" + b"0, " * 1000 + b"0]")
         await self.routes.get(f"{method} {path.partition('?')[0]}", self.reply)(exchange)
 
 
 @asynccontextmanager
 async def handling(handle: Handler, *, client_max_size: int = 2**20) -> AsyncIterator[str]:
-    """Let aiohttp serve every request by one handler on a free port; yields the URL. Who leaves cancels the handler."""
+    """Serve every request with one aiohttp handler on a free port; yields the URL. A disconnect cancels the handler."""
     app = web.Application(client_max_size=client_max_size)
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
@@ -68,13 +68,13 @@ async def handling(handle: Handler, *, client_max_size: int = 2**20) -> AsyncIte
 
 @asynccontextmanager
 async def serving(reply: Fault) -> AsyncIterator[Server]:
-    """Serve on a free port; connections still open at the end are cut."""
+    """Serve on a free port; cut open connections at the end."""
     async with listening(Server(reply=reply)) as server:
         yield server
 
 
 def direct(upstream: str, *, failures: int = 1000) -> Link:
-    """Calls without retries, and with a breaker that opens after so many failures."""
+    """Calls without retries, with a circuit breaker that opens after this many failures."""
     return Resilience(failures=failures, retry_s=3600.0, retries=0, at_once=1).link(upstream)
 
 

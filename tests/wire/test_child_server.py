@@ -1,4 +1,4 @@
-"""The supervisor of a server process, against a real one made of the standard library."""
+"""The supervisor of a server process, tested with a real process that uses only the standard library."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ from app.upstream import child as child_server
 from app.upstream.child import ChildServer
 from tests.waiting import until, wait_until
 
-# Answers every request with its own process and environment, starts a child of its own, and notes every start. It
-# speaks HTTP by hand because http.server takes longer to import than all the rest takes to run.
+# Answers every request with its process id and environment, starts a child of its own, and records every start. It
+# implements HTTP by hand because importing http.server takes longer than everything else here.
 SERVER = """
 import json, os, signal, socket, subprocess, sys, time
 port, notes, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -50,7 +50,7 @@ Make = Callable[..., ChildServer]
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    """Make supervised servers that are stopped at the end; by default they restart fast."""
+    """Make supervised servers that restart fast by default and are stopped at the end."""
     made: list[ChildServer] = []
 
     def make_one(mode: str = "well", **options: Any) -> ChildServer:
@@ -73,12 +73,12 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 
 def starts(tmp_path: Path) -> list[float]:
-    """When the server was started, in seconds."""
+    """The times of the server's starts, in seconds."""
     return [float(line.split()[0]) for line in (tmp_path / "starts").read_text().splitlines()]
 
 
 async def ask(server: ChildServer) -> dict[str, Any]:
-    """What the server says about itself."""
+    """What the server reports about itself."""
 
     def get() -> bytes:
         with urllib.request.urlopen(server.url, timeout=5) as reply:
@@ -102,14 +102,14 @@ async def restarted(server: ChildServer, before: dict[str, Any]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is more than an unburied entry in the process table."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-async def test_it_is_ready_once_started(make: Make) -> None:
+async def test_started_server_is_ready(make: Make) -> None:
     """A started server answers at its URL, on loopback."""
     server = make()
     url = await server.start()
@@ -118,18 +118,18 @@ async def test_it_is_ready_once_started(make: Make) -> None:
     assert (await ask(server))["pid"] != os.getpid()
 
 
-async def test_a_second_start_changes_nothing(make: Make) -> None:
-    """Starting what runs returns the same URL and the same process."""
+async def test_second_start_changes_nothing(make: Make) -> None:
+    """Starting a running server returns the same URL and the same process."""
     server = make()
     url, before = await server.start(), await ask(server)
     assert await server.start() == url
     assert (await ask(server))["pid"] == before["pid"]
 
 
-async def test_the_environment_is_inherited_without_the_gateways_own(
+async def test_child_inherits_the_environment_without_gateway_settings(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child sees the inherited environment and what was added to it, never a setting of the gateway."""
+    """The child sees the inherited environment and the additions to it, but no gateway setting."""
     monkeypatch.setenv("FETCHWISE_API_KEYS", "secret")
     monkeypatch.setenv("INHERITED", "yes")
     server = make(env={"ADDED": "too"})
@@ -140,8 +140,8 @@ async def test_the_environment_is_inherited_without_the_gateways_own(
 
 
 @pytest.mark.parametrize("victim", ["server", "guard"])
-async def test_it_comes_back_on_the_same_port(make: Make, victim: str) -> None:
-    """Killed, whether the server or its guard, it is restarted at the same URL and leaves nothing of the old."""
+async def test_killed_server_restarts_on_the_same_port(make: Make, victim: str) -> None:
+    """When the server or its guard is killed, it restarts at the same URL and no old process remains."""
     server = make()
     url = await server.start()
     before = await ask(server)
@@ -153,14 +153,14 @@ async def test_it_comes_back_on_the_same_port(make: Make, victim: str) -> None:
 
 
 def pauses(caplog: pytest.LogCaptureFixture) -> list[float]:
-    """The pauses before restarts, as announced in the log."""
+    """The pauses before restarts, as logged."""
     return [record.args[1] for record in caplog.records if record.msg == "restarting %s in %.1f s"]
 
 
-async def test_the_pause_grows_while_it_keeps_dying(
+async def test_pause_doubles_while_the_server_keeps_dying(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that dies at every restart is tried again after pauses that double up to a limit."""
+    """A server that dies at every restart is restarted after pauses that double up to a limit."""
     server = make("breaks", backoff_s=0.05, max_backoff_s=0.2)
     await server.start()
     os.kill((await ask(server))["pid"], signal.SIGKILL)
@@ -171,7 +171,7 @@ async def test_the_pause_grows_while_it_keeps_dying(
     assert all(waited >= pause for waited, pause in zip(between, announced, strict=False))
 
 
-async def test_a_stable_period_resets_the_pause(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stable_period_resets_the_pause(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After a server has run long enough, the next restart waits only the first, short pause."""
     server = make(stable_s=0)
     await server.start()
@@ -185,7 +185,7 @@ async def test_a_stable_period_resets_the_pause(make: Make, tmp_path: Path, capl
 
 @pytest.mark.parametrize("mode", ["well", "stubborn"])
 async def test_stop_leaves_no_process(make: Make, mode: str) -> None:
-    """Stopping ends the server and its own children, also where it ignores SIGTERM, and may be repeated."""
+    """Stopping ends the server and its children, even if it ignores SIGTERM, and can be repeated."""
     server = make(mode, grace_s=0.5)
     await server.start()
     seen = await ask(server)
@@ -195,8 +195,8 @@ async def test_stop_leaves_no_process(make: Make, mode: str) -> None:
     await until(lambda: not any(map(is_alive, (guard, seen["pid"], seen["grandchild"]))))
 
 
-async def test_stop_while_restarting(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Stopping between two attempts ends the attempts."""
+async def test_stop_ends_restart_attempts(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Stopping between two restart attempts ends the attempts."""
     server = make("breaks", backoff_s=0.1)
     await server.start()
     os.kill((await ask(server))["pid"], signal.SIGKILL)
@@ -207,7 +207,7 @@ async def test_stop_while_restarting(make: Make, tmp_path: Path, caplog: pytest.
     assert len(starts(tmp_path)) == seen
 
 
-async def test_it_can_be_started_again_after_a_stop(make: Make) -> None:
+async def test_stopped_server_can_start_again(make: Make) -> None:
     """A stopped server starts again at its old URL."""
     server = make()
     url = await server.start()
@@ -215,8 +215,8 @@ async def test_it_can_be_started_again_after_a_stop(make: Make) -> None:
     assert await server.start() == url
 
 
-async def test_an_early_end_is_an_error_with_the_log(make: Make, tmp_path: Path) -> None:
-    """A server that ends before it is ready fails the start at once, with its own last words."""
+async def test_early_exit_fails_the_start_with_the_log(make: Make, tmp_path: Path) -> None:
+    """A server that exits before it is ready fails the start at once; the error quotes the end of its log."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "server.log").write_text("words of an earlier run\n")
     server = make("broken")
@@ -227,8 +227,8 @@ async def test_an_early_end_is_an_error_with_the_log(make: Make, tmp_path: Path)
     assert failure.value.upstream == "reader"
 
 
-async def test_never_ready_is_an_error_with_the_log(make: Make, tmp_path: Path) -> None:
-    """A server that answers but never says 200 fails the start at the deadline, and is ended."""
+async def test_server_that_never_gets_ready_fails_the_start_with_the_log(make: Make, tmp_path: Path) -> None:
+    """A server that never answers 200 fails the start at the deadline, and is stopped."""
     server = make("loading", ready_timeout_s=1)
     with pytest.raises(UpstreamUnavailable, match="not ready within 1 s") as failure:
         await server.start()
@@ -237,8 +237,8 @@ async def test_never_ready_is_an_error_with_the_log(make: Make, tmp_path: Path) 
     assert not is_alive(pid)
 
 
-async def test_a_cancelled_start_leaves_no_process(make: Make, tmp_path: Path) -> None:
-    """Giving up while the server loads ends it."""
+async def test_cancelled_start_leaves_no_process(make: Make, tmp_path: Path) -> None:
+    """Cancelling the start while the server loads ends the server."""
     server = make("loading")
     starting = asyncio.create_task(server.start())
     await until(lambda: (tmp_path / "starts").exists() and bool(starts(tmp_path)))
@@ -248,21 +248,21 @@ async def test_a_cancelled_start_leaves_no_process(make: Make, tmp_path: Path) -
     assert not is_alive(int((tmp_path / "starts").read_text().split()[1]))
 
 
-async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    """A program that cannot be executed is named in the error."""
+async def test_missing_program_is_named_in_the_error(tmp_path: Path) -> None:
+    """The error names a program that cannot be executed."""
     server = ChildServer("it", lambda _: ["/no/such/program"], health_path="/", log_path=tmp_path / "log")
     with pytest.raises(UpstreamUnavailable, match="cannot start /no/such/program"):
         await server.start()
 
 
-async def test_the_url_before_the_first_start(make: Make) -> None:
-    """There is no URL to hand out before a port was chosen."""
+async def test_no_url_before_the_first_start(make: Make) -> None:
+    """There is no URL before a port is chosen."""
     with pytest.raises(UpstreamUnavailable, match="never started"):
         _ = make().url
 
 
-async def test_a_port_taken_meanwhile_is_chosen_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where another process takes the chosen port before the server does, the first start chooses another."""
+async def test_first_start_replaces_a_port_that_is_taken(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another process takes the chosen port before the server does, the first start chooses another port."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         taken = other.getsockname()[1]
@@ -274,8 +274,8 @@ async def test_a_port_taken_meanwhile_is_chosen_again(make: Make, monkeypatch: p
     assert not url.endswith(f":{taken}")
 
 
-async def test_a_large_log_is_set_aside(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that has grown past its limit is renamed at the next start, so two files bound it."""
+async def test_large_log_is_rotated(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log above its size limit is renamed at the next start, so there are never more than two log files."""
     monkeypatch.setattr(child_server, "LOG_LIMIT_BYTES", 100)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "server.log").write_text("old\n" * 100)
@@ -300,8 +300,8 @@ async def main():
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_killed_gateway_leaves_no_orphan(tmp_path: Path, loop: str) -> None:
-    """When the gateway is killed with SIGKILL, server, guard and the server's own children are gone soon after."""
+def test_killed_gateway_leaves_no_orphan(tmp_path: Path, loop: str) -> None:
+    """After SIGKILL of the gateway, the server, its guard and the server's own children end soon."""
     if loop == "uvloop":
         pytest.importorskip("uvloop")
     run = f"import {loop}; {loop}.run(main())"
@@ -331,8 +331,8 @@ def _group_members(group: int) -> list[int]:
     return members
 
 
-async def test_a_restart_that_the_system_refuses_is_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process to be had is a passing trouble: the watch goes on, and stopping still works."""
+async def test_failed_restart_is_retried(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the system cannot create a process, the supervisor retries, and stopping still works."""
     server = make()
     await server.start()
     refusals = 2

@@ -1,4 +1,4 @@
-"""Every fault of every part: an answer in bounded time that is an error in the one shape, or names its fallback."""
+"""Every fault of every upstream: the reply comes in bounded time, and is an error or reports its fallback."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ from tests.wire.proxied_gateway import ProxiedGateway, proxied_gateway
 
 
 async def refused(_: faults.Exchange) -> None:
-    """Stands for a server that is not there: the proxy does not listen at all."""
+    """A server that is down: the proxy does not listen."""
 
 
-# What each fault is to the gateway, by the word in the error's type.
+# The error that each fault causes, by the word in the error's type.
 TIMEOUT, UNAVAILABLE, BAD_REPLY = "upstream_timeout", "upstream_unavailable", "upstream_bad_reply"
 FAULTS: dict[str, tuple[Fault, str]] = {
     "late": (faults.late, TIMEOUT),
@@ -31,7 +31,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "refused": (refused, UNAVAILABLE),
     "reset before the head": (faults.reset_before_the_head, UNAVAILABLE),
     "reset after the head": (faults.reset_after_the_head, UNAVAILABLE),
-    "closed without a word": (faults.closed_without_a_word, UNAVAILABLE),
+    "closed without a word": (faults.closed_without_reply, UNAVAILABLE),
     "half-closed": (faults.half_closed, UNAVAILABLE),
     "half-closed in the body": (faults.half_closed_in_the_body, UNAVAILABLE),
     "cut in the body": (faults.cut_in_the_body, UNAVAILABLE),
@@ -57,13 +57,13 @@ UPSTREAMS = ("reader", "embedder", "vectors")
 
 
 def waiting_briefly(upstream: str) -> dict[str, float]:
-    """Settings with which a part is waited for just long enough to start."""
+    """Settings that give an upstream only a short time to reply."""
     return {f"{upstream}_timeout_s": 0.25}
 
 
 @pytest.fixture
 def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No error and no trace in the log, whoever wrote it."""
+    """No error and no traceback in the log, from any logger."""
     caplog.set_level(logging.INFO)
     yield
     for record in caplog.get_records("call"):
@@ -71,20 +71,20 @@ def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         assert record.exc_info is None, record.getMessage()
 
 
-# One loop for all: most of them share a gateway.
+# One event loop for all tests: most of them share a gateway.
 pytestmark = [pytest.mark.usefixtures("nothing_unforeseen"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def patient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxiedGateway]:
-    """A gateway that never gives a part up, so that every fault is met anew."""
+    """A gateway whose breakers never open, so every fault reaches the adapter."""
     async with proxied_gateway(tmp_path_factory.mktemp("gateway"), breaker_failures=1000) as gateway:
         yield gateway
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hasty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, ProxiedGateway]]:
-    """For each part, a gateway that never gives up but waits for that part for a moment only."""
+    """For each upstream, a gateway whose breakers never open and that gives that upstream only a short time."""
     async with AsyncExitStack() as stack:
         yield {
             upstream: await stack.enter_async_context(
@@ -98,14 +98,14 @@ async def hasty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
 async def gateway(
     request: pytest.FixtureRequest, patient: ProxiedGateway, hasty: dict[str, ProxiedGateway]
 ) -> ProxiedGateway:
-    """Where a fault is to be waited for, the gateway that does so briefly; the patient one for all others."""
+    """The impatient gateway for faults that end in a timeout; the patient one for all others."""
     chosen = request.node.callspec.params
     return hasty[chosen.get("upstream", "reader")] if chosen["name"] in TO_BE_WAITED_FOR else patient
 
 
 @asynccontextmanager
 async def broken(proxy: FaultProxy, fault: Fault) -> AsyncIterator[None]:
-    """Spoil what goes through a proxy meanwhile."""
+    """Corrupt what passes through a proxy inside this context."""
     proxy.fault = fault
     if fault is refused:
         await proxy.refuse()
@@ -116,7 +116,7 @@ async def broken(proxy: FaultProxy, fault: Fault) -> AsyncIterator[None]:
 
 
 def error_of(problem: dict[str, Any]) -> str:
-    """The type of an error that has the one shape, and a cause."""
+    """The type of an error of the standard shape that has a cause."""
     assert problem.keys() == {"error"}
     assert problem["error"].keys() == {"type", "message", "fields"}
     assert problem["error"]["message"]
@@ -124,14 +124,14 @@ def error_of(problem: dict[str, Any]) -> str:
 
 
 def refusal(reply: httpx.Response) -> str:
-    """The type of the error of a 503 that says when to come back."""
+    """The error type of a 503 with `Retry-After`."""
     assert reply.status_code == 503, reply.text
     assert int(reply.headers["retry-after"]) >= 1
     return error_of(reply.json())
 
 
 def last_event(reply: httpx.Response) -> tuple[str, dict[str, Any]]:
-    """What a stream came to; an error before its first event is told by the status."""
+    """The outcome of a stream; an error before the first event shows in the status."""
     if reply.status_code == 503:
         return "error", reply.json()
     assert reply.status_code == 200, reply.text
@@ -139,23 +139,23 @@ def last_event(reply: httpx.Response) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_reader_that_fails_is_a_503_that_says_how(gateway: ProxiedGateway, name: str) -> None:
-    """Without a reader there is no answer: the probe fails, and so does a read that is told as it comes."""
+async def test_reader_failure_is_a_503_that_names_the_failure(gateway: ProxiedGateway, name: str) -> None:
+    """Without a reader there is no answer: the probe fails, and so does a streamed read."""
     fault, kind = FAULTS[name]
     async with broken(gateway.readers[0], fault):
         assert refusal(await gateway.ask()) == kind
         event, problem = last_event(await gateway.ask(policy="always", abstain=False, stream=True))
         assert event == "error"
-        # A stream of events ends with its connection, so that one that was cut and one that makes no sense look alike.
+        # An event stream ends with its connection, so a cut stream and a malformed one look the same.
         assert error_of(problem) in {kind, UNAVAILABLE, BAD_REPLY}
 
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("upstream", ["embedder", "vectors"])
-async def test_retrieval_that_fails_falls_back_and_the_receipt_says_so(
+async def test_failed_retrieval_falls_back_and_the_receipt_reports_it(
     gateway: ProxiedGateway, upstream: str, name: str
 ) -> None:
-    """The closed-book answer stands where its probability allows; whoever insists on passages gets a 503."""
+    """The closed-book answer is given if its probability allows it; a caller that requires passages gets a 503."""
     fault, kind = FAULTS[name]
     counted = {"upstream": upstream, "kind": kind.removeprefix("upstream_")}
     before = await gateway.metric("upstream_errors_total", **counted)
@@ -172,10 +172,10 @@ async def test_retrieval_that_fails_falls_back_and_the_receipt_says_so(
 @pytest.mark.parametrize(
     "fault", [faults.without_logprobs, faults.numbers_as(b"null", b"logprob")], ids=["missing", "null"]
 )
-async def test_a_reader_without_log_probs_reads_five_passages_and_names_no_confidence(
+async def test_reader_without_log_probs_reads_five_passages_and_reports_no_confidence(
     patient: ProxiedGateway, fault: Fault
 ) -> None:
-    """Nothing is made up: no signal, so the most evidence there is."""
+    """Without a signal, the gateway reads the most passages and invents no probability."""
     async with broken(patient.readers[0], fault):
         whole = await patient.receipt()
         event, streamed = last_event(await patient.ask(stream=True))
@@ -186,8 +186,8 @@ async def test_a_reader_without_log_probs_reads_five_passages_and_names_no_confi
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-async def test_a_part_that_fails_now_and_then_is_tried_again(tmp_path: Path, upstream: str) -> None:
-    """A storm in which every fourth call fails is not seen by those who ask, but counted."""
+async def test_occasional_failures_are_retried(tmp_path: Path, upstream: str) -> None:
+    """If every fourth call fails, callers do not notice, but the retries are counted."""
     async with proxied_gateway(tmp_path) as gateway:
         proxy = gateway.proxy(upstream)
         proxy.fault, proxy.every = FAULTS["503"][0], 4
@@ -200,10 +200,10 @@ async def test_a_part_that_fails_now_and_then_is_tried_again(tmp_path: Path, ups
 
 @pytest.mark.parametrize("name", ["refused", "503", "truncated JSON", "late"])
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-async def test_a_part_that_keeps_failing_is_left_alone_and_taken_up_when_it_is_well(
+async def test_open_breaker_refuses_calls_until_the_upstream_answers_again(
     tmp_path: Path, upstream: str, name: str
 ) -> None:
-    """While its breaker is open nobody waits for it; once it answers again, so does the gateway as before."""
+    """While the breaker is open, no call waits for the upstream; once it answers again, the gateway uses it again."""
     timeouts = waiting_briefly(upstream) if name in TO_BE_WAITED_FOR else {}
     async with proxied_gateway(tmp_path, breaker_failures=2, breaker_retry_s=0.3, retries=0, **timeouts) as gateway:
 
@@ -211,7 +211,7 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_taken_up_when_it_is_w
             await gateway.ask(policy="always")
             return await gateway.metric("breaker_open", upstream=upstream) == 1
 
-        async def is_well() -> bool:
+        async def answers_again() -> bool:
             reply = await gateway.ask(policy="always")
             return reply.status_code == 200 and reply.json()["decision"]["reason"] != "retrieval_failed"
 
@@ -220,16 +220,16 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_taken_up_when_it_is_w
             replies = await asyncio.gather(*(gateway.ask(retrieval="required") for _ in range(8)))
             assert any("is open: " in reply.text for reply in replies)
             assert all(refusal(reply) for reply in replies)
-        await until(is_well)
+        await until(answers_again)
         assert await gateway.metric("breaker_open", upstream=upstream) == 0
 
 
-async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_path: Path) -> None:
-    """Its questions go to the other; health says that one is missing; and it is taken up again."""
+async def test_no_question_fails_when_one_of_two_readers_fails(tmp_path: Path) -> None:
+    """Its questions go to the other reader, readiness reports the failure, and the reader is used again later."""
     async with proxied_gateway(tmp_path, replicas=2, breaker_failures=2, breaker_retry_s=0.3) as gateway:
         questions = [f"What is the capital of country {number}?" for number in range(30)]
 
-        async def all_well() -> bool:
+        async def all_ready() -> bool:
             await gateway.refresh()
             ready = (await gateway.client.get("/readyz")).json()
             return ready["upstreams"]["reader"] == "ok" and await gateway.metric("breaker_open", upstream="reader") == 0
@@ -243,7 +243,7 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
                 ready = await gateway.client.get("/readyz")
                 assert ready.status_code == 200
                 assert ready.json()["upstreams"]["reader"].startswith("ok, but 1 of 2 readers answer; reader 1: ")
-            await until(all_well)
+            await until(all_ready)
         for server in gateway.servers:
             server.requests.clear()
         for question in questions:
@@ -251,8 +251,8 @@ async def test_one_of_two_readers_may_fail_in_any_way_and_no_question_does(tmp_p
         assert all(server.chats for server in gateway.servers)
 
 
-async def test_who_is_refused_while_a_reader_is_left_alone_learns_when_to_come_back(tmp_path: Path) -> None:
-    """`Retry-After` is the rest of the pause."""
+async def test_retry_after_is_the_rest_of_the_breakers_pause(tmp_path: Path) -> None:
+    """A 503 from an open breaker says when the next trial call is due."""
     async with proxied_gateway(tmp_path, breaker_failures=1, breaker_retry_s=100.0) as gateway:
         async with broken(gateway.readers[0], refused):
             refusal(await gateway.ask())
@@ -263,8 +263,8 @@ async def test_who_is_refused_while_a_reader_is_left_alone_learns_when_to_come_b
 
 @pytest.mark.parametrize("name", ["refused", "truncated JSON", "late"])
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-async def test_health_names_the_part_that_fails(gateway: ProxiedGateway, upstream: str, name: str) -> None:
-    """`/readyz` answers in time, and says what ails the part."""
+async def test_readiness_names_the_failing_upstream(gateway: ProxiedGateway, upstream: str, name: str) -> None:
+    """`/readyz` answers in time and describes the failure."""
     async with broken(gateway.proxy(upstream), FAULTS[name][0]):
         await gateway.refresh()
         ready = await gateway.client.get("/readyz")

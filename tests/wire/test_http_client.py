@@ -1,4 +1,4 @@
-"""The client of the parts behind the gateway, against servers that are right, slow, broken or not HTTP at all."""
+"""The HTTP client of the upstreams, with servers that are correct, slow, broken or not HTTP at all."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,7 +30,7 @@ AskOptions = Callable[[HttpClient], Awaitable[bytes]]
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """A server that answers with an object unless told otherwise."""
+    """A server that answers with a JSON object by default."""
     async with serving(answer_json(200, {"well": True})) as running:
         yield running
 
@@ -39,7 +39,7 @@ async def server() -> AsyncIterator[Server]:
 async def connected(
     url: str, *, upstream: str = "reader", key: str = KEY, timeout_s: float = 30.0
 ) -> AsyncIterator[HttpClient]:
-    """A client with a key, closed afterwards."""
+    """A client with a key; closed at the end."""
     client = HttpClient(upstream, url, headers={"authorization": f"Bearer {key}"}, secret=key, timeout_s=timeout_s)
     try:
         yield client
@@ -55,12 +55,12 @@ async def client(server: Server) -> AsyncIterator[HttpClient]:
 
 
 async def whole(client: HttpClient) -> bytes:
-    """Ask for a reply in one piece."""
+    """Request a reply in one piece."""
     return await client.request("POST", "/ask", {"question": "who?"})
 
 
 async def streamed(client: HttpClient) -> bytes:
-    """Ask for a reply as it comes."""
+    """Request a streamed reply."""
     async with client.stream("/ask", {"question": "who?"}) as lines:
         return b"".join([line async for line in lines])
 
@@ -69,8 +69,8 @@ BOTH_WAYS = pytest.mark.parametrize("ask", [whole, streamed])
 
 
 @BOTH_WAYS
-async def test_what_is_sent(server: Server, client: HttpClient, ask: AskOptions) -> None:
-    """A question is JSON with the key, to the path after the address, and asks for a reply that is not compressed."""
+async def test_call_posts_json_with_the_key(server: Server, client: HttpClient, ask: AskOptions) -> None:
+    """A call posts JSON with the key to the path below the address, and asks for an uncompressed reply."""
     assert await ask(client) == b'{"well": true}'
     [request] = server.requests
     assert (request.method, request.path, request.json) == ("POST", "/ask", {"question": "who?"})
@@ -79,16 +79,16 @@ async def test_what_is_sent(server: Server, client: HttpClient, ask: AskOptions)
     assert request.headers["accept-encoding"] == "identity"
 
 
-async def test_a_stream_says_that_its_connection_ends(server: Server, client: HttpClient) -> None:
-    """No connection is kept after a stream, and every one after a whole reply."""
+async def test_stream_closes_its_connection(server: Server, client: HttpClient) -> None:
+    """A connection is closed after a stream and kept after a complete reply."""
     await whole(client)
     await streamed(client)
     assert [request.headers.get("connection") for request in server.requests] == [None, "close"]
 
 
 @BOTH_WAYS
-async def test_the_headers_of_the_stage_go_along(server: Server, client: HttpClient, ask: AskOptions) -> None:
-    """What ties the calls of one request together is sent with each of them, and with none outside of it."""
+async def test_trace_headers_are_sent_with_each_call(server: Server, client: HttpClient, ask: AskOptions) -> None:
+    """The headers that link the calls of one request are sent with each of its calls, and with no other."""
     token = outgoing.set({"traceparent": "00-1-2-01"})
     await ask(client)
     outgoing.reset(token)
@@ -96,8 +96,8 @@ async def test_the_headers_of_the_stage_go_along(server: Server, client: HttpCli
     assert [request.headers.get("traceparent") for request in server.requests] == ["00-1-2-01", None]
 
 
-async def test_reading_sends_no_body(server: Server, client: HttpClient) -> None:
-    """A GET has its key and no body."""
+async def test_get_sends_no_body(server: Server, client: HttpClient) -> None:
+    """A GET carries the key and no body."""
     assert client.parsed(await client.request("GET", "/v1/models")) == {"well": True}
     [request] = server.requests
     assert (request.method, request.path, request.body) == ("GET", "/v1/models", b"")
@@ -105,7 +105,7 @@ async def test_reading_sends_no_body(server: Server, client: HttpClient) -> None
 
 
 async def test_cookies_are_not_kept(server: Server, client: HttpClient) -> None:
-    """What a server sets on one caller's question is not sent with the next one's."""
+    """A cookie set in reply to one call is not sent with the next."""
     server.reply = answer(200, b"{}", set_cookie="session=1")
     await whole(client)
     await whole(client)
@@ -113,8 +113,8 @@ async def test_cookies_are_not_kept(server: Server, client: HttpClient) -> None:
 
 
 @BOTH_WAYS
-async def test_a_redirect_is_not_followed(server: Server, client: HttpClient, ask: AskOptions) -> None:
-    """Question and key are not carried to wherever a server points."""
+async def test_redirect_is_not_followed(server: Server, client: HttpClient, ask: AskOptions) -> None:
+    """Question and key are not sent to the target of a redirect."""
     server.reply = answer(307, b"", location=f"{server.url}/elsewhere")
     with pytest.raises(Refused) as caught:
         await ask(client)
@@ -123,8 +123,8 @@ async def test_a_redirect_is_not_followed(server: Server, client: HttpClient, as
 
 
 @BOTH_WAYS
-async def test_a_refusal_is_quoted_without_the_key(server: Server, client: HttpClient, ask: AskOptions) -> None:
-    """A status other than 200 comes with what the server said, and with the key struck out of it."""
+async def test_error_quotes_the_server_without_the_key(server: Server, client: HttpClient, ask: AskOptions) -> None:
+    """The error for a status other than 200 quotes the server's reply with the key masked."""
     server.reply = answer(401, f"Incorrect API key provided: {KEY}".encode())
     with pytest.raises(Refused) as caught:
         await ask(client)
@@ -150,8 +150,8 @@ MEANINGS: dict[int, type[UpstreamError]] = {
 
 @pytest.mark.parametrize("status", MEANINGS)
 @pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
-def test_what_a_status_means(upstream: str, status: int) -> None:
-    """Each status is the one error that fits, names the part, and says what to mend where that is the key."""
+def test_status_maps_to_an_error(upstream: str, status: int) -> None:
+    """Each status becomes one error that names the upstream; for a rejected key it says which setting to fix."""
     error = meaning(upstream, Refused(status, b"", None), "so it said")
     assert isinstance(error, UpstreamError)
     assert (type(error), error.upstream) == (MEANINGS[status], upstream)
@@ -163,8 +163,8 @@ def test_what_a_status_means(upstream: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("header", "wait"), [("3", 3), ("", None), ("-1", None), ("Fri, 01 Jan 2027", None), ("9" * 40, None)]
 )
-async def test_how_long_to_leave_it_alone(server: Server, client: HttpClient, header: str, wait: int | None) -> None:
-    """Seconds that an overloaded server asks for are passed on; a date or nonsense is not."""
+async def test_retry_after_is_passed_on(server: Server, client: HttpClient, header: str, wait: int | None) -> None:
+    """The seconds that an overloaded server asks for are passed on; a date or an invalid value is not."""
     server.reply = answer(429, b"", retry_after=header)
     with pytest.raises(Refused) as caught:
         await whole(client)
@@ -176,7 +176,7 @@ async def test_how_long_to_leave_it_alone(server: Server, client: HttpClient, he
 BROKEN: dict[str, tuple[Fault, type[UpstreamError], str]] = {
     "silent": (faults.late, UpstreamTimeout, "in time"),
     "dripping": (faults.dripping, UpstreamTimeout, "in time"),
-    "hangs up": (faults.closed_without_a_word, UpstreamUnavailable, "closed the connection"),
+    "hangs up": (faults.closed_without_reply, UpstreamUnavailable, "closed the connection"),
     "reset": (faults.reset_before_the_head, UpstreamUnavailable, "closed the connection"),
     "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "closed the connection"),
     "not HTTP": (faults.not_http, UpstreamBadReply, "HTTP"),
@@ -185,10 +185,10 @@ BROKEN: dict[str, tuple[Fault, type[UpstreamError], str]] = {
 
 @BOTH_WAYS
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_no_whole_reply(server: Server, fault: str, ask: AskOptions) -> None:
-    """Whatever keeps a reply from coming whole and in time is one error of ours, without the key."""
+async def test_incomplete_reply_is_an_upstream_error(server: Server, fault: str, ask: AskOptions) -> None:
+    """Anything that prevents a complete reply in time raises one of our errors, without the key."""
     server.reply, expected, message = BROKEN[fault]
-    # Patience on a busy machine, except where a timeout is what is waited for.
+    # A long timeout for busy machines, except where the timeout is what is tested.
     async with connected(server.url, timeout_s=0.5 if expected is UpstreamTimeout else 30.0) as client:
         with pytest.raises(UpstreamError, match=message) as caught:
             await ask(client)
@@ -198,8 +198,8 @@ async def test_no_whole_reply(server: Server, fault: str, ask: AskOptions) -> No
 
 
 @BOTH_WAYS
-async def test_nobody_listens(ask: AskOptions) -> None:
-    """A port without a server is unavailable."""
+async def test_port_without_a_server_is_unavailable(ask: AskOptions) -> None:
+    """A refused connection is an unavailable upstream."""
     async with connected(f"http://127.0.0.1:{free_port()}") as client:
         with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
             await ask(client)
@@ -208,15 +208,15 @@ async def test_nobody_listens(ask: AskOptions) -> None:
 
 @pytest.mark.parametrize("url", ["http://", "http://[", "nonsense", "ftp://reader"])
 @pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
-async def test_an_address_that_cannot_be_called(url: str, upstream: str) -> None:
-    """A malformed address is the operator's to mend, and the message names the setting."""
+async def test_malformed_address_names_the_setting(url: str, upstream: str) -> None:
+    """The operator must fix a malformed address, so the message names the setting."""
     async with connected(url, upstream=upstream) as client:
         with pytest.raises(ConfigurationError, match=f"FETCHWISE_{upstream.upper()}"):
             await whole(client)
 
 
-async def test_a_key_that_no_header_can_carry(server: Server) -> None:
-    """A key with a line break is refused without being quoted."""
+async def test_key_with_a_line_break_is_refused(server: Server) -> None:
+    """The refusal does not quote the key."""
     async with connected(server.url, key="sk-1\r\nx: y") as client:
         with pytest.raises(UpstreamBadReply) as caught:
             await whole(client)
@@ -224,37 +224,37 @@ async def test_a_key_that_no_header_can_carry(server: Server) -> None:
     assert server.requests == []
 
 
-async def test_a_text_that_cannot_be_sent(server: Server, client: HttpClient) -> None:
-    """Half a character (a lone surrogate) is refused before anything is sent."""
+async def test_lone_surrogate_is_refused(server: Server, client: HttpClient) -> None:
+    """Text that cannot be encoded is refused before anything is sent."""
     with pytest.raises(UpstreamBadReply, match="cannot be sent"):
         await client.request("POST", "/ask", {"question": "who \ud800?"})
     assert server.requests == []
 
 
 @pytest.mark.parametrize("raw", [b"", b"<html>", b'{"half": ', b"\xff\xfe{}", b"[" * 100_000], ids=lambda raw: raw[:9])
-def test_what_is_not_json(raw: bytes) -> None:
-    """A body that is no JSON is a bad reply of the part that sent it."""
+def test_invalid_json_is_a_bad_reply(raw: bytes) -> None:
+    """A body that is not JSON is a bad reply of the upstream that sent it."""
     client = HttpClient("embedder", "http://127.0.0.1:1", headers={}, secret=None, timeout_s=1.0)
     with pytest.raises(UpstreamBadReply, match="the embedder's reply is not JSON"):
         client.parsed(raw)
 
 
-async def test_a_compressed_reply_is_not_unpacked(server: Server, client: HttpClient) -> None:
-    """A server that compresses unasked is not believed: its bytes come as they are."""
+async def test_compressed_reply_is_not_decompressed(server: Server, client: HttpClient) -> None:
+    """If a server compresses against the request, the bytes are passed on as they are."""
     server.reply = answer(200, b"\x1f\x8b", content_encoding="gzip")
     assert await whole(client) == b"\x1f\x8b"
 
 
 async def test_cancelling_is_not_a_failure(server: Server, client: HttpClient) -> None:
-    """A caller that cancels gets its cancellation back, not an error of the part."""
+    """A caller that cancels gets its cancellation back, not an upstream error."""
     server.reply = faults.late
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(whole(client), 0.2)
 
 
 @BOTH_WAYS
-async def test_closed_is_unavailable(server: Server, ask: AskOptions) -> None:
-    """Closing twice is fine, with or without a call before, and no new pool is opened behind the owner's back."""
+async def test_closed_client_is_unavailable(server: Server, ask: AskOptions) -> None:
+    """Closing twice is allowed, with or without a call before, and a later call opens no new pool."""
     for calls in (0, 1):
         async with connected(server.url) as client:
             for _ in range(calls):
@@ -275,12 +275,12 @@ def vendor_exceptions() -> list[type[Exception]]:
         and value.__module__.startswith("aiohttp")
         and not name.startswith("_")
     ]
-    # Raised by a WebSocket alone, which this client never opens.
+    # Raised only by WebSockets, which this client never opens.
     return [kind for kind in found if kind is not aiohttp.client_exceptions.WSMessageTypeError]
 
 
 def made(kind: type[Exception]) -> Exception:
-    """An instance, by whichever arguments the class takes."""
+    """An instance, with the arguments that the class takes."""
     url = URL("http://reader/")
     request = aiohttp.RequestInfo(url, "POST", CIMultiDictProxy(CIMultiDict()), url)
     key = ConnectionKey("reader", 80, False, True, None, None, None)
@@ -300,16 +300,16 @@ def made(kind: type[Exception]) -> Exception:
         except (TypeError, AttributeError):
             continue
         return error
-    raise AssertionError(f"do not know how to make {kind}")
+    raise AssertionError(f"cannot make an instance of {kind}")
 
 
 def test_there_are_vendor_exceptions_to_map() -> None:
-    """The list holds the whole tree, not a name or two."""
+    """The list holds the whole tree of exceptions."""
     assert {aiohttp.ClientError, aiohttp.ServerTimeoutError, aiohttp.ClientPayloadError} <= set(vendor_exceptions())
 
 
 class Breaking:
-    """A pool in which every call ends in the same exception."""
+    """A pool in which every call raises the same exception."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -323,7 +323,7 @@ class Breaking:
 
 @pytest.mark.parametrize("kind", [*vendor_exceptions(), TimeoutError], ids=lambda kind: kind.__name__)
 async def test_every_vendor_exception_is_mapped(kind: type[Exception]) -> None:
-    """No exception of the HTTP client leaves this one as itself."""
+    """The HTTP client's own exceptions never reach the caller."""
     async with connected("http://reader") as client:
         client._session = Breaking(made(kind))  # type: ignore[assignment]
         with pytest.raises(FetchwiseError) as caught:

@@ -1,4 +1,4 @@
-"""The remote embedder against a real server that is broken off, refuses, or is wrong."""
+"""The remote embedder with a real server that breaks off, refuses, or sends wrong replies."""
 
 import json
 import math
@@ -61,7 +61,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_every_fault_is_translated(server: EmbeddingServer, embedder: OpenAIEmbedder, fault: str) -> None:
-    """Whatever the server does wrong becomes one of our exceptions, names the embedder, and keeps the key."""
+    """Each server fault becomes one of our exceptions, which names the embedder and hides the key."""
     server.behave, expected = FAULTS[fault]
     with pytest.raises(UpstreamError) as caught:
         await embedder.embed_query("who?")
@@ -71,7 +71,7 @@ async def test_every_fault_is_translated(server: EmbeddingServer, embedder: Open
 
 
 async def test_recovers_after_a_fault(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
-    """A broken call leaves the next one unharmed."""
+    """After a failed call the next one succeeds."""
     well, server.behave = server.behave, raw("<html>")
     with pytest.raises(UpstreamBadReply):
         await embedder.embed_query("who?")
@@ -79,16 +79,16 @@ async def test_recovers_after_a_fault(server: EmbeddingServer, embedder: OpenAIE
     assert len(await embedder.embed_query("who?")) == 256
 
 
-async def test_unit_length(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
-    """What has unit length already is left as it is, to the last digit; what has not is brought to it."""
+async def test_vectors_are_normalised(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
+    """A vector of unit length is unchanged to the last digit; any other is scaled to unit length."""
     server.behave = with_embedding([0.6000000238418579, 0.800000011920929])
     assert await embedder.embed_query("who?") == [0.6000000238418579, 0.800000011920929]
     server.behave = with_embedding([3, 4.0])
     assert await embedder.embed_query("who?") == [0.6, 0.8]
 
 
-async def test_another_dimension_is_refused(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
-    """A server whose vectors change their length (another model behind the name) is not believed."""
+async def test_changed_dimension_is_refused(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
+    """If the length of the vectors changes (another model under the same name), the reply is refused."""
     await embedder.start()
     assert embedder.dimension == 256
     server.behave = with_embedding([1.0, 0.0])
@@ -97,41 +97,41 @@ async def test_another_dimension_is_refused(server: EmbeddingServer, embedder: O
 
 
 async def test_dimension_is_unknown_before_start(embedder: OpenAIEmbedder) -> None:
-    """Nobody can be told a dimension that the server has not shown."""
+    """The dimension is known only after the server's first reply."""
     with pytest.raises(UpstreamUnavailable):
         _ = embedder.dimension
 
 
-async def test_what_is_sent(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
+async def test_request_body_and_key(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
     """The request names the model, asks for plain numbers, and carries the key as a bearer token."""
     await embedder.embed_query("who?")
     assert server.requests == [{"model": "bge", "input": ["who?"], "encoding_format": "float"}]
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
-async def test_a_url_with_v1_is_the_same(server: EmbeddingServer) -> None:
-    """The final /v1 may be written or left out."""
+async def test_url_may_end_in_v1(server: EmbeddingServer) -> None:
+    """The final /v1 is optional."""
     embedder = OpenAIEmbedder(server.url + "/v1/", "bge", link=direct("embedder"))
     await embedder.start()
     await embedder.close()
     assert len(server.requests) == 1
 
 
-async def test_connections_are_kept(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
-    """Calls one after the other share one connection."""
+async def test_connections_are_reused(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
+    """Successive calls share one connection."""
     for _ in range(5):
         await embedder.embed_query("who?")
     assert len(server.connections) == 1
 
 
 async def test_passages_are_sent_in_bounded_requests(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
-    """Many passages are split over requests that every server accepts."""
+    """Many passages are split into requests that every server accepts."""
     await embedder.embed_passages([f"passage {i}" for i in range(2 * PASSAGES_PER_REQUEST + 1)])
     assert [len(request["input"]) for request in server.requests] == [PASSAGES_PER_REQUEST, PASSAGES_PER_REQUEST, 1]
 
 
-async def test_questions_stop_calling_an_embedder_that_fails_and_ingestion_does_not(server: EmbeddingServer) -> None:
-    """An open breaker refuses questions; passages are embedded all the same, and a ping tells the truth."""
+async def test_open_breaker_refuses_questions_but_not_ingestion(server: EmbeddingServer) -> None:
+    """While the breaker is open, questions are refused, passages are still embedded, and a ping calls the server."""
     embedder = OpenAIEmbedder(server.url, "bge", link=direct("embedder", failures=1))
     working, server.behave = server.behave, status(500, "boom")
     with pytest.raises(UpstreamUnavailable, match="boom"):

@@ -1,4 +1,4 @@
-"""The Qdrant client against servers that are right, slow, broken or not there: only errors of ours come out."""
+"""The Qdrant client with servers that are correct, slow, broken or down: it raises only our own errors."""
 
 import asyncio
 import json
@@ -33,12 +33,12 @@ VECTOR = [1.0, 0.0]
 PAYLOAD = {"id": "a", "title": "A", "text": "text", "fields": {"lang": "en"}, "terms": ['["lang","en"]']}
 POINT = {"id": "0b6e3e6e-1f0e-5f0e-9a5e-3b1f5a0c9d11", "version": 1, "score": 0.5, "payload": PAYLOAD}
 FOUND = {"result": {"points": [POINT]}, "status": "ok", "time": 0.001}
-# As the server words it.
+# The server's own wording.
 NOT_FOUND = {"status": {"error": "Not found: Collection `docs` doesn't exist!"}, "time": 0.00001}
 
 
 def failure(message: str) -> dict[str, object]:
-    """The body with which a server explains an error."""
+    """The body of an error reply."""
     return {"status": {"error": message}, "time": 0.0}
 
 
@@ -49,7 +49,7 @@ def found(**changes: object) -> bytes:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """A server that finds one passage unless told otherwise."""
+    """A server that finds one passage by default."""
     async with serving(answer_json(200, FOUND)) as running:
         yield running
 
@@ -58,7 +58,7 @@ async def server() -> AsyncIterator[Server]:
 async def connected(
     url: str, api_key: str | None = None, *, timeout_s: float = 5.0, link: Link | None = None
 ) -> AsyncIterator[Qdrant]:
-    """An adapter that is closed afterwards."""
+    """An adapter; closed at the end."""
     qdrant = Qdrant(url, api_key, link=link or direct("vectors"), timeout_s=timeout_s)
     try:
         yield qdrant
@@ -68,13 +68,13 @@ async def connected(
 
 @pytest.fixture
 async def qdrant(server: Server) -> AsyncIterator[Qdrant]:
-    """An adapter of that server."""
+    """An adapter for that server."""
     async with connected(server.url) as adapter:
         yield adapter
 
 
 async def search(server: Server, *, timeout_s: float = 5.0) -> list[Passage]:
-    """One search with a fresh adapter."""
+    """One search with a new adapter."""
     async with connected(server.url, timeout_s=timeout_s) as qdrant:
         return await qdrant.search("docs", VECTOR, limit=5)
 
@@ -102,7 +102,7 @@ async def test_search_request(server: Server) -> None:
 
 
 async def test_search_without_filter_or_key(server: Server) -> None:
-    """Without a filter none is sent, without a key no header, and behind a path the path is kept."""
+    """Without a filter none is sent, without a key no header; a path in the URL is kept."""
     async with connected(f"{server.url}/behind/proxy") as qdrant:
         await qdrant.search("docs", VECTOR, limit=1)
     [request] = server.requests
@@ -111,14 +111,14 @@ async def test_search_without_filter_or_key(server: Server) -> None:
     assert "api-key" not in request.headers
 
 
-async def test_nothing_is_sent_before_the_first_call(server: Server) -> None:
-    """Making an adapter connects to nothing and asks for no version."""
+async def test_adapter_connects_at_the_first_call(server: Server) -> None:
+    """Creating an adapter sends no request, not even for the version."""
     async with connected(server.url, "s3cret"):
         await asyncio.sleep(0.05)
     assert server.requests == []
 
 
-# Of any call: our own search, and one through the vendor's client. Each has words of its own for some.
+# For our own search and for a call through the vendor's client; some messages differ between the two.
 FAULTS: dict[str, tuple[Fault, type[FetchwiseError], str]] = {
     "unknown collection": (answer_json(404, NOT_FOUND), UnknownCollection, "docs"),
     "404 of another server": (answer(404, b"<h1>Not Found</h1>", "text/html"), UpstreamBadReply, "404"),
@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Fault, type[FetchwiseError], str]] = {
     "null": (answer(200, b"null"), UpstreamBadReply, "malformed"),
     "no result": (answer_json(200, {"status": "ok", "time": 0.0}), UpstreamBadReply, "malformed"),
     "result of another type": (answer_json(200, {**FOUND, "result": 3}), UpstreamBadReply, "malformed"),
-    "hangs up": (faults.closed_without_a_word, UpstreamUnavailable, "cannot be reached|closed the connection"),
+    "closed": (faults.closed_without_reply, UpstreamUnavailable, "cannot be reached|closed the connection"),
     "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "cannot be reached|closed the connection"),
 }
 NONSENSE: dict[str, tuple[bytes, str]] = {
@@ -155,7 +155,7 @@ NONSENSE: dict[str, tuple[bytes, str]] = {
 
 
 async def count(server: Server, *, timeout_s: float = 5.0) -> int:
-    """One count with a fresh adapter."""
+    """One count with a new adapter."""
     async with connected(server.url, timeout_s=timeout_s) as qdrant:
         return await qdrant.count("docs")
 
@@ -163,7 +163,7 @@ async def count(server: Server, *, timeout_s: float = 5.0) -> int:
 @pytest.mark.parametrize("ask", [search, count])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_fault(server: Server, fault: str, ask: Any) -> None:
-    """Each way to fail comes out as the error that says who has to mend it, with what was met as its cause."""
+    """Each failure becomes the error that says who must fix it, with the original exception as its cause."""
     server.reply, error, message = FAULTS[fault]
     with pytest.raises(error, match=message) as raised:
         await ask(server)
@@ -173,8 +173,8 @@ async def test_fault(server: Server, fault: str, ask: Any) -> None:
 
 
 @pytest.mark.parametrize("reply", NONSENSE)
-async def test_nonsense(server: Server, reply: str) -> None:
-    """What cannot be made a passage of is a bad reply, never half a passage."""
+async def test_malformed_point_is_a_bad_reply(server: Server, reply: str) -> None:
+    """A point that is not a complete passage is a bad reply."""
     body, message = NONSENSE[reply]
     server.reply = answer(200, body)
     with pytest.raises(UpstreamBadReply, match=message):
@@ -183,14 +183,14 @@ async def test_nonsense(server: Server, reply: str) -> None:
 
 @pytest.mark.parametrize("ask", [search, count])
 async def test_timeout(server: Server, ask: Any) -> None:
-    """The timeout bounds the whole call, however the server spends it."""
+    """The timeout covers the whole call, wherever the server spends the time."""
     server.reply = faults.dripping
     with pytest.raises(UpstreamTimeout):
         await ask(server, timeout_s=0.3)
 
 
-async def test_refused() -> None:
-    """Where nothing listens, every call says that the store is unavailable."""
+async def test_refused_connection_is_unavailable() -> None:
+    """If no server listens, every call says that the store is unavailable."""
     async with connected(f"http://127.0.0.1:{free_port()}") as qdrant:
         for call in (
             qdrant.ping(),
@@ -204,8 +204,8 @@ async def test_refused() -> None:
                 await call
 
 
-async def test_questions_stop_calling_a_store_that_fails_and_ingestion_does_not(server: Server) -> None:
-    """An open breaker refuses searches; whoever writes hears of every failure, and a ping of the truth."""
+async def test_open_breaker_refuses_searches_but_not_writes(server: Server) -> None:
+    """While the breaker is open, searches are refused; writes and pings call the store and report its failures."""
     server.reply = answer_json(500, failure("boom"))
     async with connected(server.url, link=direct("vectors", failures=1)) as qdrant:
         with pytest.raises(UpstreamUnavailable, match="boom"):
@@ -221,8 +221,8 @@ async def test_questions_stop_calling_a_store_that_fails_and_ingestion_does_not(
             await qdrant.ping()
 
 
-async def test_refused_collection_name(server: Server) -> None:
-    """A name that no collection can have is refused before anything is sent."""
+async def test_invalid_collection_name_is_refused(server: Server) -> None:
+    """An invalid collection name is refused before anything is sent."""
     async with connected(server.url) as qdrant:
         with pytest.raises(UnknownCollection):
             await qdrant.search("../../cluster", VECTOR, limit=1)
@@ -240,8 +240,8 @@ json_values = st.recursive(
 
 
 @given(value=json_values, status=st.sampled_from([200, 200, 200, 400, 404, 429, 500]))
-async def test_any_json(server: Server, qdrant: Qdrant, value: object, status: int) -> None:
-    """Whatever JSON a server answers, a search returns passages or raises an error of the store."""
+async def test_search_handles_any_json(server: Server, qdrant: Qdrant, value: object, status: int) -> None:
+    """For any JSON that a server sends, a search returns passages or raises an error of the store."""
     server.reply = answer_json(status, value)
     try:
         assert isinstance(await qdrant.search("docs", VECTOR, limit=5), list)
@@ -250,8 +250,8 @@ async def test_any_json(server: Server, qdrant: Qdrant, value: object, status: i
 
 
 @pytest.mark.parametrize("url", ["", "qdrant", "qdrant:6333", "ftp://qdrant", "http://", "http://qdrant:port"])
-def test_not_a_url(url: str) -> None:
-    """A setting that is no URL of a server is refused at once, not at the first question."""
+def test_invalid_url_is_refused(url: str) -> None:
+    """An invalid server URL is refused at the start, not at the first question."""
     with pytest.raises(ConfigurationError, match="URL"):
         Qdrant(url, link=direct("vectors"))
 
@@ -268,8 +268,8 @@ def test_not_a_url(url: str) -> None:
         "http://someone:pass@qdrant.example/path",
     ],
 )
-async def test_where_a_search_goes(url: str) -> None:
-    """A search goes to where the vendor's client sends everything else: the same host, port and path."""
+async def test_search_uses_the_vendor_clients_address(url: str) -> None:
+    """A search uses the same host, port and path as the vendor's client."""
     qdrant = Qdrant(url, link=direct("vectors"))
     assert qdrant._http is not None
     assert qdrant._http._url == qdrant._client._client.rest_uri
@@ -280,8 +280,8 @@ async def test_where_a_search_goes(url: str) -> None:
     ("url", "warned"),
     [("http://qdrant.example", True), ("http://127.0.0.1:1", False), ("https://qdrant.example", False)],
 )
-async def test_key_in_the_clear(url: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A key sent to another machine without TLS is worth a warning in the log, and the key is not in it."""
+async def test_key_without_tls_logs_a_warning(url: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Sending a key to another machine without TLS logs a warning that does not contain the key."""
     with caplog.at_level(logging.WARNING):
         await Qdrant(url, "s3cret", link=direct("vectors")).close()
     assert ("unencrypted" in caplog.text) == warned
@@ -289,7 +289,7 @@ async def test_key_in_the_clear(url: str, warned: bool, caplog: pytest.LogCaptur
 
 
 class Points(protocol.PointsServicer):  # type: ignore[misc]
-    """The server's side of gRPC: refuses every search with `code`."""
+    """A gRPC server that refuses every search with `code`."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         self.code, self.details = code, details
@@ -300,7 +300,7 @@ class Points(protocol.PointsServicer):  # type: ignore[misc]
 
 @asynccontextmanager
 async def over_grpc(points: Points) -> AsyncIterator[Qdrant]:
-    """An adapter that speaks gRPC to these points."""
+    """An adapter that uses gRPC to call these points."""
     server = grpc.aio.server()
     protocol.add_PointsServicer_to_server(points, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -328,14 +328,14 @@ async def over_grpc(points: Points) -> AsyncIterator[Qdrant]:
     ],
 )
 async def test_grpc_fault(code: grpc.StatusCode, details: str, error: type[FetchwiseError]) -> None:
-    """Each gRPC status comes out as the error that the same failure has over REST."""
+    """Each gRPC status becomes the same error as that failure over REST."""
     async with over_grpc(Points(code, details)) as qdrant:
         with pytest.raises(error):
             await qdrant.search("docs", VECTOR, limit=5)
 
 
-async def test_grpc_refused() -> None:
-    """Where nothing listens for gRPC, the store is unavailable."""
+async def test_refused_grpc_connection_is_unavailable() -> None:
+    """If no gRPC server listens, the store is unavailable."""
     qdrant = Qdrant(f"http://127.0.0.1:{free_port()}", link=direct("vectors"), grpc=True)
     try:
         with pytest.raises(UpstreamUnavailable):

@@ -1,4 +1,4 @@
-"""The reader's client against a real server that is slow, broken off, or wrong."""
+"""The reader's client with a real server that is slow, breaks off, or sends wrong replies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[ReaderServer]:
 
 @pytest.fixture
 async def reader(server: ReaderServer) -> AsyncIterator[OpenAIReader]:
-    """A client of it, with a key."""
+    """A client of that server, with a key."""
     client = OpenAIReader(server.url, MODEL, prompts=DEFAULT, api_key=KEY)
     yield client
     await client.close()
@@ -52,7 +52,7 @@ async def generated(reader: OpenAIReader, prompt: Prompt, max_tokens: int = 24) 
 
 
 async def streamed(reader: OpenAIReader, prompt: Prompt, max_tokens: int = 24) -> Generation:
-    """The whole at the end of a stream."""
+    """The complete answer at the end of a stream."""
     async with aclosing(reader.stream(prompt, max_tokens=max_tokens)) as stream:
         items = [item async for item in stream]
     assert isinstance(items[-1], Generation)
@@ -63,8 +63,8 @@ async def streamed(reader: OpenAIReader, prompt: Prompt, max_tokens: int = 24) -
 BOTH_WAYS = pytest.mark.parametrize("ask", [generated, streamed])
 
 
-async def test_the_request_is_exactly_as_promised(server: ReaderServer, reader: OpenAIReader) -> None:
-    """A question is asked greedily, for a few tokens to the first newline, with twenty alternatives each."""
+async def test_request_body(server: ReaderServer, reader: OpenAIReader) -> None:
+    """A question asks for greedy decoding of a few tokens up to the first newline, with twenty alternatives each."""
     await reader.generate(FRANCE, max_tokens=24)
     (asked,) = server.requests
     assert asked.path == "/v1/chat/completions"
@@ -82,8 +82,8 @@ async def test_the_request_is_exactly_as_promised(server: ReaderServer, reader: 
     assert headers["content-type"] == "application/json"
 
 
-async def test_a_stream_is_asked_for_in_the_same_way(server: ReaderServer, reader: OpenAIReader) -> None:
-    """Streaming adds its own two fields, one more for llama.cpp, and changes none."""
+async def test_streaming_adds_only_its_own_fields(server: ReaderServer, reader: OpenAIReader) -> None:
+    """Streaming adds two fields, three for llama.cpp, and changes none."""
     await reader.generate(FRANCE, max_tokens=7)
     await streamed(reader, FRANCE, 7)
     plain, stream = server.chats
@@ -94,7 +94,7 @@ async def test_a_stream_is_asked_for_in_the_same_way(server: ReaderServer, reade
 
 
 async def test_earlier_turns_come_before_the_question(server: ReaderServer, reader: OpenAIReader) -> None:
-    """As messages of their own; the question and its passages are one message behind them, as ever."""
+    """Each turn is a message; the question and its passages are one message after them."""
     earlier = (Turn("system", "Be brief."), Turn("user", "Who wrote {passages}?"), Turn("assistant", "She."))
     await reader.generate(Prompt(FRANCE.question, PASSAGES[:1], earlier), max_tokens=24)
     await reader.generate(Prompt(FRANCE.question, PASSAGES[:1]), max_tokens=24)
@@ -115,8 +115,8 @@ async def test_passages_are_rendered_best_first(server: ReaderServer, reader: Op
     assert content.index("[1] Title 1: ") < content.index("[2] Title 2: ") < content.index("[3] Title 3: ")
 
 
-async def test_thinking_is_mentioned_only_where_configured(server: ReaderServer) -> None:
-    """Template arguments go along with questions and the fingerprint where configured; no key, no header."""
+async def test_template_arguments_are_sent_only_if_configured(server: ReaderServer) -> None:
+    """Configured template arguments are sent with questions and the fingerprint; without a key there is no header."""
     reader = OpenAIReader(server.url + "/v1/", MODEL, prompts=DEFAULT, chat_template_kwargs={"enable_thinking": False})
     try:
         await reader.generate(FRANCE, max_tokens=24)
@@ -130,8 +130,8 @@ async def test_thinking_is_mentioned_only_where_configured(server: ReaderServer)
 
 
 @BOTH_WAYS
-async def test_the_end_and_the_stop_are_not_counted(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
-    """Whether the end token or the newline ended it, the answer has its own tokens alone."""
+async def test_end_token_and_stop_are_not_counted(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """An answer that ends with the end token or the newline holds only its own tokens."""
     server.answer = lambda _: "It is Paris."
     ended = await ask(reader, FRANCE)
     server.answer = lambda _: "It is Paris.\nBecause I said so."
@@ -142,8 +142,8 @@ async def test_the_end_and_the_stop_are_not_counted(server: ReaderServer, reader
 
 
 @BOTH_WAYS
-async def test_an_empty_answer_has_no_tokens(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
-    """A model that ends at once, or begins with the stop, has said nothing, so nothing can be told from it."""
+async def test_empty_answer_has_no_tokens(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """A model that ends at once, or begins with the stop, gives no tokens and so no signal."""
     for nothing in ("", "\nParis", " \nParis"):
         server.answer = lambda _, nothing=nothing: nothing
         answer = await ask(reader, FRANCE)
@@ -153,12 +153,12 @@ async def test_an_empty_answer_has_no_tokens(server: ReaderServer, reader: OpenA
 
 @BOTH_WAYS
 async def test_characters_split_across_tokens(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
-    """Tokens without text of their own, because their character is not finished, are tokens of the answer."""
+    """A token without text, because its character is incomplete, is still a token of the answer."""
     server.answer = lambda _: "Party 🎉 in São Tomé"
     answer = await ask(reader, FRANCE)
     assert answer.text == "Party 🎉 in São Tomé"
     assert len(answer.tokens) == 1 + 3 + 1 + 3 + 3
-    # Cut in the middle of a character: vLLM has nothing to show for it.
+    # Cut in the middle of a character: vLLM reports no text for it.
     cut = await ask(reader, FRANCE, 3)
     assert cut.text == "Party"
     assert len(cut.tokens) == 1
@@ -166,10 +166,10 @@ async def test_characters_split_across_tokens(server: ReaderServer, reader: Open
 
 @BOTH_WAYS
 @pytest.mark.parametrize("space", [" ", "  ", "\N{NO-BREAK SPACE}"])
-async def test_leading_space_is_no_part_of_the_answer(
+async def test_leading_space_is_not_part_of_the_answer(
     server: ReaderServer, reader: OpenAIReader, ask: Any, space: str
 ) -> None:
-    """White space before the first word shortens nothing."""
+    """White space before the first word does not use up the answer's tokens."""
     server.answer = lambda _: f"{space}a b c d"
     answer = await ask(reader, FRANCE)
     assert answer.text == "a b c d"
@@ -179,21 +179,21 @@ async def test_leading_space_is_no_part_of_the_answer(
 
 @pytest.fixture
 async def proxy(server: ReaderServer) -> AsyncIterator[FaultProxy]:
-    """A proxy before the server."""
+    """A proxy in front of the server."""
     async with fault_proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture
 async def unlucky(proxy: FaultProxy) -> AsyncIterator[OpenAIReader]:
-    """A client that comes through the proxy."""
+    """A client that calls through the proxy."""
     client = OpenAIReader(proxy.url, MODEL, prompts=DEFAULT)
     yield client
     await client.close()
 
 
 ENGINE_DIED = b'{"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}'
-# What the gateway's own matrix of faults does not have.
+# Faults that test_faults.py does not cover.
 SPOILED: dict[str, tuple[Fault, Any, type[UpstreamError]]] = {
     "an error in the stream": (faults.ending_in(ENGINE_DIED), streamed, UpstreamUnavailable),
     "half an event": (faults.ending_in(b'{"choices": [{"del'), streamed, UpstreamBadReply),
@@ -206,8 +206,8 @@ SPOILED: dict[str, tuple[Fault, Any, type[UpstreamError]]] = {
 
 
 @pytest.mark.parametrize("name", SPOILED)
-async def test_a_spoiled_reply_is_told_as_what_it_is(proxy: FaultProxy, unlucky: OpenAIReader, name: str) -> None:
-    """Each is the one error that fits, of the reader, and the next question is answered."""
+async def test_corrupt_reply_raises_the_matching_error(proxy: FaultProxy, unlucky: OpenAIReader, name: str) -> None:
+    """Each fault raises one error that names the reader, and the next question is answered."""
     proxy.fault, ask, error = SPOILED[name]
     proxy.spoils = lambda path: path.endswith("/chat/completions")
     with pytest.raises(UpstreamError) as caught:
@@ -222,7 +222,7 @@ async def test_a_spoiled_reply_is_told_as_what_it_is(proxy: FaultProxy, unlucky:
     [faults.html, faults.status(401), faults.status(503), faults.shaped([1, 2])],
     ids=["HTML", "401", "503", "list"],
 )
-async def test_ping_and_identify_fail_alike(proxy: FaultProxy, unlucky: OpenAIReader, fault: Fault) -> None:
+async def test_ping_and_identify_fail_the_same_way(proxy: FaultProxy, unlucky: OpenAIReader, fault: Fault) -> None:
     """A server that cannot serve is neither ready nor identified."""
     proxy.fault = fault
     for asking in (unlucky.ping, unlucky.identify):
@@ -243,7 +243,7 @@ async def test_ping_and_identify_fail_alike(proxy: FaultProxy, unlucky: OpenAIRe
 async def test_missing_log_probabilities_are_no_error(
     proxy: FaultProxy, unlucky: OpenAIReader, fault: Fault, ask: Any
 ) -> None:
-    """An answer without log-probabilities is an answer; no `seq_logprob` is made up for it."""
+    """An answer without log-probabilities is an answer; its `seq_logprob` is missing, not invented."""
     proxy.fault = fault
     answer = await ask(unlucky, FRANCE)
     assert "Paris" in answer.text
@@ -251,8 +251,8 @@ async def test_missing_log_probabilities_are_no_error(
 
 
 @BOTH_WAYS
-async def test_a_model_that_is_not_served(server: ReaderServer, ask: Any) -> None:
-    """VLLM refuses an unknown model by name; llama.cpp answers with what it has; identify tells in both."""
+async def test_model_that_is_not_served(server: ReaderServer, ask: Any) -> None:
+    """VLLM refuses an unknown model by name, llama.cpp answers with its own; identify detects both."""
     reader = OpenAIReader(server.url, "nope", prompts=DEFAULT)
     try:
         with pytest.raises(ConfigurationError, match=f"'nope'.*{MODEL}.*FETCHWISE_READER_MODEL"):
@@ -266,8 +266,8 @@ async def test_a_model_that_is_not_served(server: ReaderServer, ask: Any) -> Non
         await reader.close()
 
 
-async def test_a_path_that_is_not_there(server: ReaderServer) -> None:
-    """A wrong base address is unavailable, with whatever the server said of it."""
+async def test_wrong_path_is_unavailable(server: ReaderServer) -> None:
+    """With a wrong base address the reader is unavailable, and the error quotes the server."""
     reader = OpenAIReader(server.url + "/elsewhere", MODEL, prompts=DEFAULT)
     try:
         with pytest.raises(UpstreamUnavailable, match=r"(?i)not found"):
@@ -276,8 +276,8 @@ async def test_a_path_that_is_not_there(server: ReaderServer) -> None:
         await reader.close()
 
 
-async def test_the_identity_tells_servers_apart() -> None:
-    """The template's fingerprint comes from whichever path a dialect has; quantisation from the server or settings."""
+async def test_identity_distinguishes_servers() -> None:
+    """The template's fingerprint comes from the dialect's own path; quantisation from the server or the settings."""
     async with reader_server(Dialect.VLLM) as vllm, reader_server(Dialect.LLAMA) as llama:
         told = OpenAIReader(vllm.url, MODEL, prompts=DEFAULT, quantisation="awq")
         readers = [
@@ -298,10 +298,10 @@ async def test_the_identity_tells_servers_apart() -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize(("context_chars", "fitting"), [(6000, 5), (4500, 4), (2500, 2), (1300, 1)])
-async def test_the_worst_passages_are_dropped(
+async def test_worst_passages_are_dropped(
     server: ReaderServer, reader: OpenAIReader, ask: Any, context_chars: int, fitting: int
 ) -> None:
-    """As many passages are read as fit, from the best on."""
+    """The best passages that fit the context are read."""
     server.context_chars = context_chars
     answer = await ask(reader, Prompt(FRANCE.question, PASSAGES))
     assert answer.passages_read == fitting
@@ -312,8 +312,8 @@ async def test_the_worst_passages_are_dropped(
     assert f"Passage {fitting + 1} says" not in contents[-1]
 
 
-async def test_an_answer_quietly_cut_short_is_read_again(server: ReaderServer, reader: OpenAIReader) -> None:
-    """A server that shortens the answer to what the prompt leaves of its context gets a shorter prompt."""
+async def test_silently_shortened_answer_is_read_again(server: ReaderServer, reader: OpenAIReader) -> None:
+    """If the server shortens the answer to fit its context, the reader sends a shorter prompt."""
     prompt = Prompt(FRANCE.question, PASSAGES[:2])
     full = DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
     server.context_chars = len(full) + 8
@@ -325,8 +325,8 @@ async def test_an_answer_quietly_cut_short_is_read_again(server: ReaderServer, r
         await reader.generate(FRANCE, max_tokens=24)
 
 
-async def test_a_stream_quietly_cut_short(server: ReaderServer, reader: OpenAIReader) -> None:
-    """A stream is read again if the server tells in time, and else ends in an error: never in half an answer."""
+async def test_silently_shortened_stream(server: ReaderServer, reader: OpenAIReader) -> None:
+    """A stream is read again if the server reports it in time; otherwise it ends in an error, not half an answer."""
     prompt = Prompt(FRANCE.question, PASSAGES[:2])
     full = DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
     server.context_chars = len(full) + 8
@@ -341,10 +341,8 @@ async def test_a_stream_quietly_cut_short(server: ReaderServer, reader: OpenAIRe
 
 
 @BOTH_WAYS
-async def test_an_answer_as_long_as_allowed_is_no_sign_of_a_short_context(
-    server: ReaderServer, reader: OpenAIReader, ask: Any
-) -> None:
-    """An answer that reaches max_tokens is cut there, and that is all."""
+async def test_answer_of_max_tokens_is_not_read_again(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
+    """An answer that reaches max_tokens is cut there; the context is long enough."""
     server.answer = lambda _: LONG_ANSWER
     answer = await ask(reader, Prompt(FRANCE.question, PASSAGES[:2]), 5)
     assert answer.passages_read == 2
@@ -354,7 +352,7 @@ async def test_an_answer_as_long_as_allowed_is_no_sign_of_a_short_context(
 
 @BOTH_WAYS
 async def test_cancelling_stops_the_generation(server: ReaderServer, reader: OpenAIReader, ask: Any) -> None:
-    """A cancelled question drops its connection, and the server generates no further."""
+    """Cancelling a question closes its connection, and the server stops generating."""
     server.answer = lambda _: LONG_ANSWER
     server.token_delay_s = 0.01
     call = asyncio.create_task(ask(reader, FRANCE, 400))
@@ -367,7 +365,7 @@ async def test_cancelling_stops_the_generation(server: ReaderServer, reader: Ope
 
 
 async def test_closing_the_stream_stops_the_generation(server: ReaderServer, reader: OpenAIReader) -> None:
-    """Whoever closes a stream drops its connection, and the server generates no further."""
+    """Closing a stream closes its connection, and the server stops generating."""
     server.answer = lambda _: LONG_ANSWER
     server.token_delay_s = 0.01
     stream = reader.stream(FRANCE, max_tokens=400)
@@ -378,8 +376,8 @@ async def test_closing_the_stream_stops_the_generation(server: ReaderServer, rea
 
 
 @BOTH_WAYS
-async def test_a_timeout_stops_the_generation(server: ReaderServer, ask: Any) -> None:
-    """Nobody waits for an answer that came too late, so nobody should go on making it."""
+async def test_timeout_stops_the_generation(server: ReaderServer, ask: Any) -> None:
+    """A timeout closes the connection, and the server stops generating."""
     server.answer = lambda _: LONG_ANSWER
     server.token_delay_s = 0.02
     reader = OpenAIReader(server.url, MODEL, prompts=DEFAULT, timeout_s=0.3)

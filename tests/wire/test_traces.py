@@ -1,4 +1,4 @@
-"""Traces as a collector receives them over OTLP: one tree a question, its parent the caller's, nothing when off."""
+"""Traces as a collector receives them over OTLP: one tree per question under the caller's span; nothing when off."""
 
 import importlib
 import subprocess
@@ -30,14 +30,14 @@ FROM_CALLER = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "r1"}
 
 @pytest.fixture
 async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
-    """A collector, named in the variable that OpenTelemetry reads."""
+    """A collector, configured by OpenTelemetry's own variable."""
     async with serving(answer(200, b"", "application/x-protobuf")) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
         yield server
 
 
 def received(collector: Server) -> dict[str, Span]:
-    """Every span that reached the collector, by name."""
+    """Every span that the collector received, by name."""
     spans = {}
     for request in collector.requests:
         assert (request.method, request.path) == ("POST", "/v1/traces")
@@ -52,8 +52,8 @@ def attributes(span: Span) -> dict[str, Any]:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
 
 
-async def test_a_question_is_one_tree(collector: Server, tmp_path: Path) -> None:
-    """The caller's span is the question's parent, which is the parent of every stage and says what was decided."""
+async def test_question_is_one_tree(collector: Server, tmp_path: Path) -> None:
+    """The caller's span is the parent of the question's, which is the parent of every stage and shows the decision."""
     async with fake_gateway(tmp_path, artifact={}, traces="otlp") as gateway:
         gateway.reader.says(ASKED, "Zubrville", k=0, sure=0.375)
         receipt = (await gateway.client.post("/answer", json={"question": ASKED}, headers=FROM_CALLER)).json()
@@ -78,8 +78,8 @@ async def test_a_question_is_one_tree(collector: Server, tmp_path: Path) -> None
     assert ends <= question.end_time_unix_nano
 
 
-async def test_neither_question_nor_answer_is_sent(collector: Server, tmp_path: Path) -> None:
-    """What travels to the collector holds no text, also where a stage fails with a message that quotes it."""
+async def test_spans_contain_no_text(collector: Server, tmp_path: Path) -> None:
+    """No question or answer reaches the collector, even if the message of a failed stage quotes it."""
     async with fake_gateway(tmp_path, artifact={}, traces="otlp") as gateway:
         await gateway.client.post("/answer", json={"question": ASKED})
         gateway.reader.fail_with = UpstreamTimeout("reader", f"no answer to {ASKED}")
@@ -90,8 +90,8 @@ async def test_neither_question_nor_answer_is_sent(collector: Server, tmp_path: 
         assert text not in sent
 
 
-async def test_a_failed_stage_says_so(collector: Server, tmp_path: Path) -> None:
-    """The stage that failed and the question it failed are marked, with the kind of failure."""
+async def test_failed_stage_is_marked(collector: Server, tmp_path: Path) -> None:
+    """The failed stage and its question are marked with the kind of failure."""
     async with fake_gateway(tmp_path, artifact={}, traces="otlp") as gateway:
         gateway.reader.fail_with = UpstreamTimeout("reader", "slow")
         assert (await gateway.client.post("/answer", json={"question": ASKED})).status_code == 503
@@ -101,8 +101,8 @@ async def test_a_failed_stage_says_so(collector: Server, tmp_path: Path) -> None
     assert attributes(spans["POST /answer"])["http.response.status_code"] == 503
 
 
-async def test_reading_is_not_traced(collector: Server, tmp_path: Path) -> None:
-    """Probes and scrapers make no spans."""
+async def test_probes_and_scrapes_are_not_traced(collector: Server, tmp_path: Path) -> None:
+    """Requests of probes and scrapers make no spans."""
     async with fake_gateway(tmp_path, traces="otlp") as gateway:
         for path in ("/healthz", "/readyz", "/metrics"):
             await gateway.client.get(path)
@@ -110,7 +110,7 @@ async def test_reading_is_not_traced(collector: Server, tmp_path: Path) -> None:
 
 
 async def test_nothing_is_sent_when_off(collector: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off is off, whatever else the environment says about telemetry."""
+    """When traces are off, OpenTelemetry's own variables change nothing."""
     monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
     async with fake_gateway(tmp_path, artifact={}) as gateway:
         assert (await gateway.client.post("/answer", json={"question": ASKED}, headers=FROM_CALLER)).status_code == 200
@@ -118,7 +118,7 @@ async def test_nothing_is_sent_when_off(collector: Server, tmp_path: Path, monke
 
 
 def test_nothing_is_imported_when_off() -> None:
-    """A gateway without traces does not even load what it would need for them."""
+    """A gateway without traces does not load the packages for them."""
     program = """
 import sys
 from app.wiring.gateway import create_app
@@ -129,7 +129,7 @@ assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_without_the_packages_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_without_the_packages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.delitem(sys.modules, "app.telemetry.tracing")
@@ -137,15 +137,15 @@ def test_without_the_packages_the_start_is_refused(monkeypatch: pytest.MonkeyPat
         importlib.import_module("app.telemetry.tracing")
 
 
-async def test_the_operator_names_the_service(collector: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is `fetchwise` unless OpenTelemetry's own variable says otherwise."""
+async def test_service_name_can_be_set(collector: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is `fetchwise` unless OpenTelemetry's own variable is set."""
     assert Tracing("1").provider.resource.attributes["service.name"] == "fetchwise"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "gateway-eu")
     assert Tracing("1").provider.resource.attributes["service.name"] == "gateway-eu"
 
 
-async def test_servers_behind_are_told_the_stage(collector: Server) -> None:
-    """Calls to the reader and the embedder carry the span of their stage, and none outside of one."""
+async def test_upstream_calls_carry_the_span_of_their_stage(collector: Server) -> None:
+    """Calls to the reader and the embedder carry the span of their stage; calls outside a stage carry none."""
     tracing = Tracing("1")
     async with tracing, reader_server(Dialect.VLLM) as reading, embedding_server() as embedding:
         reader = OpenAIReader(reading.url, MODEL, prompts=DEFAULT)

@@ -1,4 +1,4 @@
-"""How vLLM is started: the command line, the environment, and the refusal where it is not installed."""
+"""How vLLM is started: the command line, the environment, and the refusal if it is not installed."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.upstream.readers.servers import vllm_server
 
-# Stands in for a Python with vLLM: a package of that name that prints how its server was started, and ends.
+# Stands in for a Python with vLLM: a package of that name that prints its arguments and exits.
 SERVER = """
 import os, sys
 print("arguments", *sys.argv[1:])
@@ -26,8 +26,8 @@ def fake_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fake_vllm")
-async def test_the_command_line(tmp_path: Path) -> None:
-    """It serves the model on loopback, with what the probe needs, without telemetry, extra arguments last."""
+async def test_command_line(tmp_path: Path) -> None:
+    """VLLM serves the model on loopback, with what the probe needs, without telemetry, extra arguments last."""
     server = vllm_server("a-model", log_path=tmp_path / "log", extra_args=("--dtype", "float32"), env={"ADDED": "1"})
     with pytest.raises(UpstreamUnavailable, match="before it was ready"):
         await server.start()
@@ -40,9 +40,9 @@ async def test_the_command_line(tmp_path: Path) -> None:
     assert environment == "environment {'VLLM_NO_USAGE_STATS': '1', 'DO_NOT_TRACK': '1', 'ADDED': '1'}"
 
 
-def test_a_python_without_vllm_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    """Where vLLM is not installed, nothing is started and the message says what to install."""
-    # A Python that finds nothing, also where the one that runs this test has vLLM.
+def test_python_without_vllm_is_refused(tmp_path: Path) -> None:
+    """If vLLM is not installed, nothing is started and the message says what to install."""
+    # A Python that finds no packages, even if the one that runs this test has vLLM.
     without = tmp_path / "python"
     without.write_text("#!/bin/sh\nexit 1\n")
     without.chmod(0o755)
@@ -50,7 +50,7 @@ def test_a_python_without_vllm_is_refused_with_the_remedy(tmp_path: Path) -> Non
         vllm_server("a-model", log_path=tmp_path / "log", python=str(without))
 
 
-def test_a_python_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A Python that cannot be run is named."""
+def test_missing_python_is_refused(tmp_path: Path) -> None:
+    """The error names a Python that cannot be run."""
     with pytest.raises(ConfigurationError, match="cannot run /no/such/python"):
         vllm_server("a-model", log_path=tmp_path / "log", python="/no/such/python")

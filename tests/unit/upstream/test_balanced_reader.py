@@ -1,4 +1,4 @@
-"""Several readers as one: the same replica for a question, another where that one fails, and never another model."""
+"""Several readers as one: each question has a home replica, moves if that fails, and never reaches another model."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -40,13 +40,13 @@ async def heard(reader: BalancedReader, question: str = QUESTIONS[0]) -> list[To
 
 
 def home(question: str, *readers: FakeReader) -> FakeReader:
-    """Which of these was asked this question."""
+    """Which of these readers received this question."""
     (reader,) = [one for one in readers if any(prompt.question == question for prompt in one.prompts)]
     return reader
 
 
-async def test_probe_and_read_of_a_question_go_to_the_same_replica_and_questions_are_spread() -> None:
-    """Whatever is read with it, a question has one home; each of three replicas is home to about a third."""
+async def test_probe_and_read_go_to_the_same_replica_and_questions_are_spread() -> None:
+    """A question has one home, with or without passages; each of three replicas is home to about a third."""
     readers = [FakeReader() for _ in range(3)]
     reader = balanced(*readers)
     for question in QUESTIONS:
@@ -57,8 +57,8 @@ async def test_probe_and_read_of_a_question_go_to_the_same_replica_and_questions
     assert all(len(QUESTIONS) / 3 * 0.6 < one.calls / 3 < len(QUESTIONS) / 3 * 1.4 for one in readers)
 
 
-async def test_the_homes_of_the_others_stay_when_a_replica_goes() -> None:
-    """Only the questions of the one that failed move, so that the caches of the others stay warm."""
+async def test_only_the_questions_of_a_failed_replica_move() -> None:
+    """The other questions keep their home, so the caches stay warm."""
     readers = [FakeReader() for _ in range(3)]
     reader = balanced(*readers, failures=1)
     for question in QUESTIONS:
@@ -76,8 +76,8 @@ async def test_the_homes_of_the_others_stay_when_a_replica_goes() -> None:
     assert not readers[0].prompts
 
 
-async def test_a_replica_with_far_more_than_its_share_passes_questions_on() -> None:
-    """A question that everybody asks at once does not drown its home while the other idles."""
+async def test_overloaded_replica_passes_questions_on() -> None:
+    """A question that many callers ask at once does not overload its home while the other replica is idle."""
     readers = [FakeReader(), FakeReader()]
     for one in readers:
         one.hang = True
@@ -94,8 +94,8 @@ async def test_a_replica_with_far_more_than_its_share_passes_questions_on() -> N
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_question_whose_replica_is_gone_is_answered_by_the_next(streamed: bool) -> None:
-    """Nothing was said yet, so the asker need not know."""
+async def test_next_replica_answers_if_the_home_is_gone(streamed: bool) -> None:
+    """Nothing was sent yet, so the caller sees no failure."""
     readers = [FakeReader(), FakeReader()]
     reader = balanced(*readers)
     await ask(reader)
@@ -105,8 +105,8 @@ async def test_a_question_whose_replica_is_gone_is_answered_by_the_next(streamed
 
 
 @pytest.mark.parametrize("error", [UpstreamTimeout("reader", "late"), UpstreamBadReply("reader", "nonsense")])
-async def test_what_was_worked_on_is_not_tried_elsewhere(error: UpstreamError) -> None:
-    """A generation that took its time, or came to nonsense, is not paid for twice."""
+async def test_timeouts_and_bad_replies_are_not_retried(error: UpstreamError) -> None:
+    """A generation that was slow or invalid is not paid for twice."""
     readers = [FakeReader(), FakeReader()]
     for one in readers:
         one.fail_with = error
@@ -116,7 +116,7 @@ async def test_what_was_worked_on_is_not_tried_elsewhere(error: UpstreamError) -
 
 
 class BreaksOff(FakeReader):
-    """Fails after the first piece of a stream."""
+    """Fails after the first token of a stream."""
 
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
         self.prompts.append(prompt)
@@ -124,8 +124,8 @@ class BreaksOff(FakeReader):
         raise GONE
 
 
-async def test_nothing_is_tried_again_once_a_piece_was_given() -> None:
-    """The asker would hear the beginning twice."""
+async def test_stream_is_not_retried_after_its_first_token() -> None:
+    """The caller would receive the beginning twice."""
     readers = [BreaksOff(), BreaksOff()]
     reader = balanced(*readers)
     async with aclosing(reader.stream(Prompt("?"), max_tokens=5)) as stream:
@@ -135,8 +135,8 @@ async def test_nothing_is_tried_again_once_a_piece_was_given() -> None:
     assert sum(one.calls for one in readers) == 1
 
 
-async def test_a_stream_whose_whole_was_heard_is_a_success() -> None:
-    """Whoever has the whole answer stops listening, which must not look like a call that was given up."""
+async def test_completely_received_stream_is_a_success() -> None:
+    """A caller that has the whole answer closes the stream, which must not count as a cancelled call."""
     inner = FakeReader()
     reader = balanced(inner, failures=1, retry_s=0.001, retries=0)
     inner.fail_with = GONE
@@ -148,12 +148,12 @@ async def test_a_stream_whose_whole_was_heard_is_a_success() -> None:
         async for piece in pieces:
             if isinstance(piece, Generation):
                 break
-    # Closed by it: two questions at once are both let through.
+    # The breaker is closed: two questions at once both pass.
     await asyncio.gather(ask(reader), ask(reader))
 
 
-async def test_a_reader_that_keeps_failing_is_left_alone_alone_or_all_of_them() -> None:
-    """Then the answer is a failure at once that says when to come back."""
+async def test_open_breakers_of_all_readers_refuse_questions() -> None:
+    """If no reader may be called, the question fails at once and the error says when to retry."""
     for readers in ([FakeReader()], [FakeReader(), FakeReader()]):
         reader = balanced(*readers, failures=2, retries=0)
         for one in readers:
@@ -168,8 +168,8 @@ async def test_a_reader_that_keeps_failing_is_left_alone_alone_or_all_of_them() 
         assert refused.value.retry_after_s >= AWHILE
 
 
-async def test_a_replica_that_is_well_again_is_asked_again() -> None:
-    """A ping tries it with one token, so that no question waits for a replica that may still hang."""
+async def test_ping_closes_the_breaker_of_a_recovered_replica() -> None:
+    """The ping generates one token, so no question waits for a replica that may still hang."""
     readers = [FakeReader(), FakeReader()]
     reader = balanced(*readers, failures=1, retry_s=0.001)
     await ask(reader)
@@ -187,7 +187,7 @@ async def test_a_replica_that_is_well_again_is_asked_again() -> None:
     assert failing.prompts[-1].question == QUESTIONS[0]
 
 
-async def test_a_ping_that_lists_models_does_not_bring_back_a_reader_that_cannot_answer() -> None:
+async def test_listing_models_does_not_close_the_breaker() -> None:
     """Only an answer does."""
     inner = FakeReader()
     reader = balanced(inner, failures=1, retry_s=0.001)
@@ -200,8 +200,8 @@ async def test_a_ping_that_lists_models_does_not_bring_back_a_reader_that_cannot
     assert inner.calls == 2
 
 
-async def test_prompts_that_are_too_long_and_askers_that_leave_open_no_breaker() -> None:
-    """Neither says anything about the reader."""
+async def test_long_prompts_and_cancelled_calls_open_no_breaker() -> None:
+    """Neither is a failure of the reader."""
     inner = FakeReader(context_chars=100)
     reader = balanced(inner, failures=1)
     with pytest.raises(PromptTooLong):
@@ -214,8 +214,8 @@ async def test_prompts_that_are_too_long_and_askers_that_leave_open_no_breaker()
     assert await ask(reader)
 
 
-async def test_readiness_counts_the_replicas() -> None:
-    """All well: nothing to say. Some: how many, and what ails the others. None: a failure."""
+async def test_ping_counts_the_replicas() -> None:
+    """All answer: no message. Some: how many, and the failures of the others. None: an error."""
     readers = [FakeReader(), FakeReader()]
     reader = balanced(*readers)
     assert await reader.ping() is None
@@ -226,14 +226,14 @@ async def test_readiness_counts_the_replicas() -> None:
         await reader.ping()
 
 
-async def test_replicas_that_are_not_the_same_refuse_the_start() -> None:
-    """One calibrator cannot hold for two models; the message says which and how."""
+async def test_different_replicas_refuse_the_start() -> None:
+    """One calibrator cannot serve two models; the message says which replica differs, and how."""
     with pytest.raises(ConfigurationError, match="reader 2 is not the same as reader 1: model is 'b', not 'a'"):
         await balanced(FakeReader(model="a"), FakeReader(model="b")).start()
 
 
-async def test_readers_that_cannot_be_reached_do_not_keep_the_gateway_from_starting() -> None:
-    """They may come later."""
+async def test_gateway_starts_without_its_readers() -> None:
+    """They may start later."""
     readers = [FakeReader(), FakeReader()]
     for one in readers:
         one.fail_with = GONE
@@ -243,8 +243,8 @@ async def test_readers_that_cannot_be_reached_do_not_keep_the_gateway_from_start
     assert (await reader.identify()).reader == "fake"
 
 
-async def test_a_replica_that_comes_back_as_another_model_answers_nothing() -> None:
-    """Not even its first answer is passed on, whole or in pieces; the other one answers, and health says why."""
+async def test_replica_that_returns_as_another_model_is_not_used() -> None:
+    """Not even its first answer is passed on, complete or streamed; the other replica answers, and ping says why."""
     for listen in (ask, heard):
         readers = [FakeReader(), FakeReader()]
         reader = balanced(*readers)
@@ -266,8 +266,8 @@ async def test_a_replica_that_comes_back_as_another_model_answers_nothing() -> N
         assert await reader.ping() is None
 
 
-async def test_a_replica_that_differs_when_all_are_asked_is_left_out() -> None:
-    """The gateway asks every half minute: a model swapped unnoticed is noticed then."""
+async def test_identify_excludes_a_replica_that_differs() -> None:
+    """The gateway identifies its readers every half minute, which detects a swapped model."""
     readers = [FakeReader(), FakeReader()]
     reader = balanced(*readers)
     await reader.start()
@@ -278,8 +278,8 @@ async def test_a_replica_that_differs_when_all_are_asked_is_left_out() -> None:
     assert readers[1].calls == 0
 
 
-async def test_readers_that_all_became_another_model_are_taken_up_as_that() -> None:
-    """The identity that is told is the new one, so that no calibrator of the old one decides; one reader or several."""
+async def test_identity_changes_if_all_readers_change() -> None:
+    """The new identity is reported, so the old calibrator no longer decides; with one reader or several."""
     for readers in ([FakeReader()], [FakeReader(), FakeReader()]):
         reader = balanced(*readers)
         await reader.identify()
@@ -289,8 +289,8 @@ async def test_readers_that_all_became_another_model_are_taken_up_as_that() -> N
         assert await ask(reader)
 
 
-async def test_a_single_reader_that_comes_back_as_another_model_waits_to_be_identified() -> None:
-    """Until then it would answer under the old one's calibrator."""
+async def test_single_reader_that_returns_as_another_model_must_be_identified() -> None:
+    """Until then it would answer under the old model's calibrator."""
     inner = FakeReader()
     reader = balanced(inner, retries=0)
     await reader.identify()
@@ -304,8 +304,8 @@ async def test_a_single_reader_that_comes_back_as_another_model_waits_to_be_iden
     assert await ask(reader)
 
 
-async def test_closing_closes_all() -> None:
-    """No connection is left."""
+async def test_close_closes_every_reader() -> None:
+    """No connection stays open."""
     readers = [FakeReader(), FakeReader()]
     await balanced(*readers).close()
     assert all(one.closed for one in readers)

@@ -1,4 +1,4 @@
-"""The breaker: when it opens, whom it lets through, and what it does not listen to."""
+"""The circuit breaker: when it opens, which calls pass, and which results it ignores."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ RETRY_S = 10.0
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -26,7 +26,7 @@ class Clock:
 
 
 class Call:
-    """A call under way, which ends when it is told to."""
+    """A call in progress that the test ends."""
 
     def __init__(self, breaker: Breaker) -> None:
         self._watched = breaker.watching()
@@ -38,7 +38,7 @@ class Call:
     def failed(self) -> None:
         self._watched.__exit__(type(FAILURE), FAILURE, None)
 
-    def withdrawn(self) -> None:
+    def cancelled(self) -> None:
         gone = asyncio.CancelledError()
         self._watched.__exit__(type(gone), gone, None)
 
@@ -61,8 +61,8 @@ def due(clock: Clock) -> Breaker:
     return breaker
 
 
-def test_it_opens_after_so_many_failures_and_says_when_it_is_tried_again() -> None:
-    """Who is refused learns how often it failed and how long to wait, in the words and in whole seconds."""
+def test_breaker_opens_after_failures_and_says_when_the_next_trial_is() -> None:
+    """The refusal says how many calls failed and how long to wait, in the message and in whole seconds."""
     clock = Clock()
     breaker = opened(clock)
     with pytest.raises(UpstreamUnavailable, match=r"3 of its last 6 calls failed; next trial in \d+ s") as refused:
@@ -72,8 +72,8 @@ def test_it_opens_after_so_many_failures_and_says_when_it_is_tried_again() -> No
     assert RETRY_S <= refused.value.retry_after_s <= 1.5 * RETRY_S
 
 
-def test_half_of_the_calls_failing_opens_it_and_a_third_does_not() -> None:
-    """A part that fails now and then is still asked."""
+def test_half_of_the_calls_failing_opens_the_breaker_and_a_third_does_not() -> None:
+    """An upstream that fails occasionally is still called."""
     breaker = a_breaker(Clock())
     for call in range(300):
         Call(breaker).failed() if call % 3 == 0 else Call(breaker).succeeded()
@@ -84,21 +84,21 @@ def test_half_of_the_calls_failing_opens_it_and_a_third_does_not() -> None:
     assert breaker.open
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed", "withdrawn"])
-def test_one_call_at_a_time_is_the_trial(end: str) -> None:
-    """After the pause one is let through; success closes it, failure waits anew, giving up lets the next one try."""
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
+def test_open_breaker_lets_one_trial_call_through_at_a_time(end: str) -> None:
+    """After the pause, success closes the breaker, failure starts another pause, a cancelled trial frees the slot."""
     breaker = due(Clock())
     trial = Call(breaker)
     with pytest.raises(UpstreamUnavailable, match="a trial is running"):
         Call(breaker)
     getattr(trial, end)()
     assert breaker.open is (end != "succeeded")
-    assert breaker.due is (end == "withdrawn")
+    assert breaker.due is (end == "cancelled")
     assert breaker.wait_s >= (RETRY_S if end == "failed" else 0)
 
 
-def test_a_trial_that_succeeds_closes_it_with_nothing_held_against_the_part() -> None:
-    """It takes as many failures as before to open it again."""
+def test_successful_trial_resets_the_failure_count() -> None:
+    """It takes as many failures as before to open the breaker again."""
     breaker = due(Clock())
     Call(breaker).succeeded()
     for _ in range(2):
@@ -106,8 +106,8 @@ def test_a_trial_that_succeeds_closes_it_with_nothing_held_against_the_part() ->
     assert not breaker.open
 
 
-def test_who_began_before_a_change_is_not_listened_to() -> None:
-    """A late failure does not open it again, a late success does not close it, and neither ends another's trial."""
+def test_calls_from_before_a_state_change_are_ignored() -> None:
+    """A late failure does not open the breaker, a late success does not close it, and neither ends another's trial."""
     clock = Clock()
     breaker = a_breaker(clock)
     late = [Call(breaker) for _ in range(10)]
@@ -117,7 +117,7 @@ def test_who_began_before_a_change_is_not_listened_to() -> None:
     assert breaker.open
     clock.now += breaker.wait_s
     trial = Call(breaker)
-    late.pop().withdrawn()
+    late.pop().cancelled()
     with pytest.raises(UpstreamUnavailable):
         Call(breaker)
     trial.succeeded()
@@ -128,7 +128,7 @@ def test_who_began_before_a_change_is_not_listened_to() -> None:
 
 @settings(stateful_step_count=50)
 class AnyTraffic(RuleBasedStateMachine):
-    """Whatever calls come and however they end, the rules hold."""
+    """The rules hold for any sequence of calls and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class AnyTraffic(RuleBasedStateMachine):
             self.ordinary.append(call)
 
     @precondition(lambda self: self.ordinary)
-    @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "withdrawn"]))
+    @rule(data=st.data(), end=st.sampled_from(["succeeded", "failed", "cancelled"]))
     def end_ordinary(self, data: st.DataObject, end: str) -> None:
         call = self.ordinary.pop(data.draw(st.integers(0, len(self.ordinary) - 1)))
         was_open, waited = self.breaker.open, self.breaker.wait_s
@@ -176,7 +176,7 @@ class AnyTraffic(RuleBasedStateMachine):
             assert not self.breaker.open
 
     @precondition(lambda self: self.trial is not None)
-    @rule(end=st.sampled_from(["succeeded", "failed", "withdrawn"]))
+    @rule(end=st.sampled_from(["succeeded", "failed", "cancelled"]))
     def end_trial(self, end: str) -> None:
         assert self.trial is not None
         call, self.trial = self.trial, None

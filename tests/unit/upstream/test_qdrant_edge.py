@@ -1,4 +1,4 @@
-"""The embedded store outlives the process that wrote it, and one process at a time has it."""
+"""The embedded store survives the process that wrote it, and only one process at a time can open it."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from app.upstream.vectors.qdrant_edge import QdrantEdge
 PROJECT = Path(__file__).parents[3]
 UNIT = [1.0, 0.0]
 
-# Adds what its argument says, reports, and keeps the store open until it is killed.
+# Adds passages, prints a line, and keeps the store open until it is killed.
 HOLDER = """
 import asyncio, sys, time
 from pathlib import Path
@@ -44,7 +44,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Another process that has added passages to the store in `tmp_path` and still holds it."""
+    """Another process that has added passages to the store in `tmp_path` and keeps it open."""
     child = subprocess.Popen(
         [sys.executable, "-c", HOLDER, "ingest", str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     )
@@ -56,7 +56,7 @@ def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def kill(child: "subprocess.Popen[str]") -> None:
-    """Stop a process as nothing it runs can notice."""
+    """Kill a process so that it cannot react."""
     child.send_signal(signal.SIGKILL)
     child.wait()
 
@@ -78,8 +78,8 @@ async def test_reopening_finds_what_was_added(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_what_was_added_survives_kill(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
-    """What `add` has returned for is still there, filters included, after the process was killed."""
+async def test_added_passages_survive_a_kill(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    """Once `add` has returned, its passages and their fields survive a killed process."""
     kill(holder)
     store = QdrantEdge(tmp_path)
     try:
@@ -89,21 +89,21 @@ async def test_what_was_added_survives_kill(tmp_path: Path, holder: "subprocess.
         await store.close()
 
 
-async def test_in_use(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
-    """A store that another process holds is refused by that process's number and command, with a way out."""
+async def test_store_in_use_is_refused(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    """The refusal names the process that holds the store and its command, and says what to do."""
     with pytest.raises(StoreInUse, match=rf"process {holder.pid} \(.*ingest\).*FETCHWISE_VECTORS"):
         QdrantEdge(tmp_path)
 
 
-async def test_in_use_by_a_process_that_died(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
-    """The death of its holder frees the store, whatever the lock file still says."""
+async def test_store_is_free_after_its_holder_died(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    """The store can be opened although the lock file still names the dead process."""
     kill(holder)
     assert str(holder.pid) in (tmp_path / "LOCK").read_text()
     await QdrantEdge(tmp_path).close()
 
 
-async def test_in_use_by_this_process(tmp_path: Path) -> None:
-    """A second opener in the same process is refused too, until the first has closed."""
+async def test_store_in_use_by_this_process_is_refused(tmp_path: Path) -> None:
+    """A second opener in the same process is refused until the first has closed the store."""
     store = QdrantEdge(tmp_path)
     try:
         with pytest.raises(StoreInUse, match=f"process {os.getpid()} "):
@@ -114,7 +114,7 @@ async def test_in_use_by_this_process(tmp_path: Path) -> None:
 
 
 async def test_lock_names_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock file names the program and its verb, never the arguments after it."""
+    """The lock file names the program and its subcommand, not the arguments after it."""
     monkeypatch.setattr(sys, "argv", ["/usr/bin/fetchwise", "serve", "--key", "s3cret"])
     store = QdrantEdge(tmp_path)
     try:
@@ -125,7 +125,7 @@ async def test_lock_names_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../docs", "a/b", "a\\b", "a b", "a.b", "é", "a\n", "a\0", "x" * 65])
 async def test_bad_collection_name(tmp_path: Path, name: str) -> None:
-    """A name that no collection can have is an unknown collection, and touches no file."""
+    """An invalid name is an unknown collection, and no file is touched."""
     root = tmp_path / "store"
     store = QdrantEdge(root)
     try:
@@ -139,8 +139,8 @@ async def test_bad_collection_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["LOCK", "collections", "-", "_", "x" * 64])
-async def test_odd_collection_name(tmp_path: Path, name: str) -> None:
-    """Every allowed name works, the store's own file names included."""
+async def test_every_allowed_collection_name_works(tmp_path: Path, name: str) -> None:
+    """Even the store's own file names are allowed."""
     store = QdrantEdge(tmp_path)
     try:
         await store.create(name, dimension=2)
@@ -150,7 +150,7 @@ async def test_odd_collection_name(tmp_path: Path, name: str) -> None:
 
 
 async def test_interrupted_creation(tmp_path: Path) -> None:
-    """A collection whose making was cut short is not there, and can be made."""
+    """A collection whose creation was interrupted does not exist, and can be created."""
     half = tmp_path / "collections" / ".docs"
     half.mkdir(parents=True)
     (half / "edge_config.json").write_text("{")
@@ -165,7 +165,7 @@ async def test_interrupted_creation(tmp_path: Path) -> None:
 
 
 async def test_search_with_other_dimension(tmp_path: Path) -> None:
-    """A question embedded by another model fails as retrieval does, and the message names the remedy."""
+    """A question embedded by another model is a retrieval failure, and the message says what to do."""
     store = QdrantEdge(tmp_path)
     try:
         await store.create("docs", dimension=2)
@@ -180,8 +180,8 @@ async def test_search_with_other_dimension(tmp_path: Path) -> None:
     [Passage("a", "", "lone \ud800"), Passage("a", "", "", payload={"n": 2**63}), Passage("\udfff", "", "")],
     ids=["text", "integer", "id"],
 )
-async def test_passage_that_would_not_come_back(tmp_path: Path, passage: Passage) -> None:
-    """What cannot be stored exactly is refused, not bent, and nothing that came with it is stored."""
+async def test_passage_that_cannot_be_stored_exactly_is_refused(tmp_path: Path, passage: Passage) -> None:
+    """It is not changed to fit, and no passage of the same call is stored."""
     store = QdrantEdge(tmp_path)
     try:
         await store.create("docs", dimension=2)
@@ -192,22 +192,22 @@ async def test_passage_that_would_not_come_back(tmp_path: Path, passage: Passage
         await store.close()
 
 
-async def test_not_a_directory(tmp_path: Path) -> None:
-    """A root that cannot be a directory is a wrong setting."""
+async def test_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
+    """The error is a configuration error."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="cannot be written"):
         QdrantEdge(tmp_path / "file")
 
 
-async def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the engine the error says what to install."""
+async def test_missing_engine_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the engine, the error says what to install."""
     monkeypatch.setitem(sys.modules, "qdrant_edge", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fetchwise\[embedded\]'"):
         QdrantEdge(tmp_path)
 
 
 async def test_damaged_collection(tmp_path: Path) -> None:
-    """A collection whose files are damaged fails as retrieval does, and the store goes on serving the others."""
+    """A damaged collection is a retrieval failure; the store still serves the others."""
     store = QdrantEdge(tmp_path)
     try:
         await store.create("good", dimension=2)

@@ -1,4 +1,4 @@
-"""Calls to remote upstreams: what is retried, what never is, and when the breaker opens."""
+"""Calls to remote upstreams: what is retried, what is not, and when the breaker opens."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ def resilience(*, failures: int = 100, retry_s: float = AWHILE, retries: int = 1
 
 
 class Part:
-    """Fails with each of `ends` in turn, then answers; counts the calls."""
+    """Fails with each of `ends` in turn, then succeeds; counts the calls."""
 
     def __init__(self, *ends: Exception) -> None:
         self.ends = list(ends)
@@ -34,8 +34,8 @@ GONE = UpstreamUnavailable("vectors", "gone")
 
 
 @pytest.mark.parametrize("error", [GONE, UpstreamBadReply("vectors", "nonsense")])
-async def test_a_cheap_call_that_failed_is_tried_again(error: UpstreamError) -> None:
-    """One failure is not seen by the asker, and is counted."""
+async def test_failed_cheap_call_is_retried(error: UpstreamError) -> None:
+    """The caller does not see the failure, and the retry is counted."""
     retried: list[str] = []
     made = resilience()
     made.watch(lambda *_: None, retried.append)
@@ -52,8 +52,8 @@ async def test_a_cheap_call_that_failed_is_tried_again(error: UpstreamError) -> 
         UnknownCollection("no such collection"),
     ],
 )
-async def test_what_is_slow_or_wrong_is_never_tried_again(error: Exception) -> None:
-    """A second call would double the load of a slow part, come before it wants one, or fail in the same way."""
+async def test_timeouts_and_wrong_calls_are_not_retried(error: Exception) -> None:
+    """A retry would double the load of a slow upstream, come before its `Retry-After`, or fail in the same way."""
     part = Part(error)
     with pytest.raises(type(error)):
         await resilience(retries=3).link("vectors").call(part)
@@ -61,16 +61,16 @@ async def test_what_is_slow_or_wrong_is_never_tried_again(error: Exception) -> N
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
-async def test_a_call_is_tried_again_so_often_and_no_more(retries: int) -> None:
-    """The setting is the number of retries, and the last failure is what the caller sees."""
+async def test_number_of_retries_is_bounded(retries: int) -> None:
+    """The setting is the number of retries; the caller sees the last failure."""
     part = Part(*(UpstreamUnavailable("vectors", f"failure {number}") for number in range(1, 9)))
     with pytest.raises(UpstreamUnavailable, match=f"failure {retries + 1}"):
         await resilience(retries=retries).link("vectors").call(part)
     assert part.calls == retries + 1
 
 
-async def test_a_storm_is_not_amplified() -> None:
-    """Where everything fails, retries add a tenth to the calls, after the first few."""
+async def test_retries_are_limited_when_everything_fails() -> None:
+    """If every call fails, retries add only a tenth to the calls, after the first few."""
     link = resilience(failures=1000).link("vectors")
     part = Part(*[GONE] * 1000)
     for _ in range(400):
@@ -79,8 +79,8 @@ async def test_a_storm_is_not_amplified() -> None:
     assert 400 + 10 <= part.calls <= 400 + 10 + 40
 
 
-async def test_a_part_that_keeps_failing_is_left_alone_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused at once while the breaker is open; the next call after the pause closes it."""
+async def test_open_breaker_refuses_calls_until_a_trial_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are refused at once while the breaker is open; the first call after the pause closes it."""
     shares: list[tuple[str, float]] = []
     made = resilience(failures=2, retries=0)
     link = made.link("vectors")
@@ -100,8 +100,8 @@ async def test_a_part_that_keeps_failing_is_left_alone_and_tried_again_later(mon
 
 
 @pytest.mark.parametrize("answered", [True, False])
-async def test_requests_that_are_wrong_or_given_up_do_not_open_it(answered: bool) -> None:
-    """Only the part's own failures count: no caller can shut others out."""
+async def test_wrong_and_cancelled_requests_do_not_open_the_breaker(answered: bool) -> None:
+    """Only the upstream's own failures count: no caller can block others."""
     link = resilience(failures=2).link("vectors")
     for _ in range(10):
         if answered:
@@ -115,15 +115,15 @@ async def test_requests_that_are_wrong_or_given_up_do_not_open_it(answered: bool
 
 
 async def tripped(made: Resilience, upstream: str) -> Link:
-    """A link whose breaker is open."""
+    """A link with an open breaker."""
     link = made.link(upstream)
     with pytest.raises(UpstreamUnavailable):
         await link.call(Part(GONE))
     return link
 
 
-async def test_a_ping_goes_past_the_breaker_and_closes_it_once_the_pause_is_over() -> None:
-    """Health is told as it is; without questions a part comes back all the same."""
+async def test_ping_bypasses_the_breaker_and_closes_it_after_the_pause() -> None:
+    """A ping reports the real state, and brings an upstream back even without questions."""
     soon = await tripped(resilience(failures=1, retry_s=0.001, retries=0), "embedder")
     later = await tripped(resilience(failures=1, retries=0), "embedder")
     await asyncio.sleep(0.05)
