@@ -1,10 +1,6 @@
-"""What processes on one machine share: a folder, and who is alive."""
+"""Which processes of this machine run."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 
 def is_alive(pid: int) -> bool:
@@ -16,14 +12,3 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-@contextmanager
-def shared_folder(shared: Path | None, purpose: str) -> Iterator[Path]:
-    """The folder that workers share, made if need be; for a gateway of one process its own, removed at the end."""
-    if shared is not None:
-        shared.mkdir(parents=True, exist_ok=True)
-        yield shared
-        return
-    with TemporaryDirectory(prefix=f"fetchwise-{purpose}-") as own:
-        yield Path(own)

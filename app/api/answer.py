@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.direct import DirectRoute
-from app.api.http.errors import DENIALS, documented
+from app.api.http.errors import DENIALS, documented, explain
 from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
@@ -139,7 +139,7 @@ async def streamed(
         stream = AnswerStream(
             lambda listener: _permitted(gateway, question, listener),
             render=render,
-            explain=partial(request.app.state.explain, path=request.scope["path"]),
+            explain=partial(explain, scope=request.scope),
             release=holding.pop_all().close,
         )
     try:

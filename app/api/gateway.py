@@ -8,11 +8,13 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Answerer
+from app.api.http.guard import Guard
 from app.api.http.permits import Permits
 from app.calibrators.status import LiveCalibrator
 from app.core.policy import Policy
 from app.economics.view import TrafficReport, TrafficView
 from app.learning.log import DecisionLog
+from app.telemetry.gauges import TrafficMetrics
 from app.telemetry.snapshot import Snapshots
 
 
@@ -21,7 +23,9 @@ class Gateway:
     """Everything that routes need."""
 
     answerer: Answerer
+    guard: Guard
     permits: Permits
+    metrics: TrafficMetrics
     snapshots: Snapshots
     # Metrics of all workers.
     scraped: CollectorRegistry

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from app.settings import Settings
 from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines
-from app.wiring.parts import Parts, open_parts
+from app.upstream.parts import Parts, open_parts
 
 app = typer.Typer(
     name="fetchwise",

@@ -15,7 +15,9 @@ from app.corpus.ingest import Progress as IngestProgress
 from app.corpus.ingest import ingest as ingest_files
 from app.ports import Embedder, VectorStore
 from app.settings import Settings, read_settings
-from app.wiring.parts import open_embedder, open_vectors, resilience_of
+from app.upstream.embedders import open_embedder
+from app.upstream.parts import resilience_of
+from app.upstream.vectors import open_vectors
 
 _SHOWN = 20
 
@@ -46,10 +48,10 @@ def ingest(
 async def _ingest(settings: Settings, paths: Sequence[Path], collection: str) -> Ingested:
     async with AsyncExitStack() as stack:
         resilience = resilience_of(settings)
-        vectors = open_vectors(settings, resilience)
+        vectors = open_vectors(settings.vectors, resilience, data_dir=settings.server.data_dir)
         stack.push_async_callback(vectors.close)
         with waiting("loading the embedder…"):
-            embedder = await open_embedder(settings, stack, resilience)
+            embedder = await stack.enter_async_context(open_embedder(settings.embedder, resilience))
         return await fill(paths, collection, embedder, vectors)
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from app.access import keys_required
 from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
 from app.cli.console import app, err, out
@@ -28,18 +29,14 @@ from app.errors import (
     UpstreamUnavailable,
 )
 from app.ports import Embedder, Prompt, Reader
-from app.settings import Settings, read_settings
+from app.settings import Settings, groups, read_settings
+from app.storage import open_rows
 from app.storage.reading import count
-from app.wiring.parts import (
-    identity_of,
-    key_file,
-    keys_required,
-    open_decision_store,
-    open_embedder,
-    open_reader,
-    open_vectors,
-    resilience_of,
-)
+from app.upstream.embedders import open_embedder
+from app.upstream.parts import identity_of, resilience_of
+from app.upstream.readers import open_reader
+from app.upstream.vectors import open_vectors
+from app.wiring.gateway import key_file
 
 
 @dataclass(slots=True)
@@ -107,7 +104,7 @@ async def _keys(checked: _Checked) -> str:
 
 
 def _keys_found(settings: Settings) -> str:
-    file, required = key_file(settings.keys_at), keys_required(settings)
+    file, required = key_file(settings.keys_at), keys_required(settings.access, settings.server.host)
     keys = file.read()
     if keys is None and not required:
         return "off: anyone who reaches this address can ask and see everything"
@@ -123,7 +120,7 @@ def _keys_found(settings: Settings) -> str:
 
 
 async def _decision_log(checked: _Checked) -> str:
-    store = await asyncio.to_thread(open_decision_store, checked.settings)
+    store = await asyncio.to_thread(open_rows, checked.settings)
     if store is None:
         return "off: decisions are not stored, and feedback is refused"
     try:
@@ -134,18 +131,25 @@ async def _decision_log(checked: _Checked) -> str:
 
 
 async def _reader(checked: _Checked) -> str:
-    settings = checked.settings
-    checked.reader = await open_reader(settings, checked.stack, resilience_of(settings))
-    if len(settings.reader.urls) == 1:
+    settings = checked.settings.reader
+    checked.reader = await _opened_reader(checked, settings)
+    if len(settings.urls) == 1:
         return await _reads(checked.reader)
     findings = []
-    for url in settings.reader.urls:
-        alone = settings.model_copy(update={"reader": settings.reader.model_copy(update={"backend": url})})
+    for url in settings.urls:
+        alone = settings.model_copy(update={"backend": url})
         try:
-            findings.append(f"{url}: {await _reads(await open_reader(alone, checked.stack, resilience_of(alone)))}")
+            findings.append(f"{url}: {await _reads(await _opened_reader(checked, alone))}")
         except UpstreamError as error:
             raise UpstreamUnavailable("reader", f"{url}: {error}") from error
     return "\n".join(findings)
+
+
+async def _opened_reader(checked: _Checked, reader: groups.Reader) -> Reader:
+    settings = checked.settings
+    data_dir, at_once = settings.server.data_dir, settings.limits.max_in_flight
+    opening = open_reader(reader, resilience_of(settings), data_dir=data_dir, at_once=at_once)
+    return await checked.stack.enter_async_context(opening)
 
 
 async def _reads(reader: Reader) -> str:
@@ -162,14 +166,16 @@ async def _reads(reader: Reader) -> str:
 
 
 async def _embedder(checked: _Checked) -> str:
-    checked.embedder = await open_embedder(checked.settings, checked.stack, resilience_of(checked.settings))
+    settings = checked.settings
+    opening = open_embedder(settings.embedder, resilience_of(settings))
+    checked.embedder = await checked.stack.enter_async_context(opening)
     return f"{checked.embedder.name}, {checked.embedder.dimension} dimensions"
 
 
 async def _vectors(checked: _Checked) -> str:
     settings = checked.settings
     try:
-        vectors = open_vectors(settings, resilience_of(settings))
+        vectors = open_vectors(settings.vectors, resilience_of(settings), data_dir=settings.server.data_dir)
     except StoreInUse as error:
         return f"in use by a running gateway, which is fine: {error}"
     checked.stack.push_async_callback(vectors.close)

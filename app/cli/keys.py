@@ -12,7 +12,7 @@ from app.access.keys import PREFIX, Key, KeyFile, Scope
 from app.cli.console import AsJson, app, err, out, print_rows
 from app.core.question import Scalar
 from app.settings import read_settings
-from app.wiring.parts import key_file
+from app.wiring.gateway import key_file
 
 keys = typer.Typer(
     no_args_is_help=True,

@@ -21,7 +21,7 @@ from app.core.cost import Objective
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.settings import Settings, read_settings
 from app.storage.reading import LoggedDecisions
-from app.wiring.parts import identity_of
+from app.upstream.parts import identity_of
 
 if TYPE_CHECKING:
     from app.offline.from_log import FromLog

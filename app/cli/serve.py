@@ -27,14 +27,16 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
+from app.access import keys_required
 from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
 from app.errors import ConfigurationError, DataError, StorageError, UnknownCollection
 from app.settings import Settings, read_settings
+from app.storage import open_rows
 from app.telemetry.gauges import SHARED_VARIABLE
-from app.wiring.gateway import Shared, create_app
-from app.wiring.parts import Parts, key_file, keys_required, open_decision_store
+from app.upstream.parts import Parts
+from app.wiring.gateway import create_app, key_file, metrics_folder
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ def check_keys(settings: Settings) -> None:
             return
     except (DataError, StorageError) as error:
         raise ConfigurationError(f"{error}: fix the file, or delete it and run `fetchwise keys create NAME`") from error
-    if not keys_required(settings):
+    if not keys_required(settings.access, settings.server.host):
         return
     if settings.access.keys is not None:
         raise ConfigurationError(f"FETCHWISE_KEYS: {file.where} does not exist: run `fetchwise keys create NAME`")
@@ -111,7 +113,7 @@ def check_keys(settings: Settings) -> None:
 
 def _try_decision_log(settings: Settings) -> None:
     """Open the decision log before anything slow is loaded, so that an error is reported at once."""
-    store = open_decision_store(settings)
+    store = open_rows(settings)
     if store is not None:
         store.close()
 
@@ -177,12 +179,10 @@ def check_workers(settings: Settings) -> None:
 def run_workers(settings: Settings, listener: socket.socket) -> None:
     """Serve with several processes until a signal stops them; then remove their shared files."""
     with tempfile.TemporaryDirectory(prefix="fetchwise-workers-") as directory:
-        shared = Shared(
-            metrics=Path(directory, "metrics"), traffic=Path(directory, "traffic"), limits=Path(directory, "limits")
-        )
-        shared.metrics.mkdir()
+        shared = Path(directory)
+        metrics_folder(shared).mkdir()
         # Workers inherit it; prometheus_client reads only this variable.
-        os.environ[SHARED_VARIABLE] = str(shared.metrics)
+        os.environ[SHARED_VARIABLE] = str(metrics_folder(shared))
         config = ServerConfig(
             partial(worker, settings, shared),
             settings,
@@ -196,7 +196,7 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
         raise ConfigurationError("the workers did not start: see the log lines above")
 
 
-def worker(settings: Settings, shared: Shared) -> FastAPI:
+def worker(settings: Settings, shared: Path) -> FastAPI:
     """Build the application of one worker, inside the worker."""
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
@@ -217,9 +217,9 @@ def _stop_with_supervisor() -> None:
 class _Supervisor(Multiprocess):
     """Replaces workers that have ended, and removes them from sums of gauges such as questions in flight."""
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Shared) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path) -> None:
         super().__init__(config, sockets)
-        self._metrics = shared.metrics
+        self._metrics = metrics_folder(shared)
         self._known: set[int] = set()
 
     def terminate_all(self) -> None:

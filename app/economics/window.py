@@ -4,13 +4,12 @@ Each worker appends to a ring in a file of its own, so nothing is ever locked. A
 both ends: the writer stores head, row, tail; a reader takes tail, row, head, and drops slots whose ends differ.
 """
 
-import contextlib
 import math
 import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from app.core.available import Usage
 from app.core.record import DecisionRecord
 from app.ports import Clock
-from app.processes import is_alive, shared_folder
+from app.processes import is_alive
 
 CAPACITY = 50_000
 ROW = np.dtype(
@@ -73,6 +72,7 @@ class TrafficWindow:
     """Remembers each finished decision as one row; reads those of all workers that share the directory."""
 
     def __init__(self, directory: Path, *, capacity: int = CAPACITY, clock: Clock = time.time) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._clock = clock
         self._capacity = capacity
@@ -149,13 +149,6 @@ def actions(rows: Rows, ks: Sequence[int]) -> NDArray[np.int64]:
     """What was done for each of the rows, as an index into `actions_of(ks)`."""
     index: NDArray[np.int64] = np.where(rows["withheld"], len(ks), np.searchsorted(ks, rows["k"]))
     return index
-
-
-@contextlib.contextmanager
-def traffic_window(shared: Path | None) -> Iterator[TrafficWindow]:
-    """A window on the directory that workers share; a gateway of one process has its own, removed at the end."""
-    with shared_folder(shared, "traffic") as folder, contextlib.closing(TrafficWindow(folder)) as window:
-        yield window
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,15 @@ take from a bucket in the same microsecond may take the same token: the limit is
 for a lock.
 """
 
-import contextlib
 import fcntl
 import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from app.ports import Clock
-from app.processes import is_alive, shared_folder
+from app.processes import is_alive
 
 # A bucket holds a minute's worth: that many requests can arrive at once after a quiet minute.
 _BUCKET_S = 60.0
@@ -109,6 +107,7 @@ class SharedRates:
     """The rate of each key; its file is opened when the key is first used."""
 
     def __init__(self, directory: Path, *, clock: Clock = time.monotonic) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._clock = clock
         self._rates: dict[str, SharedRate] = {}
@@ -131,10 +130,3 @@ class SharedRates:
         """Release every file."""
         while self._rates:
             self._rates.popitem()[1].close()
-
-
-@contextlib.contextmanager
-def open_rates(shared: Path | None) -> Iterator[SharedRates]:
-    """Rates in the directory that workers share; a gateway of one process has its own, removed at the end."""
-    with shared_folder(shared, "limits") as folder, contextlib.closing(SharedRates(folder)) as rates:
-        yield rates

@@ -1,51 +1,47 @@
-"""Wires the gateway: parts, calibrator, routes and metrics, opened and closed by one lifespan."""
+"""Names the parts of a gateway and connects them; each package opens its own."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, nullcontext
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
-
+from app.access import keys_required
+from app.access.keys import KeyFile, KeyStore
 from app.answer.answer import Answerer
 from app.answer.run import Upstreams
-from app.api.answer import router as answer_router
-from app.api.feedback import router as feedback_router
+from app.api.app import VERSION, Application, build_app
 from app.api.gateway import Gateway
-from app.api.http.direct import build_app, include_direct
-from app.api.http.errors import install
 from app.api.http.guard import Guard
-from app.api.http.middleware import SafeHeaders, allow_origins
-from app.api.http.permits import BodyLimit, Permits, Shedding
-from app.api.openai.routes import chat_router, models_router
-from app.api.operators import FIELDS
-from app.api.operators import router as operators_router
-from app.api.pages import add_pages
-from app.api.status import router as status_router
+from app.api.http.permits import Permits
+from app.calibrators import open_drift, open_live_calibrator
+from app.calibrators.drift import SignalDrift
+from app.core.effective_policy import NOT_SAMPLED
+from app.core.policy import AskOptions
+from app.core.question import Question
 from app.correlation import RequestContextObserver
-from app.economics.window import traffic_window
+from app.economics import open_economics
+from app.economics.window import TrafficWindow
+from app.learning import open_learning, open_log
 from app.learning.log import LogMetrics
 from app.settings import Settings
-from app.storage.rates import open_rates
+from app.storage import open_fleet_rates, open_rows, state_documents
+from app.storage.documents import open_documents
+from app.storage.folder import FolderDocuments
+from app.storage.rates import SharedRates
+from app.telemetry import open_tracing
 from app.telemetry.decisions import PrometheusObserver
 from app.telemetry.gauges import LAG_EVERY_S, Gauges, LoopLag, TrafficMetrics, load, registries
-from app.wiring.parts import Parts, open_decision_log, open_fleet_rates, open_keys, open_parts
+from app.telemetry.snapshot import Snapshots, Sources
+from app.upstream.parts import Parts, open_parts
 from app.wiring.periodic import Periodic
-from app.wiring.watching import (
-    open_learning,
-    open_live_calibrator,
-    open_snapshots,
-    resolver,
-    sampler,
-    watch_calibrator,
-)
+from app.wiring.policy import resolver
 
 if TYPE_CHECKING:
     from app.telemetry.tracing import Tracing
 
-VERSION = "0.1.0"
 KEYS_EVERY_S = 1.0
 RATES_EVERY_S = 1.0
 CALIBRATOR_EVERY_S = 1.0
@@ -58,124 +54,130 @@ SNAPSHOT_EVERY_S = 1.0
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """Where the workers of one gateway put what they count, so that each can tell for all."""
-
-    metrics: Path
-    traffic: Path
-    limits: Path
-
-
-def create_app(settings: Settings, *, parts_opener: PartsOpener = open_parts, shared: Shared | None = None) -> FastAPI:
-    """Build the gateway, or one of its workers; nothing is opened before the lifespan begins."""
-    registry, scraped = registries(shared.metrics if shared else None)
-    traffic = TrafficMetrics(registry)
-    observer = PrometheusObserver(registry, traffic, settings.calibration.ks)
-    log_metrics = LogMetrics(registry, settings.calibration.ks)
-    lag = LoopLag(registry)
-    periodic = Periodic(registry)
-    tracing = _tracing(settings)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with (
-            parts_opener(settings) as parts,
-            open_decision_log(settings, log_metrics) as log,
-            tracing or nullcontext(),
-        ):
-            keys = await open_keys(settings)
-            live_calibrator = await asyncio.to_thread(open_live_calibrator, settings, parts, log)
-            if parts.resilience is not None:
-                parts.resilience.watch(traffic.breaker_open, traffic.retried)
-            with (
-                open_rates(shared.limits if shared else None) as rates,
-                traffic_window(shared.traffic if shared else None) as window,
-            ):
-                watching = watch_calibrator(settings, live_calibrator, log, window)
-                resolve = resolver(settings, live_calibrator, watching.bypass)
-                snapshots = open_snapshots(
-                    *(settings, parts, live_calibrator, watching, resolve),
-                    load=lambda: load(registry, shared.metrics if shared else None),
-                    on_pinged=traffic.pinged,
-                )
-                async with (
-                    open_fleet_rates(settings, rates) as fleet,
-                    open_learning(settings, parts, live_calibrator, log, on_shadow=log_metrics.shadow) as learning,
-                    periodic,
-                ):
-                    observers = (
-                        *(observer, window, log, watching.signals),
-                        *(learning.budget, RequestContextObserver(), tracing, learning.shadows),
-                    )
-                    app.state.guard = Guard(keys, rates)
-                    app.state.gateway = Gateway(
-                        answerer=Answerer(
-                            Upstreams(
-                                parts.reader,
-                                parts.embedder,
-                                parts.vectors,
-                                stages=tracing.stage if tracing else nullcontext,
-                            ),
-                            resolve,
-                            draw=sampler(settings, learning, log).draw,
-                            observers=[one for one in observers if one is not None],
-                            on_observer_error=periodic.failures_of("observers"),
-                        ),
-                        permits=Permits(
-                            settings.permits,
-                            places=settings.limits.queue,
-                            max_wait_s=settings.limits.queue_wait_s,
-                            metrics=traffic,
-                            shadows=learning.shadows,
-                        ),
-                        snapshots=snapshots,
-                        scraped=scraped,
-                        live_calibrator=live_calibrator,
-                        log=log,
-                        traffic=watching.traffic,
-                        default_policy=settings.calibration.policy,
-                        default_collection=settings.vectors.collection,
-                        default_max_tokens=settings.reader.max_tokens,
-                        max_question_chars=settings.limits.max_question_chars,
-                        max_earlier_chars=settings.limits.max_earlier_chars,
-                        request_timeout_s=settings.limits.request_timeout_s,
-                    )
-
-                    await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
-                    if fleet is not None:
-                        await periodic.every(RATES_EVERY_S, "rates", fleet.exchange)
-                    await periodic.every(IDENTITY_EVERY_S, "identity", live_calibrator.identify)
-                    await periodic.every(CALIBRATOR_EVERY_S, "calibrator", live_calibrator.refresh)
-                    if watching.drift is not None:
-                        await periodic.every(DRIFT_EVERY_S, "drift", watching.drift.refresh)
-                    if watching.bypass.enabled:
-                        await periodic.every(BYPASS_EVERY_S, "bypass", watching.bypass.refresh)
-                    await periodic.every(PING_EVERY_S, "pings", snapshots.ping)
-                    await periodic.every(SNAPSHOT_EVERY_S, "snapshot", snapshots.refresh)
-                    await periodic.every(LAG_EVERY_S, "event loop lag", lag.measure)
-                    yield
-
-    app = build_app(
-        version=VERSION, lifespan=lifespan, log_questions=settings.server.log_questions, tracing=tracing, fields=FIELDS
-    )
-    scraped.register(Gauges(snapshot=lambda: app.state.gateway.snapshots.latest))
-    install(app, on_upstream_error=traffic.upstream_error, on_denied=traffic.denied)
-    app.add_middleware(BodyLimit, max_bytes=settings.limits.max_body_bytes)
-    app.add_middleware(Shedding, max_wait_s=settings.limits.queue_wait_s)
-    allow_origins(app, settings.access.cors)
-    app.add_middleware(SafeHeaders)
-    include_direct(app, answer_router, chat_router, feedback_router)
-    for router in (status_router, models_router, operators_router):
-        app.include_router(router)
-    add_pages(app, collection=settings.vectors.collection, ks=settings.calibration.ks)
-    return app
+def create_app(
+    settings: Settings, *, parts_opener: PartsOpener = open_parts, shared: Path | None = None
+) -> Application:
+    """The application of a gateway, or of one of several workers, which have a folder that they share."""
+    tracing = open_tracing(settings.server, VERSION)
+    return build_app(settings, partial(open_gateway, settings, parts_opener, shared, tracing), tracing)
 
 
-def _tracing(settings: Settings) -> "Tracing | None":
-    if settings.server.traces == "off":
-        return None
-    # Imported here: an optional dependency, and slow to import.
-    from app.telemetry.tracing import Tracing  # noqa: PLC0415
+def key_file(where: Path | str) -> KeyFile:
+    """The keys in the file at this path, which only its owner may read, or in the database with this URL. Blocks."""
+    if "://" in str(where):
+        return KeyFile(open_documents(where, "keys", setting="FETCHWISE_KEYS"))
+    path = Path(where)
+    return KeyFile(FolderDocuments(path.parent, private=True), path.name)
 
-    return Tracing(VERSION)
+
+def metrics_folder(shared: Path) -> Path:
+    """Where workers count, in the folder that they share."""
+    return shared / "metrics"
+
+
+@asynccontextmanager
+async def open_gateway(
+    settings: Settings, parts_opener: PartsOpener, shared: Path | None, tracing: "Tracing | None"
+) -> AsyncIterator[Gateway]:
+    """Open everything, connect it, and keep it up to date; closed in reverse order."""
+    ks, collection = settings.calibration.ks, settings.vectors.collection
+    counts = metrics_folder(shared) if shared else None
+    registry, scraped = registries(counts)
+    traffic_metrics, log_metrics, lag = TrafficMetrics(registry), LogMetrics(registry, ks), LoopLag(registry)
+    async with AsyncExitStack() as stack:
+        folder = shared or Path(stack.enter_context(TemporaryDirectory(prefix="fetchwise-")))
+        parts = await stack.enter_async_context(parts_opener(settings))
+        if parts.resilience is not None:
+            parts.resilience.watch(traffic_metrics.breaker_open, traffic_metrics.retried)
+        rows = await asyncio.to_thread(open_rows, settings)
+        log = await stack.enter_async_context(open_log(settings.log, rows, log_metrics))
+        await stack.enter_async_context(tracing or nullcontext())
+        required = await asyncio.to_thread(keys_required, settings.access, settings.server.host)
+        keys = KeyStore(await asyncio.to_thread(key_file, settings.keys_at), required=required)
+        await keys.open()
+        rates = stack.enter_context(closing(SharedRates(folder / "limits")))
+        fleet = await asyncio.to_thread(open_fleet_rates, settings, rates)
+        if fleet is not None:
+            stack.callback(fleet.close)
+        window = stack.enter_context(closing(TrafficWindow(folder / "traffic")))
+
+        state = state_documents(settings, rows)
+        live_calibrator = await asyncio.to_thread(open_live_calibrator, settings, parts.reader, parts.embedder, state)
+        traffic, bypass = open_economics(settings.economics, window, ks=ks, status=live_calibrator.status)
+        signals = SignalDrift(lambda: live_calibrator.serving)
+        drift = open_drift(settings.drift, live_calibrator, log.solicited, log.documents) if log else None
+        resolve = resolver(settings.calibration, live_calibrator, bypass)
+        plain = Question("", "", collection, settings.reader.max_tokens, AskOptions(settings.calibration.policy))
+        snapshots = Snapshots(
+            Sources(
+                pings=parts.pings(collection),
+                calibrator=live_calibrator.status,
+                policy=lambda: resolve(plain, NOT_SAMPLED),
+                bypass=bypass.report,
+                drift=signals.report,
+                evidence=lambda: drift.test.evidence if drift else None,
+                load=lambda: load(registry, counts),
+                economics=traffic.report,
+                on_pinged=traffic_metrics.pinged,
+            )
+        )
+        gauges = Gauges(snapshot=lambda: snapshots.latest)
+        scraped.register(gauges)
+        learning = await stack.enter_async_context(
+            open_learning(
+                settings,
+                log,
+                reader=parts.reader,
+                embedder=parts.embedder,
+                retriever=parts.vectors,
+                identity=lambda: live_calibrator.running,
+                on_shadow=log_metrics.shadow,
+            )
+        )
+        periodic = await stack.enter_async_context(Periodic(registry))
+        observers = (
+            *(PrometheusObserver(registry, traffic_metrics, ks), window, log, signals),
+            *(learning.budget, RequestContextObserver(), tracing, learning.shadows),
+        )
+        answerer = Answerer(
+            Upstreams(parts.reader, parts.embedder, parts.vectors, stages=tracing.stage if tracing else nullcontext),
+            resolve,
+            draw=learning.sampler.draw,
+            observers=[one for one in observers if one is not None],
+            on_observer_error=periodic.failures_of("observers"),
+        )
+        await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
+        if fleet is not None:
+            await periodic.every(RATES_EVERY_S, "rates", fleet.exchange)
+        await periodic.every(IDENTITY_EVERY_S, "identity", live_calibrator.identify)
+        await periodic.every(CALIBRATOR_EVERY_S, "calibrator", live_calibrator.refresh)
+        if drift is not None:
+            await periodic.every(DRIFT_EVERY_S, "drift", drift.refresh)
+        if bypass.enabled:
+            await periodic.every(BYPASS_EVERY_S, "bypass", bypass.refresh)
+        await periodic.every(PING_EVERY_S, "pings", snapshots.ping)
+        await periodic.every(SNAPSHOT_EVERY_S, "snapshot", snapshots.refresh)
+        await periodic.every(LAG_EVERY_S, "event loop lag", lag.measure)
+        yield Gateway(
+            answerer=answerer,
+            guard=Guard(keys, rates),
+            permits=Permits(
+                settings.permits,
+                places=settings.limits.queue,
+                max_wait_s=settings.limits.queue_wait_s,
+                metrics=traffic_metrics,
+                shadows=learning.shadows,
+            ),
+            metrics=traffic_metrics,
+            snapshots=snapshots,
+            scraped=scraped,
+            live_calibrator=live_calibrator,
+            log=log,
+            traffic=traffic,
+            default_policy=settings.calibration.policy,
+            default_collection=collection,
+            default_max_tokens=settings.reader.max_tokens,
+            max_question_chars=settings.limits.max_question_chars,
+            max_earlier_chars=settings.limits.max_earlier_chars,
+            request_timeout_s=settings.limits.request_timeout_s,
+        )

@@ -9,7 +9,8 @@ import asyncio
 from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
 from app.settings import Settings, read_settings
-from app.wiring.parts import identity_of, key_file, open_parts
+from app.upstream.parts import identity_of, open_parts
+from app.wiring.gateway import key_file
 from tests.fakes.artifacts import an_artifact
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
-from app.wiring.parts import key_file
+from app.wiring.gateway import key_file
 from bench.soak.load import PATIENCE_S, Clients
 from bench.soak.plot import draw
 from bench.soak.upstream import VERSIONS, Fault, Upstream, upstream

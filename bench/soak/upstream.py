@@ -15,7 +15,7 @@ from aiohttp import web
 
 from app.calibrators.store import ArtifactStore
 from app.settings import Settings
-from app.wiring.parts import identity_of, open_parts
+from app.upstream.parts import identity_of, open_parts
 from tests.fakes.artifacts import a_fit, an_artifact
 from tests.fakes.reader import pieces, surely
 from tests.wire.servers import handling

@@ -23,7 +23,7 @@ OpenKeyed = Callable[..., AbstractAsyncContextManager[Keyed]]
 @pytest.fixture(autouse=True)
 def quick_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write decisions at once: nobody waits for what another worker may be about to write."""
-    monkeypatch.setattr("app.wiring.parts.DecisionLog", partial(DecisionLog, pace=LogTiming(write_every_s=0.02)))
+    monkeypatch.setattr("app.learning.DecisionLog", partial(DecisionLog, pace=LogTiming(write_every_s=0.02)))
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class Keyed:
 
     async def known(self, *presented: str) -> None:
         """Wait until the gateway has read the keys that were made."""
-        keys = self.gateway.app.state.guard.keys
+        keys = self.gateway.app.state.gateway.guard.keys
         await until(lambda: all(keys.find(one) for one in presented))
 
     async def send(self, method: str, path: str, presented: str | None = None, **more: Any) -> httpx.Response:

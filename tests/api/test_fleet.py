@@ -9,7 +9,7 @@ import pytest
 
 from app.access.keys import Scope
 from app.calibrators.store import ArtifactStore
-from app.wiring.parts import key_file
+from app.wiring.gateway import key_file
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.gateway import FakeGateway, fake_gateway, matching
 from tests.fakes.keys import bearer, make_key

@@ -43,7 +43,7 @@ async def test_a_forced_filter_is_never_certified(keyed: Keyed) -> None:
 async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute's worth at once, then 429; who waits as told is served, and the others never noticed."""
     now = 5000.0
-    monkeypatch.setattr(keyed.gateway.app.state.guard.rates, "_clock", lambda: now)
+    monkeypatch.setattr(keyed.gateway.app.state.gateway.guard.rates, "_clock", lambda: now)
     (_, presented), (_, other) = keyed.make(per_minute=3), keyed.make(per_minute=3)
     await keyed.known(presented, other)
     assert [(await keyed.ask(presented)).status_code for _ in range(3)] == [200] * 3

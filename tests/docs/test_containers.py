@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from app.api.app import VERSION
 from app.settings import Settings, variables
-from app.wiring.gateway import VERSION
 from tests.docs.dockerfile import ROOT, Stage, pip_installs, stages
 
 COMPOSE: dict[str, Any] = yaml.safe_load(

@@ -20,8 +20,8 @@ from app.core.available import Passage
 from app.core.policy import DEFAULT_KS
 from app.ports import VectorStore
 from app.settings import Settings, read_settings
+from app.upstream.parts import Parts
 from app.wiring.gateway import PartsOpener, create_app
-from app.wiring.parts import Parts
 from tests.fakes.artifacts import a_line, an_artifact
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.reader import FakeReader

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from app.access.keys import Key, Scope
-from app.wiring.parts import key_file
+from app.wiring.gateway import key_file
 
 
 def make_key(path: Path | str, name: str = "someone", **chosen: Any) -> tuple[Key, str]:

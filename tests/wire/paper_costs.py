@@ -23,7 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from app.settings import Settings
-from app.wiring.parts import identity_of, open_parts
+from app.upstream.parts import identity_of, open_parts
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import publish
 from tests.fakes.reader import surely

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from app.settings import Settings
+from app.upstream.parts import identity_of, open_parts
 from app.wiring.gateway import create_app
-from app.wiring.parts import identity_of, open_parts
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.gateway import CORPUS, Asking, client_of, publish
 from tests.wire.embedding_server import embedding_server

@@ -11,7 +11,8 @@ from app.cli.doctor import _Checked, _reader
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.ports import Reader
 from app.settings import Settings
-from app.wiring.parts import open_reader, resilience_of
+from app.upstream.parts import resilience_of
+from app.upstream.readers import open_reader
 from tests.wire.fault_proxy import fault_proxy, status
 from tests.wire.reader_server import MODEL, Dialect, ReaderServer, reader_server
 
@@ -28,8 +29,9 @@ def settings_for(*urls: str, **more: Any) -> Settings:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Reader]:
-    async with AsyncExitStack() as stack:
-        yield await open_reader(settings, stack, resilience_of(settings))
+    resilience, data_dir = resilience_of(settings), settings.server.data_dir
+    async with open_reader(settings.reader, resilience, data_dir=data_dir, at_once=settings.permits) as reader:
+        yield reader
 
 
 async def test_different_servers_are_refused_at_the_start() -> None:

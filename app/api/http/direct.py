@@ -1,4 +1,4 @@
-"""The only place that changes how FastAPI works: fast routes, the request log, and the OpenAPI document.
+"""Fast routes for busy paths.
 
 A direct route resolves its arguments once, where FastAPI does so for each request. Its endpoint is declared and
 documented like any other. It may take the request, dependencies that need only the request, and one JSON body; it
@@ -8,29 +8,20 @@ This relies on internals, so FastAPI is pinned to a minor version; `tests/unit/a
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Depends
 from fastapi.routing import APIRoute
-from fastapi.telemetry import TelemetryConfig
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
-
-from app.api.http.errors import OPENAI_PREFIX
-from app.api.http.middleware import READING, RequestLog
-
-if TYPE_CHECKING:
-    from app.telemetry.tracing import Tracing
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _Dependency = Callable[[Request], Awaitable[object]]
 _JSON = b"application/json"
-_FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 
 
 class DirectRoute(APIRoute):
@@ -126,73 +117,3 @@ def _is_json(headers: list[tuple[bytes, bytes]]) -> bool:
             kind = value.partition(b";")[0].strip().lower()
             return kind == _JSON or (kind.startswith(b"application/") and kind.endswith(b"+json"))
     return False
-
-
-def build_app(
-    *,
-    version: str,
-    lifespan: Lifespan[FastAPI],
-    log_questions: bool,
-    tracing: "Tracing | None",
-    fields: Mapping[str, Mapping[str, str]],
-) -> FastAPI:
-    """An application without routes, with the request log and a correct OpenAPI document.
-
-    `fields` describes the fields of dataclasses, by the name of their schema.
-    """
-    app = FastAPI(
-        title="Fetchwise",
-        description="An online RAG gateway that knows before it fetches.",
-        version=version,
-        # Our own page shows it: the built-in pages load scripts from other hosts.
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
-        telemetry=_telemetry(tracing),
-    )
-    generate, stack = app.openapi, app.build_middleware_stack
-
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _true(generate(), fields)
-        return app.openapi_schema
-
-    def logged() -> ASGIApp:
-        # Middleware would not see the response to an unexpected error.
-        return RequestLog(stack(), log_questions=log_questions, on_begin=tracing.began if tracing else None)
-
-    app.openapi = described  # type: ignore[method-assign]
-    app.build_middleware_stack = logged  # type: ignore[method-assign]
-    return app
-
-
-def include_direct(app: FastAPI, *routers: APIRouter) -> None:
-    """Add routes directly: FastAPI wraps the routes of an included router and matches them twice per request."""
-    for router in routers:
-        app.router.routes.extend(router.routes)
-
-
-def _true(document: dict[str, Any], fields: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """The OpenAPI document with all descriptions, without errors that FastAPI adds but never returns."""
-    schemas = document["components"]["schemas"]
-    for path, operations in document["paths"].items():
-        if path.startswith(OPENAI_PREFIX):
-            # There an invalid request is a 400.
-            for operation in operations.values():
-                operation["responses"].pop("422", None)
-    for name in _FASTAPIS_OWN:
-        schemas.pop(name, None)
-    for name, described in fields.items():
-        for field, meaning in described.items():
-            schemas[name]["properties"][field]["description"] = meaning
-    return document
-
-
-def _telemetry(tracing: "Tracing | None") -> TelemetryConfig:
-    """Let FastAPI report only the span of each question, if tracing is on; the gateway reports the rest itself."""
-    telemetry = TelemetryConfig(tracing=False, metrics=False, logs=False, operation_spans=False, auto_configure=False)
-    if tracing is not None:
-        telemetry |= TelemetryConfig(
-            tracing=True, tracer_provider=tracing.provider, exclude=lambda scope: scope.get("method") in READING
-        )
-    return telemetry

@@ -1,7 +1,7 @@
 """The table from exceptions to status codes, and the JSON shape of errors: our own, and OpenAI's below `/v1/`."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,12 +9,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 from app.errors import (
     BadRequest,
     ContradictoryRequest,
     DeadlinePassed,
-    Denial,
     Denied,
     FetchwiseError,
     LogUnavailable,
@@ -32,6 +32,7 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from app.telemetry.gauges import TrafficMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -154,55 +155,55 @@ def as_openai(status: int, kind: str, message: str, fields: Sequence[dict[str, s
     }
 
 
-def install(
-    app: FastAPI, *, on_upstream_error: Callable[[str, str], None], on_denied: Callable[[Denial], None]
-) -> None:
+def explain(error: FetchwiseError, scope: Scope) -> JSONResponse:
+    """The response for an error, which is counted; a stream that has begun sends its body as an event."""
+    metrics: TrafficMetrics = scope["app"].state.gateway.metrics
+    if isinstance(error, UpstreamError):
+        metrics.upstream_error(error.upstream, error.kind)
+        logger.warning("%s failed (%s): %s", error.upstream, error.kind, error)
+    if isinstance(error, Denied):
+        metrics.denied(error.why)
+    status, kind = next(
+        ((status, kind) for known, status, kind in STATUSES if isinstance(error, known)), (500, "internal_error")
+    )
+    known_wait = error.retry_after_s if isinstance(error, Overloaded | OverLimit | UpstreamError) else None
+    headers = {"retry-after": str(known_wait or RETRY_AFTER_S)} if status in {429, 503} else {}
+    if isinstance(error, Unauthorised):
+        headers["www-authenticate"] = error.challenge
+    return problem(status, kind, str(error), path=scope["path"], headers=headers)
+
+
+def install(app: FastAPI) -> None:
     """Make the application answer every exception in this shape."""
+    app.add_exception_handler(FetchwiseError, _known)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
 
-    def explain(error: FetchwiseError, path: str) -> JSONResponse:
-        if isinstance(error, UpstreamError):
-            on_upstream_error(error.upstream, error.kind)
-            logger.warning("%s failed (%s): %s", error.upstream, error.kind, error)
-        if isinstance(error, Denied):
-            on_denied(error.why)
-        status, kind = next(
-            ((status, kind) for known, status, kind in STATUSES if isinstance(error, known)), (500, "internal_error")
-        )
-        told = error.retry_after_s if isinstance(error, Overloaded | OverLimit | UpstreamError) else None
-        retry_after = told or RETRY_AFTER_S
-        headers = {"retry-after": str(retry_after)} if status in {429, 503} else {}
-        if isinstance(error, Unauthorised):
-            headers["www-authenticate"] = error.challenge
-        return problem(status, kind, str(error), path=path, headers=headers)
 
-    async def known(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, FetchwiseError)
-        return explain(error, request.scope["path"])
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, FetchwiseError)
+    return explain(error, request.scope)
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        fields = [_field(one) for one in error.errors()]
-        message = f"{fields[0]['field']}: {fields[0]['message']}" if fields else "the request is not valid"
-        return problem(422, "invalid_request", message, path=request.scope["path"], fields=fields)
 
-    async def http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        kind = _HTTP_TYPES.get(error.status_code, "http_error")
-        headers = dict(error.headers or {})
-        return problem(error.status_code, kind, str(error.detail), path=request.scope["path"], headers=headers)
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    fields = [_field(one) for one in error.errors()]
+    message = f"{fields[0]['field']}: {fields[0]['message']}" if fields else "the request is not valid"
+    return problem(422, "invalid_request", message, path=request.scope["path"], fields=fields)
 
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        logger.error("unexpected error on %s", request.url.path, exc_info=error)
-        return problem(
-            500, "internal_error", "an unexpected error; see the log of the gateway", path=request.scope["path"]
-        )
 
-    # For a stream that has begun: there an error is an event.
-    app.state.explain = explain
-    app.add_exception_handler(FetchwiseError, known)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    kind = _HTTP_TYPES.get(error.status_code, "http_error")
+    headers = dict(error.headers or {})
+    return problem(error.status_code, kind, str(error.detail), path=request.scope["path"], headers=headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    logger.error("unexpected error on %s", request.url.path, exc_info=error)
+    message = "an unexpected error; see the log of the gateway"
+    return problem(500, "internal_error", message, path=request.scope["path"])
 
 
 def _field(one: Mapping[str, Any]) -> dict[str, str]:

@@ -123,7 +123,7 @@ class Needs(SecurityBase):
 
     async def __call__(self, request: Request) -> Caller:
         """Return the caller, or raise an error that says what is missing."""
-        guard: Guard = request.app.state.guard
+        guard: Guard = request.app.state.gateway.guard
         if not guard.keys.on:
             return _ANYONE
         presented = _presented(request, browser=self._browser)
@@ -165,7 +165,7 @@ OPERATOR_PAGE_DATA = Depends(Needs(Scope.OPERATE, browser=True))
 
 
 async def _may_operate(request: Request) -> bool:
-    guard: Guard = request.app.state.guard
+    guard: Guard = request.app.state.gateway.guard
     return guard.may_operate(request)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.access.keys import Key, KeyFile, digest, matching, parts
 from app.errors import DataError, StorageError
-from app.wiring.parts import key_file
+from app.wiring.gateway import key_file
 from tests.fakes.keys import make_key
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from app.access import reachable_from_outside
 from app.access.keys import KeyStore
 from app.errors import ConfigurationError, DataError
-from app.wiring.parts import key_file, reachable_from_outside
+from app.wiring.gateway import key_file
 from tests.fakes.keys import make_key
 
 
@@ -89,7 +90,7 @@ async def test_a_damaged_file_turns_keys_on(path: Path) -> None:
         await opened(path)
 
 
-async def test_nobody_is_let_in_without_a_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nobody_is_allow_origins_without_a_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where keys are required and there is no file, as for a worker that starts after it was lost; or none in it."""
     assert (await opened(path, required=True)).on
     overwrite(path, b'{"version": 1, "keys": []}')

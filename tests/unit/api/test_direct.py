@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from app.api.http.direct import DirectRoute, include_direct
+from app.api.app import include_direct
+from app.api.http.direct import DirectRoute
 
 
 class Asked(BaseModel):

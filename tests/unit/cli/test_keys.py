@@ -13,7 +13,7 @@ from app.cli.doctor import _keys_found
 from app.cli.serve import check_keys
 from app.errors import ConfigurationError, DataError
 from app.settings import Settings
-from app.wiring.parts import key_file
+from app.wiring.gateway import key_file
 from tests.fakes.keys import make_key
 
 WORDS: Literal["anyone may ask and see everything"] = "anyone may ask and see everything"

@@ -7,7 +7,7 @@ import pytest
 from app.cli.serve import _seed
 from app.errors import UpstreamUnavailable
 from app.settings import Settings
-from app.wiring.parts import Parts
+from app.upstream.parts import Parts
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever

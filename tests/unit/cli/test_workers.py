@@ -10,7 +10,6 @@ import pytest
 from app.cli.serve import check_workers, worker
 from app.errors import ConfigurationError
 from app.settings import Settings
-from app.wiring.gateway import Shared
 
 REMOTE = {"reader": "http://reader:8000", "reader_model": "m", "vectors": "https://vectors:6333"}
 
@@ -49,7 +48,6 @@ def test_a_part_inside_one_process_is_named(changes: dict[str, str], named: str)
 def test_what_a_worker_is_made_of_travels_to_it(tmp_path: Path) -> None:
     """Settings are read once, by the process that was started: keys and all, they can be sent to another."""
     chosen = settings(workers=2, reader_api_key="s3cret", port=0)
-    shared = Shared(metrics=tmp_path / "metrics", traffic=tmp_path / "traffic", limits=tmp_path / "limits")
-    arrived = pickle.loads(pickle.dumps(partial(worker, chosen, shared)))
-    assert (arrived.func, arrived.args) == (worker, (chosen, shared))
+    arrived = pickle.loads(pickle.dumps(partial(worker, chosen, tmp_path)))
+    assert (arrived.func, arrived.args) == (worker, (chosen, tmp_path))
     assert arrived.args[0].reader.api_key.get_secret_value() == "s3cret"

@@ -14,7 +14,7 @@ from app.core.effective_policy import Fixed
 from app.core.policy import Reason
 from app.core.record import Timings
 from app.economics import window as traffic
-from app.economics.window import ROW, TrafficWindow, traffic_window
+from app.economics.window import ROW, TrafficWindow
 from tests.fakes.records import a_record, a_skip
 
 
@@ -206,12 +206,3 @@ def test_rings_of_the_long_dead_are_removed(tmp_path: Path, monkeypatch: pytest.
     a_window(tmp_path, clock=Time(200_000.0)).close()
     assert not ring.exists()
     assert (tmp_path / f"{os.getpid()}.ring").exists()
-
-
-def test_only_a_shared_directory_stays(tmp_path: Path) -> None:
-    """It belongs to whoever started the workers; a gateway of one process removes its own."""
-    for shared in (None, tmp_path / "shared"):
-        with traffic_window(shared) as window:
-            window.observe(a_record())
-            directory = window._directory
-        assert directory.exists() == (shared is not None)

@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.storage import rates as module
-from app.storage.rates import SharedRate, SharedRates, open_rates, take
+from app.storage.rates import SharedRate, SharedRates, take
 
 FORK = multiprocessing.get_context("fork")
 
@@ -147,13 +148,8 @@ def test_a_worker_with_the_number_of_a_dead_one_starts_at_zero(tmp_path: Path) -
     assert module._SLOTS >= 2 * 64
 
 
-def test_a_single_process_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its directory goes with it; one that workers share stays."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with open_rates(None) as rates:
+def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """Their directory is made for the first key; closing leaves them to the other workers."""
+    with closing(SharedRates(tmp_path / "shared")) as rates:
         assert rates.of("aaaaaaaaaaaa").begin(1)
-        assert len(list(tmp_path.rglob("aaaaaaaaaaaa"))) == 1
-    assert list(tmp_path.iterdir()) == []
-    with open_rates(tmp_path / "shared") as rates:
-        rates.of("aaaaaaaaaaaa")
     assert (tmp_path / "shared" / "aaaaaaaaaaaa").stat().st_mode & 0o777 == 0o600

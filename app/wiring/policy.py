@@ -1,0 +1,48 @@
+"""Builds what resolves the policy of a question, from the calibrator, the bypass and the settings."""
+
+import random
+from pathlib import Path
+
+from app.answer.answer import Resolve
+from app.calibrators.status import LiveCalibrator
+from app.core.effective_policy import EffectivePolicy, Sampled, resolve
+from app.core.question import Question
+from app.core.rules import Mandatory, compile_rules
+from app.economics.bypass import WATCH, BypassWatch
+from app.errors import ConfigurationError
+from app.settings import groups
+
+
+def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypass: BypassWatch) -> Resolve:
+    """What decides for each question."""
+    rules = _mandatory(settings.mandatory_retrieval)
+    rng = random.Random()  # noqa: S311 - drawing samples, not secrets
+
+    def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
+        artifact = None
+        if not question.earlier:  # no calibrator is fitted on questions that continue a conversation
+            artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
+        return resolve(
+            question.options,
+            artifact,
+            ks=settings.ks,
+            allow_uncertified=settings.allow_uncertified,
+            revoked=artifact is not None and live_calibrator.revoked(artifact.version) is not None,
+            # A few questions still use the gate, so that the bypass can notice when gating pays again.
+            bypassed=bypass.on() and rng.random() >= WATCH,
+            mandatory=rules.matches(question.text) is not None,
+            sampled=sampled,
+        )
+
+    return resolved
+
+
+def _mandatory(path: Path | None) -> Mandatory:
+    """The words and phrases of questions that must be answered from passages."""
+    if path is None:
+        return Mandatory({})
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return compile_rules(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"FETCHWISE_MANDATORY_RETRIEVAL={path} cannot be used: {error}") from error
