@@ -1,4 +1,4 @@
-"""Background work at fixed intervals: one failure does not stop it, and leaving the context cancels all of it."""
+"""Background work at fixed intervals: a failure does not stop it, and leaving the context ends all of it."""
 
 import asyncio
 import logging
@@ -13,6 +13,8 @@ from app.errors import FetchwiseError
 logger = logging.getLogger(__name__)
 
 Work = Callable[[], Awaitable[None]]
+# Time for work that is running to end when the context is left: a thread cannot be cancelled.
+GRACE_S = 1.0
 
 
 class Periodic:
@@ -23,6 +25,7 @@ class Periodic:
             "fetchwise_background_failures", "Failed runs of background work.", ("task",), registry=registry
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -30,10 +33,12 @@ class Periodic:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        self._closing.set()
+        if self._tasks:
+            _, running = await asyncio.wait(self._tasks, timeout=GRACE_S)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def every(self, seconds: float, name: str, work: Work) -> None:
         """Run the work once before returning, then again `seconds` after each run has ended."""
@@ -46,9 +51,15 @@ class Periodic:
         return self._failures.labels(name).inc
 
     async def _repeat(self, seconds: float, name: str, work: Work, *, failing: bool) -> None:
-        while True:
-            await asyncio.sleep(seconds)
+        while not await self._closed_within(seconds):
             failing = await self._run(seconds, name, work, failing=failing)
+
+    async def _closed_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._closing.wait()
+        except TimeoutError:
+            return False
 
     async def _run(self, seconds: float, name: str, work: Work, *, failing: bool) -> bool:
         """Run the work once; returns whether it failed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -78,8 +79,24 @@ async def test_a_failure_is_counted_each_time_and_logged_once(
     assert (failures(registry, "keys") or 0) > (counted or 0)
 
 
-async def test_leaving_cancels_everything(registry: CollectorRegistry) -> None:
-    """Also work in mid-run."""
+async def test_running_work_may_end(registry: CollectorRegistry) -> None:
+    """Leaving waits for it: what it does in a thread could not be cancelled."""
+    runs: list[str] = []
+
+    def block() -> None:
+        runs.append("began")
+        time.sleep(0.02)
+        runs.append("ended")
+
+    async with Periodic(registry) as periodic:
+        await periodic.every(OFTEN_S, "slow", lambda: asyncio.to_thread(block))
+        await until(lambda: len(runs) >= 3)
+    assert runs[-1] == "ended"
+
+
+async def test_work_that_hangs_is_cancelled(registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some time to end."""
+    monkeypatch.setattr("app.wiring.periodic.GRACE_S", 0.01)
     hanging, cancelled = asyncio.Event(), asyncio.Event()
     runs = 0
 
