@@ -54,7 +54,7 @@ def test_a_question_that_the_model_knows_reads_nothing(screen: Watched) -> None:
     screen.ask(KNOWN)
     expect(screen.page.locator("#given")).to_contain_text("Cairo")
     expect(screen.page.locator("#action")).to_have_text("No passage")
-    expect(screen.page.locator(".answer")).to_contain_text("knows this by itself")
+    expect(screen.page.locator(".answer")).to_contain_text("no passages were fetched")
     expect(screen.page.get_by_role("img", name="Thresholds: τ0")).to_be_visible()
     expect(screen.page.get_by_role("region", name="Passages read")).to_have_count(0)
     assert '"action": "k0"' in receipt_of(screen)
@@ -89,9 +89,9 @@ def test_always_reads_five_and_feedback_is_taken(screen: Watched) -> None:
     screen.ask(OBSCURE, policy="always", abstain=False)
     expect(screen.page.locator("#action")).to_have_text("Five passages")
     expect(screen.page.locator(".passage")).to_have_count(5)
-    expect(screen.page.get_by_role("region", name="Why")).to_contain_text("It was not asked")
+    expect(screen.page.get_by_role("region", name="Why")).to_contain_text("was not asked without passages")
     screen.page.get_by_role("button", name="Yes").click()
-    expect(screen.page.locator(".judge")).to_contain_text("Noted")
+    expect(screen.page.locator(".judge")).to_contain_text("Saved")
 
 
 def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, demo: Gateway) -> None:
@@ -109,11 +109,11 @@ def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, demo: 
 
 
 @pytest.mark.parametrize(
-    ("status", "kindly", "offers_again"),
-    [(429, "hands full", True), (503, "did not answer", True), (404, "nothing to search", False)],
+    ("status", "meaning", "offers_again"),
+    [(429, "is busy", True), (503, "did not answer", True), (404, "no passage to search", False)],
 )
-def test_an_error_is_told_kindly(browser: Browser, demo: Gateway, status: int, kindly: str, offers_again: bool) -> None:
-    """What went wrong in plain words, what the gateway said, when to try again, and no receipt of another question."""
+def test_an_error_is_explained(browser: Browser, demo: Gateway, status: int, meaning: str, offers_again: bool) -> None:
+    """The page says what went wrong, the message of the gateway and when to try again, and shows no old receipt."""
     screen = watched(browser, demo)
     problem = {"error": {"type": "some_kind", "message": "the very words", "fields": []}}
     screen.open("/")
@@ -123,7 +123,7 @@ def test_an_error_is_told_kindly(browser: Browser, demo: Gateway, status: int, k
     )
     screen.page.get_by_role("button", name="Ask", exact=True).click()
     alert = screen.page.get_by_role("alert")
-    expect(alert).to_contain_text(kindly)
+    expect(alert).to_contain_text(meaning)
     expect(alert).to_contain_text("the very words")
     expect(alert).to_contain_text("Try again in 7 s")
     expect(screen.page.locator("#given")).to_have_count(0)
@@ -150,7 +150,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, demo: Gateway
     screen.open("/")
     screen.page.get_by_label("Your question").fill(KNOWN)
     screen.page.get_by_label("Your question").press("Enter")
-    expect(screen.page.get_by_role("alert")).to_contain_text("wants a key")
+    expect(screen.page.get_by_role("alert")).to_contain_text("needs a key")
     screen.page.get_by_label("Key").fill("fw_id_secret")
     screen.page.get_by_role("button", name="Use it").click()
     expect(screen.page.locator("#given")).to_contain_text("Cairo", timeout=PATIENCE_MS)
@@ -219,7 +219,7 @@ def test_the_dashboard_rests_while_nobody_looks(screen: Watched) -> None:
     """Hidden, it asks nothing however long it waits; seen again, it asks at once."""
     screen.page.clock.install()
     screen.open("/dashboard")
-    expect(screen.page.locator("#headline")).not_to_have_text("Looking…")
+    expect(screen.page.locator("#headline")).not_to_have_text("Loading…")
     with screen.page.expect_request("**/dashboard/data*"):
         screen.page.clock.run_for(2_000)
     expect(screen.page.locator("#tiles dd").first).to_be_visible()
@@ -247,7 +247,7 @@ def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, demo: Gat
 
     screen.page.route("**/dashboard/data*", gone)
     screen.page.clock.run_for(2_000)
-    expect(screen.page.locator("#trouble")).to_contain_text("could not be read")
+    expect(screen.page.locator("#trouble")).to_contain_text("cannot be loaded")
     expect(screen.page.locator("#tiles dd").first).to_be_visible()
     screen.page.unroute("**/dashboard/data*")
     screen.page.clock.run_for(5_000)
@@ -259,7 +259,7 @@ def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, demo: Gat
 def test_the_headline_is_what_breakeven_says(screen: Watched, demo: Gateway) -> None:
     """The page speaks the sentence of the interface, not one of its own."""
     screen.open("/dashboard")
-    expect(screen.page.locator("#headline")).not_to_have_text("Looking…")
+    expect(screen.page.locator("#headline")).not_to_have_text("Loading…")
     said = httpx.get(f"{demo.url}/breakeven").json()["sentence"]
     assert (screen.page.locator("#headline").text_content() or "").replace("\u00a0", " ") == said
 

@@ -1,4 +1,4 @@
-"""What goes out on the OpenAI API: completions, whole and in chunks, with the decision receipt beside the standard."""
+"""Replies of the OpenAI API: completions and chunks, with the decision receipt in an additional field."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,26 +15,26 @@ from app.core.record import DecisionRecord
 
 MODEL = "fetchwise"
 _DONE = b"data: [DONE]\n\n"
-# None: whatever the server's default policy is.
+# None: the default policy of the server.
 POLICIES: dict[str, Policy | None] = {MODEL: None} | {f"{MODEL}-{policy.value}": policy for policy in Policy}
 
 _REFUSALS = {
-    Reason.NO_PASSAGES: "I do not know: no passage was found to answer from.",
-    Reason.RETRIEVAL_FAILED: "I do not know: the passages could not be searched.",
+    Reason.NO_PASSAGES: "I do not know: no passages were found.",
+    Reason.RETRIEVAL_FAILED: "I do not know: the search for passages failed.",
 }
-_UNSURE = "I do not know: no answer was sure enough to be given."
+_UNSURE = "I do not know: the confidence in the answer is too low."
 
 
 class MessageOut(BaseModel):
-    """The answer, or why there is none."""
+    """The answer, or a refusal."""
 
     role: Literal["assistant"]
-    content: str | None = Field(description="The answer; null where it was withheld.")
-    refusal: str | None = Field(description="Said where the answer was withheld.")
+    content: str | None = Field(description="The answer; null if it is withheld.")
+    refusal: str | None = Field(description="Why the answer is withheld; else null.")
 
 
 class ChoiceOut(BaseModel):
-    """The one choice."""
+    """The only choice."""
 
     index: Literal[0]
     message: MessageOut
@@ -43,14 +43,14 @@ class ChoiceOut(BaseModel):
 
 
 class StagesOut(BaseModel):
-    """Tokens by the stage that used them."""
+    """Tokens by stage."""
 
     probe_tokens: int
     read_tokens: int
 
 
 class CompletionUsage(BaseModel):
-    """All tokens that the answer cost; the details add up to them."""
+    """All tokens of the answer; the details add up to the totals."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -60,7 +60,7 @@ class CompletionUsage(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """A whole answer."""
+    """A complete answer."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -101,24 +101,24 @@ class ChatCompletion(BaseModel):
 
 
 class ModelOut(BaseModel):
-    """A policy, as a model."""
+    """A policy, listed as a model."""
 
     id: str
     object: Literal["model"] = "model"
-    # No policy was made at a time of its own.
+    # Policies have no creation time.
     created: int = 0
     owned_by: str = MODEL
 
 
 class ModelsOut(BaseModel):
-    """The policies, as models."""
+    """The policies, listed as models."""
 
     object: Literal["list"] = "list"
     data: list[ModelOut]
 
 
 def completion(record: DecisionRecord, model: str) -> bytes:
-    """The whole answer."""
+    """The complete answer."""
     return orjson.dumps(
         {
             "id": completion_id(record.question.id),
@@ -140,22 +140,22 @@ def completion(record: DecisionRecord, model: str) -> bytes:
 
 
 def completion_id(identifier: str) -> str:
-    """The id of a completion: that of the decision, in OpenAI's manner."""
+    """The id of a completion: the id of the decision with OpenAI's prefix."""
     return f"chatcmpl-{identifier}"
 
 
 def refusal(record: DecisionRecord) -> str | None:
-    """A sentence where the answer was withheld."""
+    """Why the answer is withheld; None if it is not."""
     return _REFUSALS.get(record.reply.reason, _UNSURE) if record.reply.withheld else None
 
 
 def finish_reason(record: DecisionRecord) -> str:
-    """Why it ended there: a refusal is whole, however long what it withholds."""
+    """Why the text ended; a refusal is never cut off."""
     return "length" if record.reply.truncated and record.reply.text is not None else "stop"
 
 
 def usage(record: DecisionRecord) -> dict[str, Any]:
-    """Every token that was paid for, added up."""
+    """The tokens of all stages, added up."""
     stages = {
         "probe_tokens": record.probe_usage or Usage(),
         "read_tokens": record.read_usage or Usage(),
@@ -171,7 +171,7 @@ def usage(record: DecisionRecord) -> dict[str, Any]:
 
 
 def headers(record: DecisionRecord) -> dict[str, str]:
-    """How it was decided, for those who look at no body."""
+    """The decision as headers, for clients that hide the body."""
     told = {
         "x-fetchwise-id": record.question.id,
         "x-fetchwise-action": record.action,
@@ -184,7 +184,7 @@ def headers(record: DecisionRecord) -> dict[str, str]:
 
 
 class Chunks:
-    """The chunks of one answer; put together they say exactly what a whole completion would."""
+    """The chunks of one answer; together they contain the same as a completion."""
 
     def __init__(self, identifier: str, model: str, *, with_usage: bool) -> None:
         self._id = identifier
@@ -201,11 +201,11 @@ class Chunks:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What is known when the first chunk is: how the question is to be answered."""
+        """The decision, known when the first chunk is sent."""
         return self._headers
 
     def decided(self, k: int, step: Step) -> bytes:
-        """Begin the message, with no word of it yet."""
+        """Begin the message, still without text."""
         assert step.why is not None
         self._headers = {
             "x-fetchwise-id": self._id,
@@ -215,11 +215,11 @@ class Chunks:
         return self._chunk({"role": "assistant"})
 
     def found(self, _passages: Sequence[Passage]) -> bytes:
-        """Say nothing: the receipt will cite them."""
+        """Send nothing: the receipt cites them."""
         return b""
 
     def token(self, text: str) -> bytes:
-        """Say it, but for white space at either end of the answer, which is no part of it."""
+        """Send the text without white space at either end of the answer."""
         text = self._held + text
         if not self._begun:
             text = text.lstrip()
@@ -231,7 +231,7 @@ class Chunks:
         return self._chunk({"content": said})
 
     def final(self, record: DecisionRecord) -> bytes:
-        """End the message, with the receipt; the usage comes in a chunk of its own, where it is wanted."""
+        """End the message with the receipt, and send the usage in a separate chunk if it was requested."""
         declined = refusal(record)
         return b"".join(
             (
@@ -243,7 +243,7 @@ class Chunks:
         )
 
     def failed(self, problem: bytes) -> bytes:
-        """Say it as a client takes it for an error."""
+        """Send the error in the form that clients recognise."""
         return b"data: " + problem + b"\n\n"
 
     def _chunk(self, delta: dict[str, str], finished: str | None = None, **more: Any) -> bytes:  # noqa: ANN401 - JSON

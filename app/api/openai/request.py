@@ -1,6 +1,6 @@
-"""What comes in on the OpenAI API: a chat request, and the question with its conversation that it holds.
+"""Requests of the OpenAI API: a chat request, its question and the conversation before it.
 
-A field of the standard that would change the answer and cannot be honoured is refused with the reason, never ignored.
+A standard field that would change the answer but is not supported is refused with a reason, never ignored.
 """
 
 from collections.abc import Sequence
@@ -28,28 +28,28 @@ MAX_MESSAGES = 128
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Annotates a field that may be absent, null, or ask for what is done anyway; anything else is refused."""
+    """Annotates an unsupported field: it may be absent, null or a value without effect; anything else is refused."""
 
     because: str
     harmless: tuple[object, ...] = ()
 
     def check(self, value: object) -> None:
-        """Refuse a value that would have to be ignored."""
+        """Refuse a value that would have an effect."""
         if value is not None and not any(_same(value, one) for one in self.harmless):
             raise ValueError(self.because)
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Take anything, then check it."""
+        """Accept any type, then check the value."""
         return core_schema.no_info_after_validator_function(self.check, core_schema.any_schema())
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Document what is allowed, and why no more is."""
+        """Document the allowed values, and why others are refused."""
         allowed: list[dict[str, object]] = [*({"const": one} for one in self.harmless), {"type": "null"}]
         return {"anyOf": allowed, "description": f"Not supported: {self.because}."}
 
 
 def _same(value: object, other: object) -> bool:
-    # True equals 1, and is not meant by it.
+    # True equals 1 in Python, but not in JSON.
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
@@ -57,27 +57,27 @@ _Tools = Annotated[Any, Only("the gateway calls no tools", ([],))]
 _ToolChoice = Annotated[Any, Only("the gateway calls no tools", ("none",))]
 _Penalty = Annotated[Any, Only("answers are greedy: a penalty may only be 0", (0,))]
 _Logprobs = Annotated[
-    Any, Only("log-probabilities are not given; `fetchwise.decision.signals` tells of them", (False, 0))
+    Any, Only("log-probabilities are not returned; `fetchwise.decision.signals` summarises them", (False, 0))
 ]
 _Audio = Annotated[Any, Only("answers are text")]
 
 
 class TextPart(BaseModel):
-    """A piece of a message."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str
 
 
 class RefusalPart(BaseModel):
-    """A piece of an assistant's message that declined to answer."""
+    """A refusal as part of an assistant's message."""
 
     type: Literal["refusal"]
     refusal: str
 
 
 def _flat(content: object) -> object:
-    """The text of a message, however it was cut up."""
+    """The text of a message, from a string or from parts."""
     if not isinstance(content, list):
         return content
     return "\n".join(_text(part, position) for position, part in enumerate(content))
@@ -87,7 +87,7 @@ def _text(part: object, position: int) -> str:
     match part:
         case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
             return text
-    raise ValueError(f"only text can be read, and part {position} of the content is none")
+    raise ValueError(f"only text is supported, and part {position} of the content is not text: remove it")
 
 
 class Message(BaseModel):
@@ -99,7 +99,7 @@ class Message(BaseModel):
     content: Annotated[
         str | None, BeforeValidator(_flat, json_schema_input_type=str | list[TextPart | RefusalPart] | None)
     ] = Field(default=None, description="Text, as a string or in parts.")
-    refusal: str | None = Field(default=None, description="Of the assistant, where it declined to answer.")
+    refusal: str | None = Field(default=None, description="The refusal of an assistant's message.")
     name: str | None = Field(default=None, description="Accepted, and not used.")
     annotations: list[Any] | None = Field(default=None, description="Accepted, and not used.")
     audio: _Audio = None
@@ -108,21 +108,23 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """What was said; an assistant that declined said that."""
+        """The text of the message, or its refusal."""
         return self.content or self.refusal or ""
 
 
 class StreamOptions(BaseModel):
-    """How to stream."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
 
-    include_usage: bool = Field(default=False, strict=True, description="Send one more chunk, with the usage.")
+    include_usage: bool = Field(
+        default=False, strict=True, description="End the stream with a chunk that has the usage."
+    )
     include_obfuscation: bool = Field(default=False, strict=True, description="Accepted, and not used.")
 
 
 class ChatRequest(BaseModel):
-    """A chat request; the last message is the question, and everything before it its context."""
+    """A chat request. The last message is the question; the messages before it are its context."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -147,17 +149,19 @@ class ChatRequest(BaseModel):
         },
     )
 
-    model: str = Field(description="`fetchwise`, or `fetchwise-` and a policy: see `/v1/models`.")
+    model: str = Field(description="`fetchwise`, or `fetchwise-` and a policy; `/v1/models` lists them.")
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(
         default=None, ge=1, le=512, strict=True, description="Longest answer, in tokens."
     )
-    max_tokens: int | None = Field(default=None, ge=1, le=512, strict=True, description="The same, by its older name.")
-    stream: bool | None = Field(default=None, strict=True, description="Answer by chunks, then `[DONE]`.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=512, strict=True, description="Older name of `max_completion_tokens`."
+    )
+    stream: bool | None = Field(default=None, strict=True, description="Stream chunks, then `[DONE]`.")
     stream_options: StreamOptions | None = None
-    fetchwise: AnswerOptions | None = Field(default=None, description="What `/answer` takes beyond a question.")
+    fetchwise: AnswerOptions | None = Field(default=None, description="The options of `/answer`.")
 
-    n: Annotated[Any, Only("one answer is given: n may only be 1", (1,))] = None
+    n: Annotated[Any, Only("only one answer is returned: n may only be 1", (1,))] = None
     temperature: Annotated[Any, Only("answers are greedy: temperature may only be 0", (0,))] = None
     top_p: Annotated[Any, Only("answers are greedy: top_p may only be 1", (1,))] = None
     frequency_penalty: _Penalty = None
@@ -165,7 +169,7 @@ class ChatRequest(BaseModel):
     logit_bias: Annotated[Any, Only("answers are greedy, by the model's own log-probabilities", ({},))] = None
     logprobs: _Logprobs = None
     top_logprobs: _Logprobs = None
-    stop: Annotated[Any, Only("an answer ends with its line, and nowhere before", ([],))] = None
+    stop: Annotated[Any, Only("an answer always ends at its first line break", ([],))] = None
     response_format: Annotated[Any, Only("answers are plain text", ({"type": "text"},))] = None
     modalities: Annotated[Any, Only("answers are text", (["text"],))] = None
     audio: _Audio = None
@@ -174,11 +178,11 @@ class ChatRequest(BaseModel):
     functions: _Tools = None
     function_call: _ToolChoice = None
     web_search_options: Annotated[Any, Only("passages come from the gateway's own collections")] = None
-    prediction: Annotated[Any, Only("answers are short, and not predicted")] = None
-    reasoning_effort: Annotated[Any, Only("the reader answers at once", ("none",))] = None
-    verbosity: Annotated[Any, Only("answers are a few words; max_completion_tokens bounds them")] = None
+    prediction: Annotated[Any, Only("answers are short, so predicted outputs are not used")] = None
+    reasoning_effort: Annotated[Any, Only("the reader answers without reasoning", ("none",))] = None
+    verbosity: Annotated[Any, Only("answers are a few words; max_completion_tokens limits them")] = None
     moderation: Annotated[Any, Only("nothing is moderated")] = None
-    store: Annotated[Any, Only("completions are not kept for later retrieval", (False,))] = None
+    store: Annotated[Any, Only("completions are not stored for later retrieval", (False,))] = None
 
     seed: int | None = Field(default=None, description="Accepted, and not used: answers are greedy.")
     user: str | None = Field(default=None, description="Accepted, and not used.")
@@ -196,37 +200,37 @@ class ChatRequest(BaseModel):
     @classmethod
     def _one_length(cls, value: int | None, info: ValidationInfo) -> int | None:
         if None not in {value, other := info.data.get("max_completion_tokens")} and value != other:
-            raise ValueError("it differs from max_completion_tokens: drop one of them")
+            raise ValueError("it differs from max_completion_tokens: remove one of them")
         return value
 
     @field_validator("stream_options")
     @classmethod
     def _of_a_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if value is not None and not info.data.get("stream"):
-            raise ValueError("only for `stream: true`")
+            raise ValueError("only allowed with `stream: true`")
         return value
 
     @property
     def longest(self) -> int | None:
-        """The longest answer, by either name."""
+        """The maximum length of the answer, by either name."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def usage_wanted(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Whether the stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
 
 def conversation(
     messages: Sequence[Message], *, question_chars: int, earlier_chars: int
 ) -> tuple[str, tuple[Turn, ...]]:
-    """The question, and what was said before it: instructions first, as one turn, then the rest in order.
+    """The question and the turns before it: all instructions as one turn, then the other messages in order.
 
-    Messages without text say nothing and are dropped. Raises RequestValidationError, naming the message that is wrong.
+    Messages without text are dropped. Raises RequestValidationError, which names the invalid message.
     """
     *before, last = messages
     if last.role != "user":
-        _refuse("the last message must be the user's: it is the question", len(before), "role")
+        _refuse("the last message is the question, so its role must be `user`", len(before), "role")
     question = _readable(last.text, "the question", len(before))
     if len(question) > question_chars:
         _refuse(f"the question is longer than {question_chars} characters: shorten it", len(before), "content")
@@ -241,14 +245,11 @@ def conversation(
                 turns.append(Turn(message.role, text))
             case _:
                 instructions.append(text)
-    # In front, and only one, because many a chat template takes no other.
+    # One system turn in front: many chat templates accept nothing else.
     earlier = (*([Turn("system", "\n\n".join(instructions))] if instructions else ()), *turns)
     length = sum(len(turn.text) for turn in earlier)
     if length > earlier_chars:
-        _refuse(
-            f"what was said before the question has {length} characters, and may have {earlier_chars}: "
-            "drop the oldest messages"
-        )
+        _refuse(f"the messages before the question have {length} characters of {earlier_chars}: remove some")
     return question, earlier
 
 

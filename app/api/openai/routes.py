@@ -1,4 +1,4 @@
-"""The OpenAI API: any client of it can ask, and reads the decision receipt beside what it knows."""
+"""The OpenAI API: every client of it can ask questions, and gets the decision receipt in an additional field."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ _ERRORS = _DENIED | documented(
     *(408, 413, 503),
     model=OpenAIErrorOut,
     own={
-        400: "The request is not valid, or asks for what is not done: see `param`.",
-        404: "No such model or collection, or no passage where one is required.",
+        400: "The request is not valid or asks for something that is not supported; `param` names the field.",
+        404: "No such model or collection, or no passage was found and one is required.",
     },
 )
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The completion; with `stream`, in chunks. `fetchwise` is the receipt of `/answer`.",
+        "description": "The completion, with `stream` in chunks. `fetchwise` is the receipt as from `/answer`.",
         "content": {
             "text/event-stream": {
                 "itemSchema": {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]},
@@ -61,7 +61,7 @@ models_router = APIRouter(prefix="/v1", tags=["OpenAI"])
     summary="Answer the last message of a chat, or abstain",
 )
 async def chat(body: ChatRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
-    """Answer a lone message exactly as `/answer` would; a conversation, which no calibrator was fitted on, with k=5."""
+    """Answer a single message exactly as `/answer` does. A conversation reads the largest k: no calibrator fits it."""
     chosen = body.fetchwise or AnswerOptions()
     policy = _policy(body.model, chosen)
     text, earlier = conversation(
@@ -78,15 +78,15 @@ async def chat(body: ChatRequest, gateway: TheGateway, caller: AnswerCaller, req
     return Response(completion(record, body.model), media_type="application/json", headers=headers(record))
 
 
-@models_router.get("/models", responses=_DENIED, summary="The policies, as models")
+@models_router.get("/models", responses=_DENIED, summary="List the policies, as models")
 async def models(_: AnswerCaller) -> ModelsOut:
-    """List `fetchwise`, which follows the server's default policy, and one model for each policy."""
+    """List `fetchwise`, which uses the default policy of the server, and one model for each policy."""
     return ModelsOut(data=[ModelOut(id=name) for name in POLICIES])
 
 
-@models_router.get("/models/{model}", responses=_DENIED | _NO_MODEL, summary="One of them")
+@models_router.get("/models/{model}", responses=_DENIED | _NO_MODEL, summary="Show one model")
 async def model(model: str, _: AnswerCaller) -> ModelOut:
-    """Say that it is there."""
+    """Return the model, or 404."""
     _known(model)
     return ModelOut(id=model)
 
@@ -98,8 +98,8 @@ def _known(name: str) -> Policy | None:
 
 
 def _policy(name: str, chosen: AnswerOptions) -> Policy | None:
-    """The policy that the model stands for, if it stands for one."""
+    """The policy of the model; None for the default."""
     policy = _known(name)
     if policy is not None and chosen.policy not in {None, policy}:
-        raise ContradictoryRequest(f"the model {name!r} contradicts the policy in `fetchwise`: drop one of them")
+        raise ContradictoryRequest(f"the model {name!r} contradicts the policy in `fetchwise`: remove one of them")
     return policy

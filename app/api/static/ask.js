@@ -1,4 +1,4 @@
-// The page to ask in: sends one question, and shows the receipt or a kind word about what went wrong.
+// The question page: sends one question, and shows the receipt or an error.
 import { renderCosts } from "./cost.js";
 import { el, plural, say } from "./draw.js";
 import { FEW, MANY } from "./gauges.js";
@@ -6,8 +6,7 @@ import { send } from "./gateway.js";
 import { againButton, renderError, renderProblem } from "./problem.js";
 import { renderReceipt, spokenReceipt } from "./receipt.js";
 
-// Questions of the demo world, for where that is searched: one that the model knows, one that needs a passage, and one
-// that no passage answers.
+// Examples for the demo collection: one that the model knows, one that needs a passage, and one that no passage answers.
 const EXAMPLES = [
   "What is the capital of Egypt?",
   "What is the element berkelium named after?",
@@ -79,10 +78,10 @@ async function ask() {
     if (reply.ok) show(asked.question, said, mine.signal);
     else fail({ status: reply.status, message: said.error?.message, retryAfter: reply.headers.get("retry-after") });
   } catch (error) {
-    // A newer question took this one's place: it will speak for itself.
+    // A newer question replaced this one.
     if (error.name === "AbortError") return;
     receipt.replaceChildren();
-    const why = `The gateway could not be reached, or did not answer in JSON (${error.message}).`;
+    const why = `The gateway cannot be reached, or its reply is not JSON (${error.message}).`;
     renderProblem(problem, why, againButton(ask));
   } finally {
     if (asking === mine) end();
@@ -110,8 +109,8 @@ function show(asked, answered, signal) {
   showCosts(answered, signal);
 }
 
-const HIDDEN = "What it would have cost otherwise is told to those who may operate this gateway.";
-const UNKNOWN = "What it would have cost otherwise could not be looked up";
+const HIDDEN = "The cost without the gate is shown to keys with scope operate.";
+const UNKNOWN = "The cost without the gate could not be loaded";
 const sayOtherwise = (text) => say(document.getElementById("otherwise"), text);
 
 async function showCosts(answered, signal) {
@@ -120,7 +119,7 @@ async function showCosts(answered, signal) {
     if (costs.ok) renderCosts(receipt, answered, await costs.json());
     else sayOtherwise(costs.status === 401 || costs.status === 403 ? HIDDEN : `${UNKNOWN} (${costs.status}).`);
   } catch (error) {
-    // The answer stands without it; a newer question has its own.
+    // The receipt is complete without it; a newer question loads its own.
     if (error.name !== "AbortError") sayOtherwise(`${UNKNOWN} (${error.message}).`);
   }
 }
@@ -131,7 +130,7 @@ function begin() {
   say(button, "Asking…");
   receipt.setAttribute("aria-busy", "true");
   if (!receipt.hasChildNodes())
-    receipt.append(el("p", { class: "waiting" }, "Asking the model once without passages…"));
+    receipt.append(el("p", { class: "waiting" }, "Asking the model without passages…"));
 }
 
 function end() {

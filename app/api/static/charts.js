@@ -1,4 +1,4 @@
-// Pictures of a window of traffic. Each row of a picture has its words above its line, so that it fits a phone.
+// Charts of a window of traffic. Each row has its label above its line, so that it fits a phone.
 import {
   STAGES,
   STAGE_NAMES,

@@ -1,14 +1,14 @@
-// What an answer cost, beside what always reading would have cost by what /breakeven says.
+// The cost of an answer, compared with always reading, from /breakeven.
 import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number, passagesOf } from "./draw.js";
 import { compareBars, passageDots } from "./gauges.js";
 
-/** Show what it would have cost otherwise, once that is known. */
+/** Add the comparison when it has been loaded. */
 export function renderCosts(place, receipt, costs) {
   place.querySelector("#cost").replaceWith(costCard(receipt, costs));
   drawAll(place.querySelector("#cost"));
 }
 
-/** One card; `costs` is null while they are being looked up. */
+/** One card; `costs` is null while they are being loaded. */
 export function costCard(receipt, costs) {
   const tokens = (usage) => (usage ? usage.prompt_tokens + usage.completion_tokens : 0);
   const { probe, read } = receipt.usage;
@@ -83,11 +83,11 @@ function alwaysCost(costs) {
 }
 
 function otherwise(receipt, spent, costs, always) {
-  if (!costs) return "What it would have cost otherwise is being looked up…";
-  if (!always.ms) return `What it would have cost without a gate is not known yet: that takes ${always.needs}.`;
+  if (!costs) return "Loading the cost without the gate…";
+  if (!always.ms) return `The cost without the gate is not known yet. It needs ${always.needs}.`;
   const price =
     receipt.usage.probe !== null && receipt.k > 0 && always.ms < spent.ms
-      ? " The probe is the price of finding out."
+      ? " The difference is the cost of the probe."
       : "";
   const said = [difference(always.ms - spent.ms, duration, "")];
   if (always.tokens) said.push(difference(always.tokens - spent.tokens, number, " tokens"));

@@ -1,4 +1,4 @@
-// The operators' page: reads /dashboard/data every two seconds while somebody looks, and draws it.
+// The dashboard: reads /dashboard/data every two seconds while the page is visible, and draws it.
 import {
   STAGES,
   STAGE_NAMES,
@@ -22,7 +22,7 @@ const AFTER_FAILURE_MS = 5000;
 const VERDICTS = {
   saves: "▼ Gating saves",
   costs: "▲ Gating costs more",
-  unclear: "≈ Too close to call",
+  unclear: "≈ No clear difference",
   unknown: "… Not known yet",
 };
 const place = (id) => document.getElementById(id);
@@ -50,9 +50,9 @@ async function look() {
     show(await reply.json());
     place("trouble").hidden = true;
   } catch (error) {
-    // Stopped because the page was hidden or another window was chosen.
+    // Aborted: the page was hidden or another window was chosen.
     if (error.name === "AbortError") return;
-    say(place("trouble"), `The figures could not be read (${error.message}). Trying again every five seconds.`);
+    say(place("trouble"), `The figures cannot be loaded (${error.message}). Trying again every five seconds.`);
     place("trouble").hidden = false;
     again = AFTER_FAILURE_MS;
   }
@@ -69,7 +69,7 @@ function show(data) {
   const at = new Date(data.now * 1000).toLocaleTimeString("en-GB");
   const workers = plural(data.breakeven.window.workers, "worker answered", "workers answered");
   const refused = `${number(data.shed)} refused since the start`;
-  say(place("freshness"), `Read at ${at}, every two seconds while this page is in view · ${workers} · ${refused}`);
+  say(place("freshness"), `Updated at ${at}, every two seconds while this page is visible · ${workers} · ${refused}`);
 }
 
 function showUpstreams({ upstreams, calibrator }) {
@@ -102,7 +102,7 @@ function showHeadline(report) {
   const verdict = report.costs.latency.against[report.reference].verdict;
   place("verdict").dataset.verdict = verdict;
   say(place("verdict"), VERDICTS[verdict]);
-  // A number and its per cent stay on one line.
+  // Keep a number and its percent sign on one line.
   say(place("headline"), report.sentence.replaceAll(" %", "\u00a0%"));
   say(place("caveats"), report.caveats.join(" "));
 }
@@ -124,12 +124,12 @@ function showFigures(data) {
     ),
   );
   drawInto(place("timeline"), (width) => timelinePicture(width, data.timeline, data.actions));
-  const probed = `of ${plural(data.p.n, "question", "questions")}, coloured by what was done`;
+  const probed = `of ${plural(data.p.n, "question", "questions")}, coloured by action`;
   say(
     place("p-words"),
     data.p.n > 0
       ? `Calibrated probability that the closed-book answer is right, ${probed}.`
-      : "No question of this window was probed under a calibrator.",
+      : "No question in this window was probed with a calibrator.",
   );
   drawInto(place("histogram"), (width) => histogramPicture(width, data.p, data.thresholds));
   drawInto(place("latency"), (width) => latencyPicture(width, data.latency));
@@ -141,7 +141,7 @@ function tiles(data, report) {
   const minutes = Math.max(Math.min(report.window.covered_seconds, report.window.seconds) / 60, 1 / 60);
   const always = `against always ${passagesOf(report.reference)}`;
   return [
-    tile("Answers", number(data.answers), `${(data.answers / minutes).toFixed(1)} a minute`),
+    tile("Answers", number(data.answers), `${(data.answers / minutes).toFixed(1)} per minute`),
     tile(
       "Skipped",
       percent(report.skip_rate.value),

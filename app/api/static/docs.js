@@ -1,4 +1,4 @@
-// Swagger UI on this gateway's own description; nothing is fetched from elsewhere.
+// Swagger UI for the OpenAPI document of this gateway; nothing is loaded from other hosts.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", follow);

@@ -1,4 +1,4 @@
-// Small hands for both pages: elements, numbers as people read them, and how wide a picture may be.
+// Shared by both pages: elements, formatted numbers, and the width of charts.
 
 export const STAGES = ["probe", "embed", "search", "read"];
 export const STAGE_NAMES = { probe: "Probe", embed: "Embed", search: "Search", read: "Read" };
@@ -82,7 +82,7 @@ export function drawAll(place) {
   place.querySelectorAll(".picture").forEach((one) => drawInto(one, one.draw));
 }
 
-// Numbers keep their unit on the same line, and negative ones a true minus.
+// Numbers stay on one line with their unit, and negative numbers get a real minus sign.
 const written = (text) => text.replace(/ /g, "\u00a0").replace(/^-/, "\u2212");
 
 /** A share as per cent, by default to a tenth where it is small, as the gateway's own sentences are. */

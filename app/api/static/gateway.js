@@ -1,13 +1,13 @@
-// Talks to the gateway that served this page, with a key where one was given.
+// Sends requests to the gateway that served this page, with the key if there is one.
 
 const KEPT = "fetchwise-key";
 
-/** Keep a key for as long as this tab is open; nobody but this gateway ever gets it. */
+/** Store a key until this tab is closed; it is sent only to this gateway. */
 export function useKey(key) {
   sessionStorage.setItem(KEPT, key.trim());
 }
 
-/** Send one request; relative, so that it stays on this host and under its prefix. */
+/** Send one request. The path is relative, so it stays on this host and below its prefix. */
 export function send(path, { body, signal } = {}) {
   const key = sessionStorage.getItem(KEPT);
   const headers = key ? { authorization: `Bearer ${key}` } : {};

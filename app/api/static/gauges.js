@@ -1,4 +1,4 @@
-// Pictures of one receipt: where a probability fell, and what an answer cost beside what it would have cost.
+// Charts of one receipt: a probability between its thresholds, and costs side by side.
 import { passagesOf, percent, picture, svg } from "./draw.js";
 
 /** How many passages a question reads if the model is not sure enough alone, and if it is unsure. */
@@ -75,7 +75,7 @@ export function thresholdGauge(width, p, { tau0, tau1 }) {
   const marks = [];
   if (tau1 > 0 && tau1 <= 1 && tau1 < tau0) marks.push({ at: tau1, name: `τ1 ${percent(tau1)}` });
   if (tau0 > 0 && tau0 <= 1) marks.push({ at: tau0, name: `${tau1 === tau0 ? "τ" : "τ0"} ${percent(tau0)}` });
-  const said = marks.map(({ name }) => name).join(", ") || "none that a probability could reach";
+  const said = marks.map(({ name }) => name).join(", ") || "none within reach";
   return gauge(width, p, zones, marks, `The model alone: ${percent(p, 1)} likely to be right. Thresholds: ${said}.`);
 }
 

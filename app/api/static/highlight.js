@@ -1,4 +1,4 @@
-// Finds an answer in a passage, so that a person sees at a glance what it rests on.
+// Marks the answer in a passage.
 import { el } from "./draw.js";
 
 const SMALL = new Set(
@@ -14,7 +14,7 @@ function words(text) {
   }));
 }
 
-/** What of the answer is news: its words without small ones and without those of the question. */
+/** The words of the answer without stop words and words of the question. */
 function news(answer, question) {
   const asked = new Set(words(question).map(({ word }) => word));
   const all = words(answer ?? "").map(({ word }) => word);
@@ -29,7 +29,7 @@ export function contains(text, answer, question) {
   return wanted.length > 0 && wanted.every((word) => there.has(word));
 }
 
-/** Whether two marked words belong together: nothing but small words of one sentence between them. */
+/** Whether only stop words of one sentence are between two marked words. */
 const joined = (between) => !/[.!?;\n]/.test(between) && words(between).every(({ word }) => SMALL.has(word));
 
 /** The passage with the answer's words marked; neighbouring ones together. */

@@ -1,4 +1,4 @@
-// A decision receipt as a picture: the answer, why it was given in this way, what it cost, what was read.
+// Renders a decision receipt: the answer, how it was decided, what it cost, and the passages.
 import { costCard } from "./cost.js";
 import { actionName, colourOf, drawAll, el, figure, passagesOf, percent, say } from "./draw.js";
 import { send } from "./gateway.js";
@@ -6,31 +6,31 @@ import { FEW, MANY, confidenceGauge, thresholdGauge } from "./gauges.js";
 import { contains, highlighted } from "./highlight.js";
 
 const WHY = {
-  confident: "The model knows this by itself: its own answer is likely enough to be right, so nothing was fetched.",
-  borderline: "The model is not sure enough to answer alone, so it read {passages}.",
-  uncertain: "The model is unsure, so it read {passages}.",
-  retrieval_required: "The request, or a rule of the operator’s, insisted on passages.",
-  retrieval_forbidden: "The request allowed no passages, so this is the model’s own answer.",
-  no_signal: "The model gave no usable log-probabilities, so it read {passages} to be safe.",
-  not_calibrated: "No calibrator matches what runs here, so it read {passages}, as for every question.",
-  not_certified: "The calibrator carries no certificate for this policy, so its fallback serves every question.",
-  retrieval_failed: "Passages were wanted, but the search failed.",
-  no_passages: "Passages were wanted, but none was found.",
+  confident: "The model’s own answer is likely enough to be right, so no passages were fetched.",
+  borderline: "The model’s own answer is not likely enough to be right, so it read {passages}.",
+  uncertain: "The model’s own answer is unlikely to be right, so it read {passages}.",
+  retrieval_required: "The request or a rule of the operator requires passages.",
+  retrieval_forbidden: "The request forbids passages, so this is the model’s own answer.",
+  no_signal: "The model returned no usable log-probabilities, so it read {passages} to be safe.",
+  not_calibrated: "No calibrator matches this system, so every question reads {passages}.",
+  not_certified: "The calibrator has no certificate for this policy, so its fallback is used for every question.",
+  retrieval_failed: "Passages were needed, but the search failed.",
+  no_passages: "Passages were needed, but none were found.",
   bypassed: "Gating does not pay at the moment, so the question was not probed.",
-  low_confidence: "An answer was found, but it is too likely to be wrong to give.",
-  degraded: "Reading more passages failed, so this is the answer that was there already.",
-  explored: "The number of passages was drawn at random, to keep the gateway’s figures honest.",
+  low_confidence: "There is an answer, but its confidence is too low to give it.",
+  degraded: "Reading more passages failed, so this is the last available answer.",
+  explored: "The number of passages was chosen at random, to collect data for the next calibrator.",
 };
 
 const why = (receipt) => WHY[receipt.decision.reason].replace("{passages}", passagesRead(receipt));
 
-/** What a screen reader says when the answer comes in. */
+/** What a screen reader says when the answer arrives. */
 export function spokenReceipt(receipt) {
   const answer = receipt.answer === null ? "I don’t know." : `Answer: ${receipt.answer}`;
   return `${answer} ${actionName(receipt.action)}. ${why(receipt)}`;
 }
 
-/** Show one receipt, without what it would have cost otherwise. */
+/** Show one receipt; the cost of the alternative is added later. */
 export function renderReceipt(place, question, receipt) {
   place.replaceChildren(
     answerCard(question, receipt),
@@ -70,7 +70,7 @@ function answerCard(question, receipt) {
   );
 }
 
-/** Two buttons for whoever knows better; their verdicts are what the calibrator is refitted from. */
+/** Two buttons for feedback, which the next refit can use. */
 function judging(id) {
   const said = el("span", { role: "status" });
   const button = (text, correct) => {
@@ -84,9 +84,9 @@ function judging(id) {
 async function judge(id, correct) {
   try {
     const reply = await send("feedback", { body: { id, correct } });
-    return reply.ok ? "Noted, thank you." : `Not noted: ${(await reply.json()).error.message}`;
+    return reply.ok ? "Saved, thank you." : `Not saved: ${(await reply.json()).error.message}`;
   } catch (error) {
-    return `Not noted: ${error.message}`;
+    return `Not saved: ${error.message}`;
   }
 }
 
@@ -103,8 +103,8 @@ function decisionCard(receipt) {
   return el(
     "section",
     { class: "card", "aria-label": "Why" },
-    el("h2", {}, "How sure was it?"),
-    el("h3", {}, "The model alone, before fetching"),
+    el("h2", {}, "How likely is it right?"),
+    el("h3", {}, "The model’s own answer, before any search"),
     ...(p === null
       ? [el("p", { class: "small" }, noProbability(receipt))]
       : [
@@ -119,7 +119,7 @@ function decisionCard(receipt) {
         : `The answer given, after reading ${passagesRead(receipt)}`,
     ),
     ...(receipt.confidence === null
-      ? [el("p", { class: "small" }, "Nobody can say: no calibrator was fitted for this.")]
+      ? [el("p", { class: "small" }, "Unknown: no calibrator matches this system.")]
       : [
           figure((width) => confidenceGauge(width, receipt.confidence, thresholds.tau_abstain, colourOf(receipt.action))),
           el("p", { class: "small muted" }, abstentionWords(receipt)),
@@ -129,7 +129,7 @@ function decisionCard(receipt) {
       { class: "facts small" },
       ...fact("Policy", receipt.decision.policy),
       ...fact("Calibrator", calibrator.version ?? "none that matches"),
-      ...fact("Certified", calibrator.certified ? "yes: exactly its certified policy ran" : "no"),
+      ...fact("Certified", calibrator.certified ? "yes: exactly the certified policy decided" : "no"),
       ...Object.entries(receipt.decision.signals)
         .filter(([name]) => name in SIGNALS)
         .flatMap(([name, value]) => fact(SIGNALS[name], value.toFixed(3))),
@@ -141,8 +141,8 @@ const SIGNALS = { seq_logprob: "Mean log-probability", neg_entropy: "Negative en
 const fact = (name, value) => [el("dt", {}, name), el("dd", {}, value)];
 
 function noProbability(receipt) {
-  if (receipt.usage.probe === null) return "It was not asked: no probability could have changed what was read.";
-  return "It was asked, but no calibrator turns its log-probabilities into a probability here.";
+  if (receipt.usage.probe === null) return "The model was not asked without passages, because its answer could not change the decision.";
+  return "Unknown: no calibrator turns its log-probabilities into a probability.";
 }
 
 const reads = (k) => `${passagesOf(`k${k}`)} ${k === 1 ? "is" : "are"} read`;
@@ -150,21 +150,21 @@ const reads = (k) => `${passagesOf(`k${k}`)} ${k === 1 ? "is" : "are"} read`;
 const BY_THRESHOLDS = new Set(["confident", "borderline", "uncertain", "low_confidence"]);
 
 function thresholdWords(p, { tau0, tau1 }, reason) {
-  if (tau0 === null) return "No thresholds were in force for this.";
-  if (reason === "retrieval_required") return "Passages were asked for, so τ1 alone chose how many.";
-  if (!BY_THRESHOLDS.has(reason)) return "The thresholds did not decide this one.";
-  if (p >= tau0) return `${percent(p, 1)} reaches ${tau1 === tau0 ? "τ" : "τ0"}: it may answer by itself.`;
+  if (tau0 === null) return "No thresholds apply to this question.";
+  if (reason === "retrieval_required") return "Passages are required, so τ1 alone decided how many.";
+  if (!BY_THRESHOLDS.has(reason)) return "The thresholds did not decide this question.";
+  if (p >= tau0) return `${percent(p, 1)} reaches ${tau1 === tau0 ? "τ" : "τ0"}: no passages are needed.`;
   if (p >= tau1) return `${percent(p, 1)} is ${tau1 > 0 ? "between τ1 and τ0" : "below τ0"}: ${reads(FEW)}.`;
   return `${percent(p, 1)} is below ${tau1 === tau0 ? "τ" : "τ1"}: ${reads(MANY)}.`;
 }
 
 function abstentionWords(receipt) {
   const tau = receipt.decision.thresholds.tau_abstain;
-  if (tau === null) return "No abstention threshold is in force here, so nothing is withheld for being unsure.";
-  if (receipt.answer === null) return `Below ${percent(tau, 1)} an answer is withheld rather than guessed.`;
+  if (tau === null) return "There is no abstention threshold, so no answer is withheld for low confidence.";
+  if (receipt.answer === null) return `Below ${percent(tau, 1)} an answer is withheld.`;
   return receipt.confidence < tau
-    ? "The request wanted an answer in any case."
-    : `At or above ${percent(tau, 1)}, so it may be given.`;
+    ? "The request does not allow withholding."
+    : `At or above ${percent(tau, 1)}, so the answer is given.`;
 }
 
 function passagesCard(question, receipt) {
@@ -172,10 +172,10 @@ function passagesCard(question, receipt) {
   const holding = receipt.citations.map((passage) => contains(passage.text, receipt.answer, question));
   const intro =
     receipt.answer === null
-      ? "Read, but no answer came out of it that is sure enough."
+      ? "They were read, but the confidence of the answer is too low."
       : holding.some(Boolean)
-        ? "The answer is marked where a passage holds it."
-        : "None of them holds the answer word for word.";
+        ? "The answer is marked in the passages that contain it."
+        : "No passage contains the answer word for word.";
   return [
     el(
       "section",
@@ -197,7 +197,7 @@ function passagesCard(question, receipt) {
               "header",
               {},
               el("b", {}, `[${passage.index}] ${passage.title || passage.id}`),
-              holding[place] ? el("span", { class: "holds-word" }, "holds the answer") : null,
+              holding[place] ? el("span", { class: "holds-word" }, "contains the answer") : null,
               el("span", { class: "score" }, `similarity ${passage.score.toFixed(2)}`),
             ),
             el("p", {}, highlighted(passage.text, receipt.answer, question)),

@@ -73,7 +73,7 @@ def test_what_is_no_question() -> None:
     """Each is refused by the name of the message that is to blame."""
     assert refused(said("user", "Who?"), said("assistant", "She.")) == (
         "messages.1.role",
-        "the last message must be the user's: it is the question",
+        "the last message is the question, so its role must be `user`",
     )
     assert refused(said("user", " ")) == ("messages.0.content", "the question is empty")
     assert refused(said("user", None)) == ("messages.0.content", "the question is empty")
