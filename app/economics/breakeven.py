@@ -1,4 +1,4 @@
-"""Whether gating pays: estimates with their intervals, the verdict they allow, and one plain sentence on it."""
+"""Whether gating pays: estimates with their intervals, a verdict, and a sentence that states it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from app.certify.intervals import MIN_SAMPLE, Interval, missing, unknown_interval, wilson
 
-# A way of reading that fewer of the gated questions take need not be known well: it hardly moves what the gate costs.
+# A k that is chosen for a smaller share of the gated questions may be unknown: it hardly changes the gate's cost.
 RARE = 0.05
 
 
 class Verdict(StrEnum):
-    """What the interval of the cost ratio allows one to say."""
+    """The conclusion from the interval of the cost ratio."""
 
     SAVES = "saves"
     COSTS = "costs"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The gate against reading the same number of passages for every question."""
+    """The gate, compared with reading the same number of passages for every question."""
 
     always: Interval
     break_even_skip: Interval
@@ -32,7 +32,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class CostView:
-    """Everything in one unit: each part of a question, the gate, and the gate against each reference."""
+    """Costs in one unit: of each stage, of the gate, and of the gate compared with each reference."""
 
     unit: str
     stages: Mapping[str, Interval]
@@ -42,7 +42,7 @@ class CostView:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
-    """What the figures were measured on."""
+    """The traffic that the figures were measured on."""
 
     seconds: float
     covered_seconds: float
@@ -53,7 +53,7 @@ class MeasuredWindow:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """What gating costs, what it would cost without, and from which skip rate it pays."""
+    """The cost with and without gating, and the skip rate above which gating pays."""
 
     window: MeasuredWindow
     sentence: str
@@ -65,12 +65,12 @@ class BreakEven:
 
 
 def share(count: int, n: int, *, of: str) -> Interval:
-    """A share of the questions of a kind, where there are enough of them."""
+    """A share of the questions of a kind; unknown if there are too few."""
     return wilson(count, n) if n >= MIN_SAMPLE else unknown_interval(n, missing(n, of))
 
 
 def verdict(ratio: Interval) -> Verdict:
-    """Saving or costing only where the whole interval says so."""
+    """`saves` or `costs` only if the whole interval is on that side of 1."""
     if ratio.low is None or ratio.high is None:
         return Verdict.UNKNOWN
     if ratio.high < 1.0:
@@ -83,11 +83,11 @@ _SPENT = {"latency": "time", "tokens": "tokens", "money": "money"}
 
 
 def sentence(cost: str, reference: int, ratio: Interval, even: Interval, skip: Interval) -> str:
-    """The verdict as a person would say it."""
+    """The verdict as a sentence."""
     always, spent = f"always reading {passages(reference)}", _SPENT[cost]
     found = verdict(ratio)
     if ratio.value is None or ratio.low is None or ratio.high is None:
-        return f"Whether gating saves {spent} against {always} is not known yet: it takes {ratio.needs}."
+        return f"Whether gating saves {spent} against {always} is not known yet: that needs {ratio.needs}."
     if found is Verdict.SAVES:
         said = f"Gating saves {percent(1 - ratio.value)} of the {spent} of {always}"
     elif found is Verdict.COSTS:
@@ -121,5 +121,5 @@ def passages(k: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as per cent, to a tenth where it is small."""
+    """A share in per cent, with one decimal if it is small."""
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"

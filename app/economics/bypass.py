@@ -17,28 +17,28 @@ from app.ports import Clock
 
 logger = logging.getLogger(__name__)
 
-# The share of questions that still meets the gate while all others bypass it, so that its return can be noticed.
+# The share of questions that still go through the gate during a bypass, so that a saving is noticed.
 WATCH = 0.02
-# Looks in a row that must agree, so that one odd window changes nothing.
+# Estimates in a row that must agree, so that one unusual window changes nothing.
 PATIENCE = 3
-# What gating must surely save before it is taken up again; the gap to 1, where it is given up, stops to and fro.
+# The saving that ends a bypass. The gap to 1, where a bypass starts, prevents switching back and forth.
 MARGIN = 0.02
-OFF = "FETCHWISE_BYPASS=off: every question meets the gate."
-_UNKNOWN = "Nothing has been measured yet: every question meets the gate."
+OFF = "FETCHWISE_BYPASS=off: every question goes through the gate."
+_UNKNOWN = "Nothing has been measured yet: every question goes through the gate."
 
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """Whether most questions go without the gate, and how many looks in a row have spoken for a change."""
+    """Whether most questions bypass the gate, and how many estimates in a row support a change."""
 
     on: bool = False
     agreeing: int = 0
 
     def update(self, ratio: Interval, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
-        """The state after one more estimate of what gating costs over always reading the same passages.
+        """The state after one more estimate of the cost ratio of gating.
 
-        Given up where the whole interval lies above 1, taken up again where it lies at 1 - `margin` or below. An
-        estimate that is lacking, or too wide to say, speaks for no change.
+        A bypass starts if the whole interval is above 1, and ends if it is at most 1 - `margin`. A missing or too wide
+        interval supports no change.
         """
         if ratio.low is None or ratio.high is None:
             return Bypass(self.on)
@@ -51,7 +51,7 @@ class Bypass:
 
 @dataclass(frozen=True, slots=True)
 class BypassReport:
-    """Whether most questions bypass the gate now because it loses, and why."""
+    """Whether most questions bypass the gate now, and why."""
 
     setting: Literal["off", "auto"]
     on: bool
@@ -60,9 +60,9 @@ class BypassReport:
 
 
 def live_ratio(found: BreakEven, objective: Objective) -> Interval:
-    """What gating costs over reading the reference for every question, as served.
+    """The cost of gating over the cost of always reading the reference k.
 
-    Lacking for retrieval calls, of which gating never makes more, and for money without a tariff.
+    Unknown for retrieval calls, of which gating never makes more, and for money without a tariff.
     """
     view = found.costs.get(objective.value)
     if view is None:
@@ -71,7 +71,7 @@ def live_ratio(found: BreakEven, objective: Objective) -> Interval:
 
 
 class BypassWatch:
-    """Holds whether the gate is bypassed, and why. `update` blocks, `refresh` does not."""
+    """The current state of the bypass. `update` blocks, `refresh` does not."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class BypassWatch:
         enabled: bool = True,
         clock: Clock = time.time,
     ) -> None:
-        """`calibrator` returns the version that decides now; None where none does."""
+        """`calibrator` returns the version that decides now; None if none does."""
         self.objective = objective
         self.enabled = enabled
         self.reason = _UNKNOWN if enabled else OFF
@@ -92,7 +92,7 @@ class BypassWatch:
         self._lock = threading.Lock()
         self._bypass = Bypass()
         self._version: str | None = None
-        # When the calibrator in force began to decide.
+        # When the served calibrator began to decide.
         self._since = -math.inf
 
     def on(self) -> bool:
@@ -104,7 +104,7 @@ class BypassWatch:
         return BypassReport("auto" if self.enabled else "off", self._bypass.on, self.objective, self.reason)
 
     def update(self) -> None:
-        """Look at the traffic once, and change the state if enough looks in a row agree."""
+        """Estimate from the traffic, and change the state if enough estimates in a row agree."""
         with self._lock:
             self._restart_for_new_calibrator()
             found = self._view.break_even_since(self._since)
@@ -112,22 +112,22 @@ class BypassWatch:
             before, self._bypass = self._bypass, self._bypass.update(ratio)
             view = found.costs.get(self.objective.value)
             if view is None:
-                self.reason = "Gating never makes more retrieval calls: every question meets the gate."
+                self.reason = "Gating never makes more retrieval calls: every question goes through the gate."
             elif self._bypass.on:
                 said = view.against[found.reference].sentence
                 self.reason = f"{said} All but {percent(WATCH)} of the questions bypass the gate."
             else:
-                self.reason = f"{view.against[found.reference].sentence} Every question meets the gate."
+                self.reason = f"{view.against[found.reference].sentence} Every question goes through the gate."
             if self._bypass.on != before.on:
                 logger.warning("%s", self.reason)
 
     def _restart_for_new_calibrator(self) -> None:
-        """A new calibrator starts over: what gating by the old one cost says nothing about it."""
+        """Start over for a new calibrator, which has other costs."""
         version = self._calibrator()
         if version != self._version and self._version is not None:
             self._bypass, self._since = Bypass(), self._clock()
         self._version = version
 
     async def refresh(self) -> None:
-        """Look at the traffic once, in a thread; where that fails, the bypass stays as it is."""
+        """Call `update` in a thread; if it fails, the bypass does not change."""
         await asyncio.to_thread(self.update)

@@ -1,12 +1,11 @@
-"""From the rows of a window to what gating costs, what it would cost without, and from which skip rate it pays.
+"""Estimates the cost with and without gating, and the break-even skip rate, from a window of served traffic.
 
-Everything is measured on served traffic. Derived figures are propagated by drawing means and shares many times from
-what their samples allow, with a fixed seed: the same rows always give the same figures. Questions are taken as
-independent of each other.
+Intervals of derived figures come from many random draws of the means and shares that they depend on, with a fixed seed:
+the same rows always give the same figures. Questions are treated as independent.
 
-Means are winsorised: the top 1 % of a sample, at least one question, count as the largest below them. Latencies are
-skewed to the right, and one timeout must not rule. That makes a mean a little too low, and a ratio of two such means
-hardly so.
+Means are winsorised: the top 1 % of a sample, at least one question, are capped at the largest value below them.
+Latencies are skewed to the right, and one timeout must not dominate. The mean is then slightly too low, a ratio of two
+such means hardly.
 """
 
 import math
@@ -46,7 +45,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Estimate:
-    """A figure, draws of what it may be as well, and the questions behind it; `needs` where those are too few."""
+    """A value, random draws around it, and its number of questions; if they are too few, `needs` says so."""
 
     value: float
     draws: Floats
@@ -54,11 +53,11 @@ class Estimate:
     needs: str | None = None
 
     def requiring(self, of: str) -> "Estimate":
-        """The same; too few questions are named as what is missing."""
+        """The same, with `needs` set if there are too few questions."""
         return replace(self, needs=missing(self.n, of)) if self.n < MIN_SAMPLE else self
 
     def estimate(self) -> Interval:
-        """The figure with its 95 % interval, or what it lacks."""
+        """The value with its 95 % interval, or what is missing."""
         if self.needs is not None:
             return unknown_interval(self.n, self.needs)
         low, high = np.quantile(self.draws, (0.025, 0.975))
@@ -67,7 +66,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StageCosts:
-    """What each of some questions spent on its parts, in one unit."""
+    """The cost of each stage of some questions, in one unit."""
 
     probe: Floats
     retrieval: Floats
@@ -78,7 +77,7 @@ Count = Callable[[Rows], StageCosts]
 
 
 def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff, ks: Sequence[int]) -> BreakEven:
-    """Everything that `/breakeven` says, from one window of traffic."""
+    """The figures of `/breakeven` from one window of traffic."""
     rows = traffic.rows
     gated = select(rows, rows["gated"])
     skip = share(int((gated["k"] == 0).sum()), len(gated), of=_GATED)
@@ -127,7 +126,7 @@ def _money(tariff: Tariff) -> Count:
 
 
 def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks: Sequence[int]) -> CostView:
-    """One cost from all sides. Each begins with the same seed, so that none depends on the others."""
+    """All figures of one cost. Each cost starts with the same seed, so that it does not depend on the others."""
     rng = np.random.default_rng(_SEED)
     gated = select(rows, rows["gated"])
     (probe,) = _means(rng, count(gated).probe)
@@ -161,12 +160,12 @@ def _reading_of(k: int) -> str:
 
 
 def _that_read(rows: Rows, k: int) -> Rows:
-    """The questions that read k passages, whoever chose k: what k costs without a gate."""
+    """The questions that read k passages, gated or not: the cost of k without the gate."""
     return select(rows, rows["k"] == k)
 
 
 def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Estimate]) -> tuple[Estimate, Estimate | None]:
-    """The share of gated questions that read nothing, and what the others pay for what they read; None without any."""
+    """The share of gated questions that read no passage, and the mean cost of the others; None if there are none."""
     counts = {k: int((gated["k"] == k).sum()) for k in always}
     taken = [k for k in always if counts[k]]
     skipped, *how_often = _shares(rng, [len(gated) - sum(counts.values()), *(counts[k] for k in taken)])
@@ -191,9 +190,9 @@ def _break_even(probe: Estimate, retrieving: Estimate | None, always: Estimate) 
 
 
 def _positive(divisor: Estimate, quotient: Callable[[Estimate], Estimate]) -> Estimate:
-    """A quotient, or what it lacks where the divisor is nothing, as all is that has no price."""
+    """A quotient; unknown if the divisor is 0, such as a cost without a price."""
     if divisor.needs is None and divisor.value <= 0.0:
-        return Estimate(np.nan, np.empty(0), divisor.n, "a reading that costs anything")
+        return Estimate(np.nan, np.empty(0), divisor.n, "a reading that costs more than 0")
     return quotient(divisor)
 
 
@@ -203,19 +202,19 @@ def _caveats(traffic: Traffic, seconds: float, reference: int) -> tuple[str, ...
     chosen = float(reading["gated"].mean()) if len(reading) else 0.0
     if chosen > RARE:
         said.append(
-            f"{percent(chosen)} of the questions behind the cost of k{reference} were sent there by the gate. Those "
+            f"{percent(chosen)} of the questions behind the cost of k{reference} were chosen by the gate. Those "
             "are the harder ones, so reading for every question may cost less than is shown."
         )
     if traffic.overrun:
         said.append(
-            f"More questions came than the workers remember: the window covers the last {traffic.covered_seconds:.0f} "
+            f"More questions than the workers can store: the window covers the last {traffic.covered_seconds:.0f} "
             f"of {seconds:g} s."
         )
     return tuple(said)
 
 
 def _ms(values: NDArray[Any]) -> Floats:
-    """Milliseconds of a stage, none where it did not run."""
+    """Milliseconds of a stage; 0 if it did not run."""
     return np.nan_to_num(_float(values))
 
 
@@ -224,7 +223,7 @@ def _float(values: NDArray[Any]) -> Floats:
 
 
 def _combine(formula: Callable[..., Any], *figures: Estimate) -> Estimate:
-    """A figure made of others; it lacks what any of them lacks."""
+    """A figure computed from others; unknown if one of them is."""
     n = min(figure.n for figure in figures)
     needs = next((figure.needs for figure in figures if figure.needs is not None), None)
     if needs is not None:
@@ -234,18 +233,18 @@ def _combine(formula: Callable[..., Any], *figures: Estimate) -> Estimate:
 
 
 def _means(rng: np.random.Generator, *columns: Floats) -> tuple[Estimate, ...]:
-    """The winsorised mean of each column over the same questions; draws keep it positive, and keep correlations."""
+    """The winsorised mean of each column over the same questions; the draws are positive and correlated."""
     sample = np.column_stack(columns)
     n, width = sample.shape
     if n < 2:
-        # One question tells the order of magnitude and no more.
+        # One question gives the order of magnitude only.
         values = sample.sum(axis=0)
         draws = values * np.exp(rng.standard_normal((_DRAWS, 1)))
     else:
         trimmed = max(1, math.ceil(_TRIMMED * n))
         capped = np.minimum(sample, np.sort(sample, axis=0)[n - trimmed - 1])
         values = capped.mean(axis=0)
-        # The error of a winsorised mean, widened for a small sample about as Student's distribution is.
+        # The error of a winsorised mean, widened for small samples about as much as Student's distribution.
         errors = capped.std(axis=0, ddof=1) / math.sqrt(n) / (1.0 - trimmed / n) * (1.0 + 1.21 / (n - 1))
         relative = np.divide(errors, values, out=np.zeros(width), where=values > 0.0)
         draws = values * np.exp(_correlated(rng, capped) * relative)
@@ -253,7 +252,7 @@ def _means(rng: np.random.Generator, *columns: Floats) -> tuple[Estimate, ...]:
 
 
 def _correlated(rng: np.random.Generator, sample: Floats) -> Floats:
-    """Standard normal draws, correlated as the columns of a sample are; a constant column correlates with nothing."""
+    """Standard normal draws, correlated like the columns of a sample; a constant column is uncorrelated."""
     centred = sample - sample.mean(axis=0)
     norms = np.sqrt((centred * centred).sum(axis=0))
     units = np.divide(centred, norms, out=np.zeros_like(centred), where=norms > 0.0)
@@ -263,7 +262,7 @@ def _correlated(rng: np.random.Generator, sample: Floats) -> Floats:
 
 
 def _shares(rng: np.random.Generator, counts: Sequence[int]) -> tuple[Estimate, ...]:
-    """How often each thing happened; what never did is never drawn, for nothing is known of what it would cost."""
+    """The share of each count. A count of 0 is never drawn, because its cost is unknown."""
     seen = np.array(counts) > 0
     total = sum(counts)
     draws = np.zeros((_DRAWS, len(counts)))

@@ -1,4 +1,4 @@
-"""What operators see of the traffic of a window: whether gating pays, and the figures that the dashboard draws."""
+"""The figures of a window of traffic: whether gating pays, and what the dashboard draws."""
 
 import math
 import threading
@@ -19,7 +19,7 @@ from app.economics.window import Rows, Traffic, TrafficWindow, actions
 from app.ports import Clock
 
 FRESH_S = 1.0
-# Different windows that are remembered at once; a dashboard asks for a few.
+# How many windows are cached; a dashboard uses a few.
 _KEPT = 16
 STAGES = ("probe", "embed", "search", "read")
 BUCKETS = 60
@@ -28,7 +28,7 @@ P_BINS = 20
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """What one window says: whether gating pays, and the figures that the dashboard draws."""
+    """The figures of one window: whether gating pays, and what the dashboard draws."""
 
     now: float
     break_even: BreakEven
@@ -37,7 +37,7 @@ class TrafficReport:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrafficView:
-    """Looks at the traffic of all workers. `reference` tells how many passages would be read without a gate."""
+    """Figures of the traffic of all workers. `reference` returns the k that would be read without the gate."""
 
     window: TrafficWindow
     seconds: int
@@ -49,18 +49,18 @@ class TrafficView:
     _latest: dict[int, TrafficReport] = field(default_factory=dict, init=False)
 
     def report(self, seconds: int | None = None) -> TrafficReport:
-        """The last so many seconds, by default as many as the gauges look back. Blocks: call it in a thread."""
+        """The last `seconds`, by default the window of the gauges. Blocks: call it in a thread."""
         wanted = self.seconds if seconds is None else seconds
         now, traffic = self.clock(), self.window.read(wanted)
         figures = summary(traffic.rows, now=now, seconds=wanted, reference=self.reference(), ks=self.ks)
         return TrafficReport(now, self._judged(traffic, wanted), figures)
 
     def cached_report(self, seconds: int | None = None) -> TrafficReport:
-        """The same, computed at most once a second however many callers ask. Blocks, too."""
+        """The same, computed at most once per second. Blocks, too."""
         wanted = self.seconds if seconds is None else seconds
         with self._lock:
             found = self._latest.get(wanted)
-            # A clock that was set back must not keep an old look alive.
+            # A clock that was set back must not keep an old report.
             if found is None or not 0.0 <= self.clock() - found.now < FRESH_S:
                 found = self.report(wanted)
                 # Removed and inserted again, so that the first one is the least recently computed.
@@ -71,9 +71,9 @@ class TrafficView:
             return found
 
     def break_even_since(self, since: float) -> BreakEven:
-        """The figures of the gauges, with gating judged only by questions that came since. Blocks, too.
+        """The figures of the gauges, with only the gated questions since then. Blocks, too.
 
-        What reading took the questions before them counts all the same.
+        The costs of reading come from the whole window.
         """
         traffic = self.window.read(self.seconds)
         rows = traffic.rows.copy()
@@ -85,7 +85,7 @@ class TrafficView:
 
 
 def summary(rows: Rows, *, now: float, seconds: float, reference: int, ks: Sequence[int]) -> dict[str, Any]:
-    """Everything that is drawn from the rows; `reference` is how many passages would be read without a gate."""
+    """Everything that the dashboard draws; `reference` is the k that would be read without the gate."""
     done = Done(actions(rows, ks), actions_of(ks))
     return {
         "answers": len(rows),
@@ -99,21 +99,21 @@ def summary(rows: Rows, *, now: float, seconds: float, reference: int, ks: Seque
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Done:
-    """What was done for each row: an index into the names of the actions."""
+    """The action of each row, as an index into the action names."""
 
     index: NDArray[np.int64]
     names: tuple[str, ...]
 
     def crossed(self, which: NDArray[np.bool_], place: NDArray[np.int64], places: int) -> dict[str, list[int]]:
-        """How many of some rows each action has at each place."""
+        """For each action, the number of the chosen rows at each place."""
         flat = np.bincount(self.index[which] * places + place, minlength=len(self.names) * places)
         return {name: counts.tolist() for name, counts in zip(self.names, flat.reshape(-1, places), strict=True)}
 
 
 def timeline(rows: Rows, done: Done, *, now: float, seconds: float) -> dict[str, Any]:
-    """How many answers of each action fell into each bucket, oldest first; the last bucket is not over yet."""
+    """The number of answers by action and bucket, oldest first; the last bucket is not complete."""
     width = seconds / BUCKETS
-    # Edges at whole multiples of the width, so that a bar keeps its answers from one look to the next.
+    # Edges at multiples of the width, so that a bar keeps its answers when the page is refreshed.
     end = (math.floor(now / width) + 1) * width
     start = end - seconds
     bucket = np.floor((rows["at"] - start) / width).astype(np.int64)
@@ -122,8 +122,8 @@ def timeline(rows: Rows, done: Done, *, now: float, seconds: float) -> dict[str,
 
 
 def latency(rows: Rows, done: Done) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    """Median and 95th percentile in ms: of each stage and of the whole, for each action and for all together."""
-    # Columns are taken out once: choosing among whole rows would copy every field of them.
+    """Median and 95th percentile in ms, of each stage and the total, for each action and for all."""
+    # Copy each column once: indexing whole rows would copy every field.
     columns = {stage: np.ascontiguousarray(rows[f"{stage}_ms"]) for stage in (*STAGES, "total")}
     report = {
         name: {stage: _percentiles(column[done.index == index]) for stage, column in columns.items()}
@@ -133,17 +133,17 @@ def latency(rows: Rows, done: Done) -> dict[str, dict[str, dict[str, float | int
 
 
 def p_histogram(rows: Rows, done: Done) -> dict[str, Any]:
-    """How often each p was seen, by the action it led to; bins of equal width, p = 1 in the last."""
+    """A histogram of p by action; bins of equal width, p = 1 in the last."""
     known = ~np.isnan(rows["p"])
     place = np.minimum((rows["p"][known] * P_BINS).astype(np.int64), P_BINS - 1)
     return {"n": len(place), **done.crossed(known, place, P_BINS)}
 
 
 def saved(rows: Rows, *, reference: int) -> dict[str, float | int | None]:
-    """Passages and tokens of the questions that the gate decided, beside always reading `reference` passages.
+    """Passages and tokens of the gated questions, and of always reading `reference` passages.
 
-    What always reading would have cost in tokens is the mean of the readings that happened; None where they are too
-    few. Negative savings are what the gate cost on top.
+    The tokens of always reading are estimated by the mean of actual readings; None if there are too few. Savings can
+    be negative.
     """
     gated, passages = rows["gated"], rows["passages"]
     decided = int(gated.sum())

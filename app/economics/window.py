@@ -1,6 +1,6 @@
-"""The last questions of every worker, in memory that all of them can read: what the operators' figures come from.
+"""The recent questions of all workers, in memory-mapped files: the source of the operators' figures.
 
-Each worker appends to a ring in a file of its own, so nothing is ever locked. A slot carries its sequence number at
+Each worker appends to a ring buffer in its own file, so no locks are needed. A slot carries its sequence number at
 both ends: the writer stores head, row, tail; a reader takes tail, row, head, and drops slots whose ends differ.
 """
 
@@ -42,13 +42,13 @@ ROW = np.dtype(
         ("passages", "u1"),
     ]
 )
-# Rows are moved as raw bytes, and read as ROW: numpy copies a structured row field by field, ten times as slowly.
+# Rows are copied as raw bytes and read as ROW: numpy copies a structured row field by field, ten times as slow.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
 _PACKED = struct.Struct("<Q d B ? ? 6f 4I B Q")
 _HEADER = struct.Struct("<8s I I")
 _MAGIC = b"fwring05"
-# A dead worker's ring is kept for as long as any window could ask for it.
+# How long a dead worker's ring is kept: the longest possible window.
 _KEEP_S = 86_400
 _NAN = math.nan
 _NO_TOKENS = Usage()
@@ -59,17 +59,17 @@ Rows = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The questions of a window, oldest first, and how much of the window they really cover."""
+    """The questions of a window, oldest first, and how much of the window they cover."""
 
     rows: Rows
     covered_seconds: float
     workers: int
-    # Whether there was more traffic in the window than the rings hold.
+    # Whether the window had more traffic than the rings can hold.
     overrun: bool = False
 
 
 class TrafficWindow:
-    """Remembers each finished decision as one row; reads those of all workers that share the directory."""
+    """Stores each finished decision as a row; reads the rows of all workers that share the directory."""
 
     def __init__(self, directory: Path, *, capacity: int = CAPACITY, clock: Clock = time.time) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -79,11 +79,11 @@ class TrafficWindow:
         self._forget_old()
         self._path = directory / f"{os.getpid()}.ring"
         self._map = _opened(self._path, capacity)
-        # A new worker may get the number of a dead one, whose rows still count: it goes on where that one stopped.
+        # A new worker may get the process id of a dead one, whose rows still count: it continues that ring.
         self._written = int(_stable(self._map, capacity)[1].max(initial=0))
 
     def observe(self, record: DecisionRecord) -> None:
-        """Append one row; a few microseconds, and never waits for a reader."""
+        """Append one row; takes a few microseconds and never waits for a reader."""
         timings = record.timings
         probe, read = record.probe_usage or _NO_TOKENS, record.read_usage or _NO_TOKENS
         sequence = self._written + 1
@@ -111,13 +111,13 @@ class TrafficWindow:
         self._written = sequence
 
     def read(self, seconds: float) -> Traffic:
-        """The questions of all workers in the last so many seconds. Blocks for a millisecond: not on the event loop."""
+        """The questions of all workers in the last `seconds`. Blocks for about a millisecond."""
         now = self._clock()
         since = asked = now - seconds
         rings = [ring for path in sorted(self._directory.glob("*.ring")) if (ring := _read(path)) is not None]
         for ring in rings:
             if ring.wrapped:
-                # What this worker has forgotten is left out of all: else the busiest one would count for too little.
+                # Start where every ring still has rows: otherwise the busiest worker would be underrepresented.
                 since = max(since, float(ring.at.min()))
         kept = [recent for ring in rings if len(recent := ring.raw[ring.at >= since])]
         if not kept:
@@ -127,11 +127,11 @@ class TrafficWindow:
         return Traffic(rows, max(0.0, now - float(rows["at"][0])), len(kept), overrun=since > asked)
 
     def close(self) -> None:
-        """Release the file, which stays; idempotent."""
+        """Close the file, which is kept; idempotent."""
         self._map.close()
 
     def _forget_old(self) -> None:
-        """Remove the rings of workers that have long been gone."""
+        """Remove the rings of workers that ended long ago."""
         for path in self._directory.glob("*.ring"):
             ring = _read(path)
             unused = ring is None or self._clock() - float(ring.at.max(initial=0.0)) > _KEEP_S
@@ -140,13 +140,13 @@ class TrafficWindow:
 
 
 def select(rows: Rows, which: NDArray[Any]) -> Rows:
-    """Some of the rows, by a mask or by their places; much faster than indexing them."""
+    """Select rows by a mask or by index; much faster than indexing the array."""
     some: Rows = rows.view(_RAW)[which].view(ROW)
     return some
 
 
 def actions(rows: Rows, ks: Sequence[int]) -> NDArray[np.int64]:
-    """What was done for each of the rows, as an index into `actions_of(ks)`."""
+    """The action of each row, as an index into `actions_of(ks)`."""
     index: NDArray[np.int64] = np.where(rows["withheld"], len(ks), np.searchsorted(ks, rows["k"]))
     return index
 
@@ -166,7 +166,7 @@ def _opened(path: Path, capacity: int) -> mmap.mmap:
     size = _HEADER.size + capacity * _PACKED.size
     header = _HEADER.pack(_MAGIC, _PACKED.size, capacity)
     if not path.exists() or path.stat().st_size != size or path.read_bytes()[: _HEADER.size] != header:
-        # Renamed into place whole: a reader sees no half-made ring.
+        # Renamed when complete, so that no reader sees a partial ring.
         fresh = path.with_suffix(".new")
         with fresh.open("wb") as file:
             file.truncate(size)
@@ -177,7 +177,7 @@ def _opened(path: Path, capacity: int) -> mmap.mmap:
 
 
 def _read(path: Path) -> _Ring | None:
-    """What a ring holds; None where it is not one, or has just been removed."""
+    """The content of a ring; None if it is invalid, or was just removed."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             magic, size, capacity = _HEADER.unpack_from(mapped)
@@ -190,9 +190,9 @@ def _read(path: Path) -> _Ring | None:
 
 
 def _stable(mapped: mmap.mmap, capacity: int) -> tuple[NDArray[np.void], NDArray[np.uint64]]:
-    """Copies of all rows that nobody was writing meanwhile, and their sequence numbers."""
+    """Copies of all rows that were not being written, with their sequence numbers."""
     slots = np.frombuffer(mapped, _SLOT, count=capacity, offset=_HEADER.size)
-    # In this order: a row whose tail was stored before it was read, and whose head is still the same after, is whole.
+    # Tail, row, head, in this order: if both numbers are equal, the row was not written meanwhile.
     tails = slots["tail"].copy()
     raw = slots["row"].copy()
     heads = slots["head"].copy()

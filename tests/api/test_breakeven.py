@@ -77,7 +77,7 @@ async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
     spent = tokens.stages
     expected = _value(spent["probe"]) + 0.25 * _value(spent["read_k1"]) + 0.25 * _value(spent["read_k5"])
     assert tokens.gate.value == pytest.approx(expected)
-    assert any("sent there by the gate" in caveat for caveat in found.caveats)
+    assert any("chosen by the gate" in caveat for caveat in found.caveats)
     assert await shown(gateway, "skip_ratio") == {(): 0.5}
     assert await shown(gateway, "gated_total") == {("0",): 80, ("1",): 40, ("5",): 40}
     ratios = await shown(gateway, "break_even_skip_ratio")

@@ -14,12 +14,12 @@ from .test_breakeven import HALF_SURE, breakeven
 
 
 async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None:
-    """By default every question meets the gate, whatever it costs."""
+    """By default every question goes through the gate, whatever it costs."""
     async with open_gateway(artifact={}, objective="tokens") as gateway:
         found = (await breakeven(gateway)).bypass
         shown = await gateway.metric("bypass_active")
     assert (found.setting, found.on, found.objective.value) == ("off", False, "tokens")
-    assert found.reason == "FETCHWISE_BYPASS=off: every question meets the gate."
+    assert found.reason == "FETCHWISE_BYPASS=off: every question goes through the gate."
     assert shown == 0
 
 
@@ -85,6 +85,6 @@ async def test_a_rule_without_a_word_is_refused(open_gateway: Open, tmp_path: Pa
     """It could never hold, which is hardly what was meant."""
     rules = tmp_path / "rules.txt"
     rules.write_text("latest\n???\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="has no word"):
+    with pytest.raises(ConfigurationError, match="contains no word"):
         async with open_gateway(artifact={}, mandatory_retrieval=rules):
             pass

@@ -65,7 +65,7 @@ def test_only_a_whole_interval_makes_a_verdict(ratio: Interval, expected: Verdic
         (
             UNKNOWN,
             UNKNOWN,
-            "Whether gating saves time against always reading five passages is not known yet: it takes 30 questions "
+            "Whether gating saves time against always reading five passages is not known yet: that needs 30 questions "
             "that read five passages, 12 so far.",
         ),
     ],

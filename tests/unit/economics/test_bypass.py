@@ -57,14 +57,14 @@ def test_given_up_and_taken_up_again() -> None:
     gated.rows = gated_rows(PAYING, MIX)
     assert gated.looks() == [True, True, False]
     assert gated.bypass.reason.startswith("Gating saves")
-    assert gated.bypass.reason.endswith("Every question meets the gate.")
+    assert gated.bypass.reason.endswith("Every question goes through the gate.")
 
 
 def test_too_few_figures_change_nothing() -> None:
     """And what is missing is said."""
     gated = Gated(gated_rows(LOSING, {0: 5, 5: 5}))
     assert not any(gated.looks())
-    assert "it takes 30 questions that the gate decided, 10 so far" in gated.bypass.reason
+    assert "that needs 30 questions that the gate decided, 10 so far" in gated.bypass.reason
 
 
 @pytest.mark.parametrize(

@@ -217,8 +217,8 @@ def test_what_costs_nothing_is_no_reference() -> None:
     rows = KnownGate(SMALL, k0=0.5).rows(400, np.random.default_rng(1))
     rows["read_prompt"] = 0
     found = view(judged(rows, tariff=Tariff(prompt_token=1.0)), "money")
-    assert found.against["k5"].gate_cost_ratio.needs == "a reading that costs anything"
-    assert found.against["k5"].break_even_skip.needs == "a reading that costs anything"
+    assert found.against["k5"].gate_cost_ratio.needs == "a reading that costs more than 0"
+    assert found.against["k5"].break_even_skip.needs == "a reading that costs more than 0"
 
 
 def test_the_same_rows_give_the_same_figures() -> None:
