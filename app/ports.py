@@ -143,7 +143,7 @@ class VectorStore(Retriever, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The content of a document, and its revision: whoever replaces it says which one was read."""
+    """The content of a document and its revision, which a writer names to replace it."""
 
     content: bytes
     revision: str

@@ -4,7 +4,7 @@ import os
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process with this id runs, whoever owns it."""
+    """Whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -77,7 +77,7 @@ def digest(secret: str) -> str:
 
 
 def matching(keys: Mapping[str, Key], presented: str) -> Key | None:
-    """The key that was presented, where it is in force; an unknown id takes as long as a wrong secret."""
+    """The presented key, if it is valid; checking an unknown id takes as long as checking a wrong secret."""
     identifier, secret = parts(presented)
     key = keys.get(identifier)
     same = hmac.compare_digest(digest(secret), _NO_DIGEST if key is None else key.sha256)
@@ -170,9 +170,9 @@ def _now() -> datetime:
 
 
 class KeyStore:
-    """Knows who may ask. Once keys are on they stay on: a file that is gone or damaged lets nobody in.
+    """The valid keys. Once keys are on they stay on: if the document is lost or damaged, the last valid keys apply.
 
-    They are on where there is a file, or where they are `required`: then nobody is let in without one.
+    They are on if the document exists, or if they are `required`: then every request needs a key.
     """
 
     def __init__(self, file: KeyFile, *, required: bool = False) -> None:
@@ -187,7 +187,7 @@ class KeyStore:
         return self._on
 
     def find(self, presented: str) -> Key | None:
-        """The key that was presented, if it is in force: a lookup, one SHA-256 and one comparison."""
+        """The presented key, if it is valid: a lookup, one SHA-256 and one comparison."""
         return matching(self._keys, presented)
 
     async def open(self) -> None:
@@ -197,7 +197,7 @@ class KeyStore:
         except (DataError, StorageError) as error:
             raise ConfigurationError(str(error)) from error
         if not self._on:
-            logger.info("no keys: whoever reaches this address may ask and see everything")
+            logger.info("no keys: anyone who reaches this address can ask and see everything")
 
     async def refresh(self) -> None:
         """Take up a changed document; DataError where it cannot be used: the keys read before stay valid."""

@@ -49,7 +49,7 @@ def open_documents(where: str | Path, folder: str, *, setting: str) -> Documents
     if "://" in str(where):
         engine = open_database(str(where), prepare_documents, setting=setting)
         documents = SqlDocuments(engine, folder)
-        # Whoever drops the documents closes their connections, as with a folder, where there are none.
+        # Close the connections when the last reference to the documents is gone.
         weakref.finalize(documents, engine.dispose)
         return documents
     return FolderDocuments(Path(where))

@@ -1,7 +1,7 @@
-"""Rates of keys over several gateways: each counts for itself, and tells the others through a database.
+"""Rates of keys over several gateways: each counts for itself and informs the others through a database.
 
 No request waits for the database. A bucket there is what all gateways took so far; until the next exchange a gateway
-does not know what the others take meanwhile, so a limit can be exceeded by that much. While the database is away, each
+does not know what the others take, so a limit can be exceeded by that much. While the database is unavailable, each
 gateway enforces the whole limit for itself.
 """
 
@@ -47,10 +47,10 @@ class FleetRates:
             self._engine.dispose()
 
     async def exchange(self) -> None:
-        """Tell what was taken since the last time, and learn what others took; StorageError where it fails."""
+        """Send what was taken since the last time, and learn what others took; StorageError where it fails."""
         taken = self._rates.taken()
         try:
-            levels = await asyncio.to_thread(self._told, taken)
+            levels = await asyncio.to_thread(self._send, taken)
         except SQLAlchemyError as error:
             for key, seconds in taken.items():
                 self._rates.of(key).taken_s += seconds
@@ -58,7 +58,7 @@ class FleetRates:
         for key, full_in_s in levels.items():
             self._rates.of(key).at_least(full_in_s)
 
-    def _told(self, taken: Mapping[str, float]) -> dict[str, float]:
+    def _send(self, taken: Mapping[str, float]) -> dict[str, float]:
         with self._exchanging, writing(self._engine) as connection:
             # In order, so that no two workers wait for each other.
             for key in sorted(taken):

@@ -1,7 +1,7 @@
 """Documents as files of one folder: each file is the document's content, nothing else.
 
 A write replaces the file whole: readers see the old bytes or the new, and a crash leaves at most a hidden file that
-nobody reads. What is edited by hand is read like anything else.
+is ignored. A file can be edited by hand.
 """
 
 import fcntl

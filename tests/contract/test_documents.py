@@ -134,7 +134,7 @@ def test_an_update_may_change_nothing(documents: Documents) -> None:
 
 
 def test_a_writer_that_was_killed_leaves_the_old_document(tmp_path: Path) -> None:
-    """Killed at any moment, by a signal that cannot be caught: the next one reads and writes as ever."""
+    """Killed at any moment with SIGKILL: the next writer reads a whole document and can replace it."""
     documents = FolderDocuments(tmp_path)
     size = 300_000
     for turn in range(5):
@@ -158,7 +158,7 @@ def _write_forever(folder: Path, size: int) -> None:
 
 
 def test_what_a_crash_left_is_ignored(tmp_path: Path) -> None:
-    """A half-written file is no document, and does not keep the next write from working, whoever owned it."""
+    """A half-written file is no document, and the next write replaces it."""
     documents = FolderDocuments(tmp_path)
     (tmp_path / ".a.tmp").write_bytes(b"half")
     (tmp_path / ".a.tmp").chmod(0o400)
@@ -169,7 +169,7 @@ def test_what_a_crash_left_is_ignored(tmp_path: Path) -> None:
 
 
 def test_an_edit_by_hand_is_another_revision(tmp_path: Path) -> None:
-    """Whoever read the document before it cannot overwrite it."""
+    """A writer that read the document before the edit cannot overwrite it."""
     documents = FolderDocuments(tmp_path)
     read = documents.write("a", b"one", expected=None)
     (tmp_path / "a").write_bytes(b"by hand")

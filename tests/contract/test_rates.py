@@ -53,7 +53,7 @@ def taken(rates: SharedRates, times: int, key: str = KEY, per_minute: int = 6) -
 
 
 async def test_what_one_takes_is_gone_for_the_other(pair: Pair) -> None:
-    """Together they get a minute's worth, and both are told how long to wait."""
+    """Together they get one minute's requests; then both get the time to wait."""
     one, other, exchange = pair
     assert taken(one, 4) == 4
     await exchange()

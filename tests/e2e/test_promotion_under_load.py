@@ -85,7 +85,7 @@ def test_nothing_fails_and_no_receipt_mixes_two(tmp_path: Path, upstream: PaperU
                 thresholds.tau1,
             )
             graded = Graded(thresholds, 1, 5)
-            assert receipt["k"] == graded.choose(decision["p_closed_book"], required=False)[0]
+            assert receipt["k"] == graded.choose(decision["p_closed_book"])[0]
         assert len(store.history()) >= 2 * ROUNDS
         follows(running, store.current())
         assert "Traceback" not in running.log.read_text()

@@ -155,7 +155,7 @@ def one_key(path: Path) -> dict[str, Key]:
 
 @pytest.mark.parametrize("presented", [*NOT_IT, *NOR_THAT])
 def test_only_the_key_itself_matches(one_key: dict[str, Key], presented: str) -> None:
-    """Anything but the very same characters is nobody's."""
+    """Only exactly the same characters match."""
     assert matching(one_key, KEY) is one_key["0a1b2c3d4e5f"]
     assert matching(one_key, presented) is None
 
@@ -164,7 +164,7 @@ def test_only_the_key_itself_matches(one_key: dict[str, Key], presented: str) ->
 def test_an_unknown_id_is_compared_too(
     one_key: dict[str, Key], identifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever measures time learns nothing about which ids there are: one hash and one comparison each."""
+    """The time taken does not reveal which ids exist: one hash and one comparison each."""
     compared: list[tuple[str, str]] = []
 
     def compare(left: str, right: str) -> bool:

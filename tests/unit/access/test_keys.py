@@ -1,4 +1,4 @@
-"""The keys in force follow their file, and nothing that happens to the file lets anybody in."""
+"""The valid keys follow their file; a lost or damaged file grants no access."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ async def test_a_damaged_or_lost_file_keeps_the_old_keys(path: Path, content: by
 
 
 async def test_a_damaged_file_turns_keys_on(path: Path) -> None:
-    """Somebody wants keys: nobody is let in until they can be read."""
+    """Until it can be read again, every request is refused."""
     keys = await opened(path)
     overwrite(path, b"{")
     with pytest.raises(DataError):
@@ -90,7 +90,7 @@ async def test_a_damaged_file_turns_keys_on(path: Path) -> None:
         await opened(path)
 
 
-async def test_nobody_is_allow_origins_without_a_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_request_is_served_without_a_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where keys are required and there is no file, as for a worker that starts after it was lost; or none in it."""
     assert (await opened(path, required=True)).on
     overwrite(path, b'{"version": 1, "keys": []}')

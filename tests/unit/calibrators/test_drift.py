@@ -18,7 +18,7 @@ from tests.fakes.records import a_record
 
 
 class Log:
-    """Judgements in the order in which they were given; fails while told to."""
+    """Judgements in the order in which they were given; fails while `fail_with` is set."""
 
     def __init__(self) -> None:
         self.rows: list[Solicited] = []
@@ -110,7 +110,7 @@ async def test_workers_and_restarts_share_one_test(world: World) -> None:
     assert alone.test.alarm
 
 
-async def test_a_state_that_cannot_be_used_is_made_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_state_that_cannot_be_used_is_replaced(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Damaged or foreign: the whole log is read again, and the document replaced."""
     world.log.judged(correct=True, times=150)
     await world.watch.refresh()
@@ -152,7 +152,7 @@ async def test_a_state_that_cannot_be_stored_is_stored_later(world: World) -> No
     assert len(world.documents.stored) == 1
 
 
-async def test_a_new_version_starts_anew(world: World) -> None:
+async def test_a_new_version_starts_from_nothing(world: World) -> None:
     """What one version did is not held against the next; the old one's judgements count if it comes back."""
     world.log.judged(correct=False, times=40)
     world.log.judged(correct=True, times=40, version="two")
@@ -241,7 +241,7 @@ def test_other_traffic_is_not() -> None:
     assert back.index < back.limit
 
 
-def test_a_new_calibrator_begins_anew() -> None:
+def test_a_new_calibrator_starts_from_nothing() -> None:
     """Counts belong to one version; answers begun under another, or under none, are passed over."""
     serving = [uniform()]
     drift = SignalDrift(lambda: serving[-1])

@@ -1,4 +1,4 @@
-"""The gatekeeper: a whole artifact that matches what runs, or none, and always a word on why."""
+"""The live calibrator: a whole artifact that matches the running system, or none, and the reason."""
 
 import asyncio
 import logging
@@ -102,7 +102,7 @@ async def test_before_the_first_look(world: World) -> None:
 
 
 async def test_a_match_serves(world: World) -> None:
-    """An artifact fitted on exactly what runs is in the gate, with no problem to report."""
+    """An artifact fitted on the running system serves, without a problem."""
     artifact = world.promote()
     assert await world.look() == CalibratorStatus(
         artifact.version, certified=True, matches=True, problem="", fallback_k=1
@@ -226,7 +226,7 @@ async def test_a_file_that_arrives_after_current_is_taken_up(world: World) -> No
 
 
 async def test_a_vanished_current_changes_nothing(world: World) -> None:
-    """Where CURRENT is deleted the artifact in force stays until another is named."""
+    """If CURRENT is deleted, the served artifact stays until another is named."""
     artifact = world.promote()
     await world.look()
     (Path(world.store.where) / "CURRENT").unlink()
@@ -235,7 +235,7 @@ async def test_a_vanished_current_changes_nothing(world: World) -> None:
 
 
 async def test_a_new_one_that_does_not_match_is_refused(world: World) -> None:
-    """A calibrator for something else does not replace one that matches; it serves once it is what runs."""
+    """A calibrator for something else does not replace one that matches; it serves once the system matches it."""
     good = world.promote(version="good")
     await world.look()
     other = world.promote(version="other", identity=an_identity(reader="swapped"))
@@ -287,7 +287,7 @@ async def test_a_restarted_worker_serves_what_the_others_hold(tmp_path: Path) ->
 
 
 async def test_a_useless_history_is_no_obstacle(tmp_path: Path) -> None:
-    """Where neither CURRENT nor anything before it can serve, nothing does, and the first fault is told."""
+    """Where neither CURRENT nor anything before it can serve, nothing does, and the problem names the first file."""
     world = World(tmp_path)
     world.promote(version="one")
     world.promote(version="two")
@@ -325,7 +325,7 @@ async def test_a_revoked_version_decides_nothing(world: World) -> None:
 
 
 async def test_a_revocation_reaches_other_gateways_and_outlives_a_restart(tmp_path: Path) -> None:
-    """Whoever shares the documents knows at the next look, also of one that was revoked at the same time."""
+    """Every gateway that shares the documents applies it at the next refresh, also two that were added at once."""
     documents = FakeDocuments()
     first, second = (World(tmp_path, revocations=Revocations(documents)) for _ in range(2))
     first.promote(version="one")
@@ -341,7 +341,7 @@ async def test_a_revocation_reaches_other_gateways_and_outlives_a_restart(tmp_pa
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"one": 1}'])
 async def test_damaged_revocations_are_reported_and_replaced(tmp_path: Path, content: bytes) -> None:
-    """The calibrator is taken up all the same; the next revocation writes the document anew."""
+    """The calibrator is still loaded, and the next revocation replaces the document."""
     documents = FakeDocuments()
     documents.stored["revoked.json"] = content
     world = World(tmp_path, revocations=Revocations(documents))
@@ -366,7 +366,7 @@ async def test_a_revocation_that_cannot_be_stored_holds(tmp_path: Path, caplog: 
     assert b"one" in documents.stored["revoked.json"]
 
 
-async def test_a_revocation_and_a_refusal_are_both_told(world: World) -> None:
+async def test_a_revocation_and_a_refusal_are_both_reported(world: World) -> None:
     """A revoked artifact and a bad new one are reported together."""
     world.promote(version="one")
     await world.look()
@@ -377,7 +377,7 @@ async def test_a_revocation_and_a_refusal_are_both_told(world: World) -> None:
     assert "rejected a calibrator" in problem
 
 
-async def test_both_problems_are_told(world: World) -> None:
+async def test_both_problems_are_reported(world: World) -> None:
     """An artifact that does not match and a new one that is refused are both reported."""
     world.promote(identity=an_identity(reader="another"))
     await world.look()

@@ -121,7 +121,7 @@ def test_a_database_that_cannot_keep_a_log_is_refused(where: str) -> None:
 
 
 def test_a_server_that_cannot_be_used_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens there, or the driver is not installed."""
+    """The server does not answer, or the driver is not installed."""
     where = "postgresql://user:secret@/x?host=/nowhere"
     with pytest.raises(ConfigurationError, match="cannot be opened") as refused:
         SqlDecisionStore.open(where)

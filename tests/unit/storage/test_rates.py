@@ -39,7 +39,7 @@ def rates(tmp_path: Path, clock: Clock) -> Iterator[SharedRates]:
 
 
 def test_a_minutes_worth_and_then_a_wait(rates: SharedRates, clock: Clock) -> None:
-    """The wait that is told is the right one: a moment before it nothing, then one."""
+    """The returned wait is exact: just before it there is no token, then there is one."""
     rate = rates.of("aaaaaaaaaaaa")
     assert [rate.take(6) for _ in range(6)] == [0.0] * 6
     wait = rate.take(6)
