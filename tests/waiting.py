@@ -1,16 +1,16 @@
-"""Waiting for what has no event to wait for."""
+"""Polling for conditions that have no event to wait for."""
 
 import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
 
-# For as long as a busy machine may take; whoever waits that long has met a defect.
+# Long enough for a busy machine; a longer wait is a defect.
 PATIENCE_S = 60.0
 
 
 async def until(holds: Callable[[], object | Awaitable[object]], *, within_s: float = PATIENCE_S) -> None:
-    """Look again and again until it holds."""
+    """Poll until the condition holds."""
     async with asyncio.timeout(within_s):
         while True:
             found = holds()
@@ -20,7 +20,7 @@ async def until(holds: Callable[[], object | Awaitable[object]], *, within_s: fl
 
 
 def wait_until(holds: Callable[[], object], complaint: str, *, within_s: float = PATIENCE_S) -> None:
-    """The same where no event loop runs."""
+    """The same without an event loop."""
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, complaint

@@ -1,4 +1,4 @@
-"""The committed demo world keeps its promises: enough questions, true to their passages, and rebuildable."""
+"""The committed demo world: enough questions, answers that are in their passages, and a reproducible build."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def questions() -> list[dict[str, Any]]:
 
 
 def normalise(text: str) -> str:
-    """Lower-case words without accents, punctuation and articles, as answers are compared."""
+    """Lower-case words without accents, punctuation and articles, as used to compare answers."""
     apart = unicodedata.normalize("NFKD", text.translate(STROKED)).lower()
     plain = "".join(c for c in apart if not unicodedata.combining(c) and c not in string.punctuation + "ʼ")
     return " ".join(word for word in plain.split() if word not in {"a", "an", "the"})
@@ -49,7 +49,7 @@ def answerable(questions: list[dict[str, Any]], value: str) -> list[dict[str, An
 
 
 def test_world_has_the_promised_size(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
-    """There are enough passages, facts, second phrasings and questions without an answer to fit and certify on."""
+    """There are enough passages, facts, second phrasings and unanswerable questions to fit and certify on."""
     told, untold = answerable(questions, "yes"), answerable(questions, "no")
     groups = {question["group"] for question in told}
     assert 1200 <= len(passages) <= 1500
@@ -67,10 +67,8 @@ def test_ids_are_unique(passages: list[dict[str, Any]], questions: list[dict[str
             assert max(Counter(row[field] for row in rows).values()) == 1, field
 
 
-def test_rows_have_the_fields_that_readers_expect(
-    passages: list[dict[str, Any]], questions: list[dict[str, Any]]
-) -> None:
-    """Passages carry text only, and every question its group, answers and string tags."""
+def test_rows_have_the_expected_fields(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
+    """Passages hold only text, and every question has its group, answers and string tags."""
     for passage in passages:
         assert set(passage) == {"id", "title", "text", "topic"}
         assert all(isinstance(value, str) and value for value in passage.values())
@@ -83,13 +81,13 @@ def test_rows_have_the_fields_that_readers_expect(
 
 
 def test_passages_are_short(passages: list[dict[str, Any]]) -> None:
-    """A passage has 30 to 70 words, since five of them make up a prompt."""
+    """A passage has 30 to 70 words, since a prompt holds five of them."""
     odd = [passage["id"] for passage in passages if not 30 <= len(passage["text"].split()) <= 70]
     assert odd == []
 
 
 def test_answers_are_in_their_passages(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
-    """The passage that a question points to contains one of its accepted answers as whole words."""
+    """The passage that a question names contains one of its accepted answers as whole words."""
     texts = {passage["id"]: normalise(passage["text"]) for passage in passages}
     missing = [
         question["id"]
@@ -99,8 +97,8 @@ def test_answers_are_in_their_passages(passages: list[dict[str, Any]], questions
     assert missing == []
 
 
-def test_unanswerable_facts_are_left_out(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
-    """No passage on the subject gives away a fact left out on purpose, and no passage names a city left out."""
+def test_unanswerable_facts_are_in_no_passage(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
+    """No passage on the subject contains a fact left out on purpose, and no passage names a city left out."""
     about: dict[str, str] = defaultdict(str)
     for passage in passages:
         about[passage["id"].rsplit("-", 1)[0]] += " " + normalise(passage["text"])
@@ -120,7 +118,7 @@ def test_unanswerable_facts_are_left_out(passages: list[dict[str, Any]], questio
 
 
 def test_questions_do_not_contain_their_answers(questions: list[dict[str, Any]]) -> None:
-    """No accepted answer can be copied out of the question."""
+    """No accepted answer can be copied from the question."""
     leaking = [
         question["id"]
         for question in questions
@@ -130,7 +128,7 @@ def test_questions_do_not_contain_their_answers(questions: list[dict[str, Any]])
 
 
 def test_groups_are_facts(questions: list[dict[str, Any]]) -> None:
-    """Two phrasings of one fact share answers and tags, and no fact is both answerable and not."""
+    """Two phrasings of one fact share answers and tags, and no fact is both answerable and unanswerable."""
     first: dict[str, dict[str, Any]] = {}
     for question in questions:
         other = first.setdefault(question["group"], question)

@@ -1,4 +1,4 @@
-"""What is in deploy/: the rules, their tests, the alerts, the panels and the runbook, read as data."""
+"""The contents of deploy/ as data: the rules, their tests, the alerts, the panels and the runbook."""
 
 import json
 import re
@@ -21,7 +21,7 @@ SELECTOR = re.compile(rf"({NAME.pattern})\{{([^}}]*)\}}")
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel of the dashboard, and what it asks Prometheus."""
+    """One dashboard panel and its queries."""
 
     title: str
     exprs: tuple[str, ...]
@@ -49,7 +49,7 @@ def recorded() -> set[str]:
 
 
 def panels() -> list[Panel]:
-    """Every panel that shows something."""
+    """Every panel with a query."""
     board = json.loads(DASHBOARD.read_text())
     return [
         Panel(panel["title"], tuple(target["expr"] for target in panel["targets"]))
@@ -59,6 +59,6 @@ def panels() -> list[Panel]:
 
 
 def expressions() -> dict[str, str]:
-    """Every expression that is evaluated, by where it stands."""
+    """Every expression, by its location."""
     found = {f"rule {rule.get('record') or rule['alert']} {rule.get('labels', '')}": rule["expr"] for rule in rules()}
     return found | {f"panel {panel.title}, {expr}": expr for panel in panels() for expr in panel.exprs}

@@ -1,4 +1,4 @@
-"""Rules, alerts, panels and runbook hold together, and speak of metrics that the gateway really has."""
+"""Rules, alerts, panels and runbook are consistent, and use metrics that the gateway exports."""
 
 import json
 import re
@@ -25,13 +25,13 @@ from tests.deploy.pieces import (
 )
 from tests.fakes.gateway import fake_gateway
 
-# Prometheus adds the first two to whatever it scrapes; a histogram's buckets have the third.
+# Prometheus adds the first two to every scraped sample; a histogram's buckets have the third.
 ALWAYS_THERE = {"job", "instance", "le"}
 
 
 @pytest.fixture
 async def exported(tmp_path: Path) -> AsyncIterator[dict[str, set[str]]]:
-    """Every sample that a gateway exports after two questions, with its labels; and families that have none yet."""
+    """Every sample that a gateway exports after two questions, with its labels; and families without samples yet."""
     found: dict[str, set[str]] = {}
     async with fake_gateway(tmp_path, artifact={}) as gateway:
         for question in ("What is the capital of France?", "What is the capital of Elbonia?"):
@@ -43,16 +43,16 @@ async def exported(tmp_path: Path) -> AsyncIterator[dict[str, set[str]]]:
         yield found
 
 
-def test_every_metric_that_is_asked_for_exists(exported: dict[str, set[str]]) -> None:
-    """No expression names a metric that the gateway does not export, or a rule that nobody records."""
+def test_every_metric_in_an_expression_exists(exported: dict[str, set[str]]) -> None:
+    """Every metric in an expression is exported by the gateway or recorded by a rule."""
     for where, expr in expressions().items():
         for name in NAME.findall(expr):
             if not name.startswith("vllm:"):
                 assert name in (recorded() if ":" in name else exported), f"{where}: {name}"
 
 
-def test_every_label_that_is_asked_for_exists(exported: dict[str, set[str]]) -> None:
-    """A selector with a misspelt label would match nothing, quietly."""
+def test_every_label_in_an_expression_exists(exported: dict[str, set[str]]) -> None:
+    """A selector with a misspelt label would silently match nothing."""
     for where, expr in expressions().items():
         for name, selector in SELECTOR.findall(expr):
             labels = exported.get(name)
@@ -61,21 +61,21 @@ def test_every_label_that_is_asked_for_exists(exported: dict[str, set[str]]) -> 
                 assert asked <= labels | ALWAYS_THERE, f"{where}: {name}{{{selector}}}"
 
 
-def test_the_runbook_and_the_tests_name_what_exists(exported: dict[str, set[str]]) -> None:
-    """Nothing is written about a metric or a rule that is not there."""
+def test_runbook_and_rule_tests_name_existing_metrics(exported: dict[str, set[str]]) -> None:
+    """Every metric and rule that they name exists."""
     for page in (RUNBOOK, *RULE_TESTS):
         for name in NAME.findall(page.read_text()):
             assert name in recorded() | exported.keys(), f"{page.name}: {name}"
 
 
 def test_every_recording_rule_is_used() -> None:
-    """A rule that nothing reads would only cost."""
+    """A rule that nothing reads costs time for nothing."""
     used = {name for expr in expressions().values() for name in NAME.findall(expr)}
     assert recorded() <= used
 
 
-def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:
-    """The runbook has one section for each alert, in the three parts that an operator looks for."""
+def test_runbook_has_one_section_for_each_alert() -> None:
+    """Each section has the three parts that an operator needs."""
     _, *sections = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)
     headings = [section.splitlines()[0] for section in sections]
     assert sorted(headings) == sorted(alerts())
@@ -83,7 +83,7 @@ def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:
         assert re.findall(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE) == ["What it means.", "Look at.", "Do."]
 
 
-def test_the_runbook_points_at_what_is_there() -> None:
+def test_runbook_names_existing_panels_and_settings() -> None:
     """Panels and rows that it names are on the dashboard, and settings that it names exist."""
     said = RUNBOOK.read_text()
     shown = {panel["title"] for panel in json.loads(DASHBOARD.read_text())["panels"]} | {"Fetchwise"}
@@ -95,8 +95,8 @@ def test_the_runbook_points_at_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", alerts())
-def test_every_alert_says_what_it_is(name: str) -> None:
-    """Severity, summary, description, and where to read on."""
+def test_every_alert_is_described(name: str) -> None:
+    """Each has a severity, a summary, a description and a link to the runbook."""
     alert = alerts()[name]
     assert alert["labels"]["severity"] in {"critical", "warning"}
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
@@ -104,8 +104,8 @@ def test_every_alert_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", alerts())
-def test_every_alert_has_a_case_that_fires_and_one_that_must_not(name: str) -> None:
-    """An alert that was never seen to fire, or never to keep quiet, is a guess."""
+def test_every_alert_is_tested_firing_and_silent(name: str) -> None:
+    """Each alert has a test in which it fires and one in which it must not."""
     cases = [
         case
         for path in RULE_TESTS
@@ -117,7 +117,7 @@ def test_every_alert_has_a_case_that_fires_and_one_that_must_not(name: str) -> N
 
 
 def test_every_recording_rule_has_an_expected_value() -> None:
-    """Each rule is held to a number that was worked out by hand."""
+    """Each rule is checked against a number computed by hand."""
     expected = {
         name
         for path in RULE_TESTS
@@ -129,8 +129,8 @@ def test_every_recording_rule_has_an_expected_value() -> None:
     assert recorded() == expected
 
 
-def test_what_silences_an_alert_names_alerts() -> None:
-    """Each name in Alertmanager's rules of inhibition is an alert, so that none is silenced by a misspelling."""
+def test_inhibition_rules_name_existing_alerts() -> None:
+    """A misspelt name in Alertmanager's inhibition rules would silence nothing."""
     config = loaded(DEPLOY / "alertmanager/alertmanager.yml")
     matchers = [
         matcher
@@ -144,20 +144,20 @@ def test_what_silences_an_alert_names_alerts() -> None:
             assert f"{stem}{name}{rest or ''}" in alerts(), matcher
 
 
-def test_the_dashboard_is_what_its_code_builds() -> None:
-    """The committed JSON was written by `python -m deploy.grafana.dashboard`, and not by hand."""
+def test_dashboard_is_up_to_date() -> None:
+    """The committed JSON is the output of `python -m deploy.grafana.dashboard`."""
     assert DASHBOARD.read_text() == build()
 
 
-def test_panels_have_titles_of_their_own_and_ask_something() -> None:
-    """No two panels share a title, and none is empty."""
+def test_panels_have_unique_titles_and_queries() -> None:
+    """No two panels share a title, and every panel has a query."""
     titles = [panel.title for panel in panels()]
     assert len(set(titles)) == len(titles)
     assert all(panel.exprs for panel in panels())
 
 
-def test_grafana_finds_the_dashboard_and_its_source() -> None:
-    """The provider looks where the compose file puts the dashboards, and the one source is the default."""
+def test_grafana_finds_the_dashboard_and_its_data_source() -> None:
+    """The provider reads the folder into which compose mounts the dashboards; the one data source is the default."""
     (provider,) = loaded(DEPLOY / "grafana/provisioning/dashboards/fetchwise.yml")["providers"]
     (source,) = loaded(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
     mounts = loaded(DEPLOY.parent / "docker-compose.yml")["services"]["grafana"]["volumes"]

@@ -1,4 +1,4 @@
-"""The tables in docs/ that come from the code: `python -m tests.docs.tables` writes them into their pages."""
+"""The tables in docs/ that are generated from the code: `python -m tests.docs.tables` writes them into their pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A metric as it is registered."""
+    """A registered metric."""
 
     labels: tuple[str, ...]
     help: str
 
 
 def metrics() -> dict[str, Exported]:
-    """Every metric of the gateway by name, in the order in which it is registered."""
+    """Every metric of the gateway by name, in order of registration."""
     registry = CollectorRegistry()
     PrometheusObserver(registry, TrafficMetrics(registry), DEFAULT_KS)
     LogMetrics(registry, DEFAULT_KS)
     LoopLag(registry)
     Periodic(registry)
-    # Describing computes nothing, so no figure is asked for.
+    # Describing a metric computes nothing, so this is never called.
     registry.register(Gauges(snapshot=_never))
     found = {}
     for collector in registry._collector_to_names:
@@ -45,7 +45,7 @@ def metrics() -> dict[str, Exported]:
 
 
 def _never() -> NoReturn:
-    raise AssertionError("describing a metric asks for no figure")
+    raise AssertionError("describing a metric must not compute it")
 
 
 def metrics_table() -> str:
@@ -58,7 +58,7 @@ def metrics_table() -> str:
 
 
 def errors_table() -> str:
-    """One row per type of error, by status: the docstring of the exception says what it means."""
+    """One row per error type, ordered by status; the docstring of the exception gives the meaning."""
     rows = (
         f"| {status} | `{kind}` | {(error.__doc__ or '').partition(chr(10))[0]} |"
         for error, status, kind in sorted(STATUSES, key=lambda row: row[1])
@@ -68,7 +68,7 @@ def errors_table() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table between two marks of a page."""
+    """A table between two markers in a page."""
 
     page: str
     name: str
@@ -78,12 +78,12 @@ class Table:
         """The page before the table, the table, and the page after it."""
         before, begin, rest = (DOCS / self.page).read_text().partition(f"<!-- {self.name} -->\n")
         table, end, after = rest.partition(f"<!-- /{self.name} -->\n")
-        assert begin, f"{self.page} has no mark {self.name}"
-        assert end, f"{self.page} has no end of {self.name}"
+        assert begin, f"{self.page} has no marker {self.name}"
+        assert end, f"{self.page} has no end marker for {self.name}"
         return before + begin, table.strip(), end + after
 
     def write(self) -> None:
-        """Put the table of the code into the page."""
+        """Write the generated table into the page."""
         before, _, after = self.split()
         (DOCS / self.page).write_text(f"{before}{self.made()}\n{after}")
 

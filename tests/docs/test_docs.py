@@ -18,22 +18,22 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_the_tables_are_those_of_the_code(table: Table) -> None:
-    """Settings, metrics and errors are documented as the code has them."""
+def test_tables_are_up_to_date(table: Table) -> None:
+    """Settings, metrics and errors are documented as they are in the code."""
     _, written, _ = table.split()
     assert written == table.made(), f"docs/{table.page} is out of date: run `python -m tests.docs.tables`"
 
 
-def test_every_setting_has_its_help() -> None:
-    """Each setting says what it is for in a sentence."""
+def test_every_setting_has_a_help_text() -> None:
+    """Each setting has a sentence on what it is for."""
     for name, (_, field) in variables().items():
         assert field.description, name
         assert field.description.endswith("."), name
         assert f"`{name}`" in settings_table()
 
 
-def test_every_variable_that_the_code_names_exists() -> None:
-    """A message or a page that tells the operator to set something names a setting that is there."""
+def test_every_named_variable_is_a_setting() -> None:
+    """Messages and pages name only settings that exist."""
     known = set(variables())
     for page in [*(ROOT / "app").rglob("*.py"), *PAGES]:
         assert named_in(page.read_text()) <= known, page
@@ -58,7 +58,7 @@ def exceptions() -> dict[str, type[FetchwiseError]]:
 
 
 def drawn() -> dict[str, str | None]:
-    """The tree of the docstring: each name with that of its parent."""
+    """The tree in the docstring: each name with that of its parent."""
     parents: dict[str, str | None] = {}
     path: list[str] = []
     for line in inspect.cleandoc(errors.__doc__ or "").splitlines():
@@ -71,13 +71,13 @@ def drawn() -> dict[str, str | None]:
     return parents
 
 
-def test_the_tree_of_errors_is_as_drawn() -> None:
-    """Every exception is in the picture, below its own parent, and nothing else is."""
+def test_error_tree_matches_its_drawing() -> None:
+    """Every exception is in the drawing, below its parent, and nothing else is."""
     actual = {name: None if kind is FetchwiseError else kind.__mro__[1].__name__ for name, kind in exceptions().items()}
     assert drawn() == actual
 
 
-# What no request can raise: it belongs to the start, to the commands, or to the watcher of calibrators.
+# Not raised by requests: they belong to the start, to the commands, or to the watcher of calibrators.
 NEVER_IN_A_REQUEST = {
     "ArtifactError",
     "ArtifactSchemaError",
@@ -90,13 +90,13 @@ NEVER_IN_A_REQUEST = {
 }
 
 
-def test_every_error_of_a_request_has_its_status() -> None:
-    """Each exception that a request can raise has a row of its own in the one table."""
+def test_every_request_error_has_a_status() -> None:
+    """Each exception that a request can raise has its own row in the table of statuses."""
     listed = {kind.__name__ for kind, _, _ in STATUSES}
     assert listed == exceptions().keys() - NEVER_IN_A_REQUEST - {"FetchwiseError"}
 
 
-def test_the_table_of_statuses_is_most_specific_first() -> None:
+def test_status_table_is_most_specific_first() -> None:
     """No row is hidden behind an earlier row for its parent, and each kind of error has its own word."""
     kinds = [kind for kind, _, _ in STATUSES]
     for place, kind in enumerate(kinds):
@@ -143,8 +143,8 @@ METRICS = {
 }
 
 
-def test_the_metrics_are_those_of_the_design() -> None:
-    """Every metric has its name and its labels, `_total` is for counters alone, and there is no other."""
+def test_exported_metrics_are_the_listed_ones() -> None:
+    """Every metric has its name and labels, only counters end in `_total`, and there are no others."""
     exported = metrics()
     assert {name: metric.labels for name, metric in exported.items()} == {
         f"fetchwise_{name}": labels for name, labels in METRICS.items()
@@ -152,7 +152,7 @@ def test_the_metrics_are_those_of_the_design() -> None:
     assert all(metric.help.endswith(".") for metric in exported.values())
 
 
-def test_every_metric_that_a_page_names_exists() -> None:
+def test_every_metric_named_in_docs_exists() -> None:
     """The documentation, the alerts and the dashboards name metrics that exist."""
     exported = metrics()
     files = (path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in {".pyc", ".png"})

@@ -49,12 +49,12 @@ def test_every_page_is_in_the_contents() -> None:
     assert linked >= {page for page in (ROOT / "docs").rglob("*.md") if page != index}
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     """The README fits on a few screens: the rest is in docs/."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_the_receipt_of_the_readme_has_every_field() -> None:
+def test_readme_receipt_has_every_field() -> None:
     """The README shows a whole receipt with the fields of the API, in their order."""
     (block,) = re.findall(r"^```json\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     shown = json.loads(block)
@@ -63,7 +63,7 @@ def test_the_receipt_of_the_readme_has_every_field() -> None:
 
 
 @each_page
-def test_every_path_that_a_page_names_exists(page: Path) -> None:
+def test_every_named_path_exists(page: Path) -> None:
     """A path of the project in backquotes exists."""
     for path in re.findall(r"`((?:app|tests|docs|deploy|bench|calibrators/demo|demo)/[\w./*-]*)`", prose(page)):
         assert any(ROOT.glob(path.rstrip("/"))), f"{path} does not exist"
@@ -80,7 +80,7 @@ def test_typical_changes_name_at_most_four_files() -> None:
         assert places or "Configuration only" in change, title
 
 
-def test_the_glossary_is_complete_and_sorted() -> None:
+def test_glossary_is_complete_and_sorted() -> None:
     """Every term that the other pages rely on is defined, in alphabetical order."""
     terms = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
     assert terms == sorted(terms, key=str.casefold)

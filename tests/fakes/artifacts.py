@@ -1,7 +1,7 @@
-"""Artifacts for tests: all certified by default, on numbers that binary fractions hold exactly.
+"""Artifacts for tests: fully certified by default, with numbers that are exact binary fractions.
 
-Every calibrator reads `seq_logprob` from -1 to 0, and is 1 + seq_logprob: `closed_book(0.75)` are signals for which
-each of them says exactly 0.75.
+Every calibrator uses `seq_logprob` from -1 to 0 and returns 1 + seq_logprob: `closed_book(0.75)` gives signals for
+which each of them returns exactly 0.75.
 """
 
 from dataclasses import replace
@@ -23,17 +23,17 @@ TAU0, TAU1, TAU_BINARY, TAU_ABSTAIN = 0.75, 0.5, 0.625, 0.25
 
 
 def a_line(low: float = 0.0, high: float = 1.0) -> Isotonic:
-    """A calibrator that goes straight from `low` at seq_logprob = -1 to `high` at 0."""
+    """A linear calibrator from `low` at seq_logprob = -1 to `high` at 0."""
     return Isotonic("seq_logprob", x=(-1.0, 0.0), y=(low, high))
 
 
 def closed_book(p: float) -> dict[str, float]:
-    """The signals for which every default calibrator says p."""
+    """The signals for which every default calibrator returns p."""
     return {"seq_logprob": p - 1.0}
 
 
 def an_identity(**changes: Any) -> Identity:
-    """What the default artifact was fitted on."""
+    """The identity that the default artifact was fitted on."""
     identity = Identity(
         reader="fake-reader",
         quantisation="none",
@@ -50,7 +50,7 @@ def an_identity(**changes: Any) -> Identity:
 
 
 def a_certificate(**changes: Any) -> Certificate:
-    """A guarantee against every fixed action."""
+    """A certificate against every fixed action."""
     certificate = Certificate(epsilon=0.02, delta=0.05, reference="best_fixed", n=800, bound=-0.0125)
     return replace(certificate, **changes)
 
@@ -62,18 +62,18 @@ def a_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
 
 
 def an_uncertified_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
-    """The same thresholds, with too few labels to vouch for them."""
+    """The same thresholds, with too few labels for a certificate."""
     return a_fit(tau0, tau1, certificate=None, uncertified_reason="too few labels", labels_needed=1700, **changes)
 
 
 def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:
-    """A certified confidence to withhold answers below."""
+    """A certified confidence below which answers are withheld."""
     certificate = a_certificate(epsilon=0.2, reference="answered", bound=0.1875)
     return replace(Abstention(tau, risk_target=0.2, certificate=certificate), **changes)
 
 
 def an_artifact(**changes: Any) -> Artifact:
-    """An artifact with every calibrator and every certificate, of which any field can be changed by name."""
+    """An artifact with every calibrator and certificate; keyword arguments replace fields."""
     artifact = Artifact(
         name="demo",
         version="2026-01-31-0a1b2c3d",

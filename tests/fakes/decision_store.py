@@ -1,4 +1,4 @@
-"""The real store on a SQLite file, with faults to switch on: it fails, hangs, or breaks as told."""
+"""The real store on a SQLite file, with switchable faults: it can fail, hang, or break."""
 
 import threading
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from app.storage.tables import full_runs
 
 
 class FaultyStore(SqlDecisionStore):
-    """`fail_with` is raised by every call while it is set; `gate` is waited for before each write."""
+    """While set, `fail_with` is raised by every call; each write waits for `gate`."""
 
     def __init__(self, path: str) -> None:
         super().__init__(SqlDecisionStore.open(path, busy_timeout_s=20).engine, texts="full")
@@ -46,10 +46,10 @@ class FaultyStore(SqlDecisionStore):
         super().close()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Everything that is on disk."""
+        """Every row on disk."""
         return [row for page in pages(self.engine, 0.0) for row in page]
 
     def runs(self) -> list[str]:
-        """The decisions of which a shadow run is on disk."""
+        """The decisions that have a shadow run on disk."""
         with self.engine.connect() as connection:
             return list(connection.scalars(select(full_runs.c.decision_id).order_by(full_runs.c.seq)))

@@ -1,4 +1,4 @@
-"""Documents in memory, with faults to switch on."""
+"""Documents in memory, with switchable faults."""
 
 from threading import Lock
 

@@ -1,4 +1,4 @@
-"""An embedder without a model: texts that share words are near, and the same text always has the same vector."""
+"""An embedder without a model: texts that share words are near, and equal texts have equal vectors."""
 
 import asyncio
 import hashlib
@@ -12,9 +12,9 @@ _WORD = re.compile(r"\w+")
 
 
 class FakeEmbedder:
-    """A hashing bag of words at unit length; set `fail_with` to make every call raise it.
+    """A hashing bag of words with unit length; while set, `fail_with` is raised by every call.
 
-    `queries` and `passages` hold the texts that were embedded, in order, and `batches` the sizes of passage calls.
+    `queries` and `passages` hold the embedded texts in order, and `batches` the sizes of passage calls.
     """
 
     def __init__(self, dimension: int = 256, query_prefix: str = "", fail_with: UpstreamError | None = None) -> None:
@@ -55,7 +55,7 @@ class FakeEmbedder:
         self.closed = True
 
     async def _turn(self) -> None:
-        # A real embedder always lets others run; a fake that does not would hide what depends on it.
+        # A real embedder always yields to other tasks; a fake that does not would hide races.
         await asyncio.sleep(0)
         if self.closed:
             raise UpstreamUnavailable("embedder", "the embedder was closed")
@@ -64,9 +64,9 @@ class FakeEmbedder:
 
 
 def hashed_words(text: str, dimension: int) -> list[float]:
-    """Count each word in the place and with the sign that its hash gives it, then scale to unit length."""
+    """Count each word at the position and with the sign given by its hash, then scale to unit length."""
     vector = [0.0] * dimension
-    # The constant word keeps a text without words from being a vector without direction.
+    # The constant word gives a text without words a direction.
     for word in ["", *_WORD.findall(text.lower())]:
         digest = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest())
         weight = 1.0 if word else 0.1

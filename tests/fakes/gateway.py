@@ -1,4 +1,4 @@
-"""The one builder of a test gateway: the whole application over fakes, started, with a client in front of it."""
+"""The builder of test gateways: the whole application on fakes, started, with a client."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 class Fakes(NamedTuple):
-    """The three parts of a gateway; the vectors may be a real store."""
+    """The three upstreams of a gateway; the vectors may be a real store."""
 
     reader: FakeReader
     embedder: FakeEmbedder
@@ -54,13 +54,13 @@ class Fakes(NamedTuple):
 
 @dataclass(frozen=True)
 class Asking:
-    """A running gateway, a client in front of it, and what tests ask of it."""
+    """A running gateway, its client, and shortcuts for requests."""
 
     client: httpx.AsyncClient
     app: FastAPI
 
     async def refresh(self) -> None:
-        """Bring what pages, `/metrics` and `/readyz` show up to date, without waiting for the next turn."""
+        """Update what pages, `/metrics` and `/readyz` show, without waiting for the next run."""
         snapshots = self.app.state.gateway.snapshots
         await snapshots.ping()
         await snapshots.refresh()
@@ -71,23 +71,23 @@ class Asking:
         return await self.client.post("/answer", json={"question": question} | body, headers=headers)
 
     async def receipt(self, question: str = ASKED, **body: Any) -> dict[str, Any]:
-        """The receipt of a question that is answered."""
+        """The receipt of an answered question."""
         response = await self.ask(question, **body)
         assert response.status_code == 200, response.text
         return dict(response.json())
 
     async def events(self, question: str = ASKED, **body: Any) -> list[Event]:
-        """The events of a question that is answered by a stream."""
+        """The events of a question answered by a stream."""
         response = await self.ask(question, stream=True, **body)
         assert response.status_code == 200, response.text
         return events_of(response)
 
     async def metric(self, name: str, **labels: str) -> float:
-        """One number of /metrics; 0 where there is none yet."""
+        """One number of /metrics, or 0 if it does not exist."""
         return (await self.metrics()).get((f"fetchwise_{name}", tuple(sorted(labels.items()))), 0.0)
 
     async def metrics(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        """Every number of /metrics by its name and labels, read as Prometheus does."""
+        """Every number of /metrics by name and labels, parsed as Prometheus does."""
         response = await self.client.get("/metrics")
         assert response.status_code == 200
         return {
@@ -99,7 +99,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class FakeGateway(Asking):
-    """A running gateway, the fakes behind it, and a client in front of it."""
+    """A running gateway, its fakes, and its client."""
 
     settings: Settings
     reader: FakeReader
@@ -107,7 +107,7 @@ class FakeGateway(Asking):
     vectors: Any
 
     def logged(self, table: str) -> list[sqlite3.Row]:
-        """What is in a table of the decision log, read as any other program would."""
+        """The rows of a table of the decision log, read as any other program would."""
         with closing(sqlite3.connect(self.settings.server.data_dir / "decisions.sqlite3")) as connection:
             connection.row_factory = sqlite3.Row
             return connection.execute(f"SELECT * FROM {table} ORDER BY seq").fetchall()
@@ -115,7 +115,7 @@ class FakeGateway(Asking):
     async def straight(
         self, body: bytes, *, path: str = "/answer", presented: str = "", left: asyncio.Event | None = None
     ) -> tuple[int, bytes]:
-        """One request without a client library, by a client that leaves once `left` is set: the status and the body."""
+        """One request without a client library, by a client that disconnects once `left` is set: status and body."""
         headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {presented}".encode())]
         scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
                  "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": b"", "headers": headers,
@@ -137,7 +137,7 @@ class FakeGateway(Asking):
 
     @asynccontextmanager
     async def busy(self, questions: int = 1) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
-        """Keep permits taken by questions that do not end, while this is open; others are answered."""
+        """Hold permits inside this context by questions that do not end; other questions are answered."""
         before, self.reader.hang = self.reader.hanging, True
         tasks = [asyncio.create_task(self.ask()) for _ in range(questions)]
         await until(lambda: self.reader.hanging == before + questions)
@@ -157,7 +157,7 @@ def events_of(response: httpx.Response) -> list[Event]:
 
 
 def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: VectorStore) -> PartsOpener:
-    """Open these fakes instead of what the settings name, and close them as the real ones are closed."""
+    """Open these fakes instead of the configured upstreams, and close them as the real ones are closed."""
 
     @asynccontextmanager
     async def opened(_: Settings) -> AsyncIterator[Parts]:
@@ -173,7 +173,7 @@ def fake_parts_opener(reader: FakeReader, embedder: FakeEmbedder, vectors: Vecto
 async def filled(
     vectors: VectorStore, embedder: FakeEmbedder, collection: str = "demo", corpus: Iterable[Passage] = CORPUS
 ) -> None:
-    """Put passages into a collection, without leaving a trace in what the fakes have counted."""
+    """Put passages into a collection, without changing the counts of the fakes."""
     passages = list(corpus)
     await vectors.create(collection, dimension=embedder.dimension)
     stored = await embedder.embed_passages([f"{passage.title} {passage.text}" for passage in passages])
@@ -212,7 +212,7 @@ async def fake_gateway(
     fakes: Fakes | None = None,
     **settings: Any,
 ) -> AsyncIterator[FakeGateway]:
-    """Run a gateway: `artifact` are the changes to a matching one (None: there is no calibrator)."""
+    """Run a gateway; `artifact` holds changes to a matching artifact (None: no calibrator)."""
     reader, embedder, vectors = fakes or Fakes(FakeReader(), FakeEmbedder(), FakeRetriever())
     chosen = read_settings(**{"calibrators": tmp_path / "calibrators", "data_dir": tmp_path / "data"} | settings)
     if collection:
@@ -230,6 +230,6 @@ async def fake_gateway(
 
 
 def client_of(app: FastAPI) -> AbstractAsyncContextManager[httpx.AsyncClient]:
-    """A client that sees an unforeseen exception as a real one would: as a 500."""
+    """A client that receives an unexpected exception as a 500, as a real client would."""
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")

@@ -1,4 +1,4 @@
-"""Keys for tests: made in the file that a gateway reads, with whatever is not named left open."""
+"""Keys for tests, written to the file that a gateway reads; everything not given is unlimited."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from app.wiring.gateway import key_file
 
 
 def make_key(path: Path | str, name: str = "someone", **chosen: Any) -> tuple[Key, str]:
-    """A key that may answer and give feedback, of which anything can be changed by name; and what is presented."""
+    """A key with the scopes answer and feedback, and its secret; keyword arguments replace fields."""
     usual: dict[str, Any] = {
         "scopes": [Scope.ANSWER, Scope.FEEDBACK],
         "collections": [],
@@ -20,5 +20,5 @@ def make_key(path: Path | str, name: str = "someone", **chosen: Any) -> tuple[Ke
 
 
 def bearer(presented: str) -> dict[str, str]:
-    """The header that presents a key."""
+    """The header that carries a key."""
     return {"authorization": f"Bearer {presented}"}

@@ -1,4 +1,4 @@
-"""Policies and worlds of every kind, for properties that hold of every walk."""
+"""Random policies and worlds, for properties that hold for every walk."""
 
 import itertools
 import math

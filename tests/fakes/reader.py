@@ -1,4 +1,4 @@
-"""A reader without a model: it answers what it was told to, as sure as it was told to be."""
+"""A reader without a model: it gives scripted answers with scripted confidence."""
 
 import asyncio
 import math
@@ -18,18 +18,18 @@ _KNOWN = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo"}
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """An answer to give, and the log-probabilities to give with it; no tokens: none were reported."""
+    """An answer and its log-probabilities; without tokens, none are reported."""
 
     text: str
     tokens: tuple[TokenLogprobs, ...]
 
 
 class FakeReader:
-    """Answers from `says`, else what `from_passages` finds; keeps every prompt it was asked in `prompts`.
+    """Answers from `says`, else from `from_passages`; records every prompt in `prompts`.
 
-    `fail_with` is raised by every call while it is set (by generations of `fail_on_k` passages alone where that is
-    set too), and `hang` keeps a generation from ever ending. `cancelled` counts the generations that were given up, and
-    `hanging` those that were asked while it was set.
+    While set, `fail_with` is raised by every call (only by generations with `fail_on_k` passages if that is set too),
+    and `hang` keeps a generation from ending. `cancelled` counts the cancelled generations, and `hanging` those that
+    started while `hang` was set.
     """
 
     def __init__(self, *, model: str = "fake", context_chars: int = 8000) -> None:
@@ -55,14 +55,14 @@ class FakeReader:
         sure: float = 0.9,
         tokens: tuple[TokenLogprobs, ...] | None = None,
     ) -> None:
-        """Script the answer to a question read with k passages (None: with any number): see `surely` for `sure`."""
+        """Script the answer to a question read with k passages (None: any number); see `surely` for `sure`."""
         self._script[question, k] = Scripted(
             text, tuple(surely(sure) for _ in pieces(text)) if tokens is None else tokens
         )
 
     @property
     def calls(self) -> int:
-        """How many generations were asked for."""
+        """The number of generations requested."""
         return len(self.prompts)
 
     async def identify(self) -> Identity:
@@ -110,7 +110,7 @@ class FakeReader:
             text="".join(texts[:max_tokens]).strip(),
             tokens=scripted.tokens[:max_tokens],
             prompt_tokens=1 + _length(earlier + prompt.question, passages) // 4,
-            # The end token is counted where it was reached.
+            # The end token counts if it was reached.
             completion_tokens=min(len(texts) + 1, max_tokens),
             passages_read=len(passages),
             truncated=len(texts) >= max_tokens,
@@ -132,7 +132,7 @@ class FakeReader:
         return passages
 
     async def _turn(self, k: int | None = None) -> None:
-        # A real reader always lets others run; a fake that does not would hide what depends on it.
+        # A real reader always yields to other tasks; a fake that does not would hide races.
         await asyncio.sleep(0)
         if self.closed:
             raise UpstreamUnavailable("reader", "the reader was closed")
@@ -141,7 +141,7 @@ class FakeReader:
 
 
 def surely(sure: float) -> TokenLogprobs:
-    """A token with the log-probability sure - 1, so that a min-max calibrator from -1 to 0 gives `sure` back."""
+    """A token with log-probability sure - 1, for which a min-max calibrator from -1 to 0 returns `sure`."""
     logprob = sure - 1.0
     rest = math.log((1.0 - math.exp(logprob)) / (TOP - 1)) if sure < 1.0 else -100.0
     return TokenLogprobs(logprob, tuple(sorted([logprob, *[rest] * (TOP - 1)], reverse=True)))
@@ -153,7 +153,7 @@ def pieces(text: str) -> list[str]:
 
 
 def from_passages(question: str, passages: str) -> str:
-    """Answer a question for a capital from the passages, or from the little that is known without any."""
+    """Answer a question about a capital from the passages, or from a few known facts without any."""
     asked = _CAPITAL_ASKED.search(question)
     if asked is None:
         return "I cannot tell."

@@ -1,4 +1,4 @@
-"""Finished decisions for tests: one that read a passage, of which anything can be changed by its flat name."""
+"""Finished decisions for tests: a question that read one passage; keyword arguments replace fields by flat name."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ _REPLY = {"k", "reason", "confidence", "certified"}
 
 
 def a_record(**changes: Any) -> DecisionRecord:
-    """A question that the graded gate sent to one passage; `answer=None` was withheld."""
+    """A question that the graded gate sent to one passage; `answer=None` withholds the answer."""
     flat: dict[str, Any] = {
         "k": 1,
         "answer": "She",

@@ -1,4 +1,4 @@
-"""A VectorStore in memory, kept honest by the contract suite."""
+"""A VectorStore in memory; the contract suite checks it like the real ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ class _Collection:
 
 
 class FakeRetriever:
-    """Searches what was added by plain dot product; every call raises `fail_with` while that is set."""
+    """Searches by dot product; while set, `fail_with` is raised by every call."""
 
     def __init__(self) -> None:
         self.fail_with: Exception | None = None
@@ -78,5 +78,5 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _same(left: object, right: object) -> bool:
-    # True equals 1 in Python, and must not in a filter.
+    # True equals 1 in Python, but not in a filter.
     return type(left) is type(right) and left == right

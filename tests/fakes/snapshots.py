@@ -1,4 +1,4 @@
-"""A snapshot of a gateway in which nothing is wrong."""
+"""A snapshot of a healthy gateway."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ POLICY = EffectivePolicy(DEFAULT_KS, Fixed(5, Reason.NOT_CALIBRATED), minimum=0,
 
 
 def a_snapshot(**changes: Any) -> Snapshot:
-    """One, apart from these changes."""
+    """A healthy snapshot with these changes."""
     snapshot = Snapshot(
         parts={"reader": Part(up=True)},
         pinged_at=1000.0,

@@ -1,4 +1,4 @@
-"""Rows of traffic at costs that are known."""
+"""Rows of traffic with known costs."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from app.economics.window import ROW, Rows
 
-# Of a probe, and of reading one passage and five.
+# For a probe, and for reading one passage and five.
 PROBE_TOKENS, READ_TOKENS = (40, 6), {1: (170, 6), 5: (690, 6)}
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Milliseconds of a probe, of retrieving, and of reading one passage and five."""
+    """Milliseconds of a probe, of retrieval, and of reading one passage and five."""
 
     cb: float
     ret: float
@@ -20,10 +20,10 @@ class Costs:
 
 
 def gated_rows(costs: Costs, counts: dict[int, int], *, at: float = 0.0) -> Rows:
-    """So many gated questions at each k, each taking exactly what it costs on its own."""
+    """This many gated questions at each k, each with exactly its cost."""
     rows = np.concatenate([_at(k, n, costs) for k, n in counts.items()])
     rows["at"], rows["gated"] = at, True
-    # In turn, so that no kind comes first.
+    # Alternating, so no kind comes first.
     mixed: Rows = rows[np.random.default_rng(1).permutation(len(rows))]
     return mixed
 

@@ -1,4 +1,4 @@
-"""A question walked through the core as the loop walks it, with a made-up world in place of the upstream calls."""
+"""A question run through the core as the loop does it, with a simulated world instead of upstream calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ READER_DOWN = UpstreamTimeout("reader", "slow")
 
 @dataclass(frozen=True)
 class World:
-    """What the parts would say: the signals of the answer at each k, and what goes wrong."""
+    """What the upstreams return: the signals of the answer at each k, and failures."""
 
     signals: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     search: UpstreamError | NoPassages | None = None
@@ -31,13 +31,13 @@ class World:
 
 @dataclass(frozen=True)
 class Walk:
-    """What came of a question: the steps, and the reply or what was raised."""
+    """The outcome of a question: the steps, and the reply or the exception."""
 
     policy: EffectivePolicy
     available: Available
     steps: tuple[Step, ...]
     outcome: Reply | UpstreamError | NoPassages
-    # The answers that were streamed while they were read.
+    # The answers that were streamed during reading.
     live: tuple[int, ...] = ()
 
     @property
@@ -51,7 +51,7 @@ class Walk:
 
 
 def walk(policy: EffectivePolicy, world: World) -> Walk:
-    """The loop of `app.answer.answer`, without its I/O."""
+    """The loop of `app.answer.answer` without I/O."""
     available, steps, live = Available(), list[Step](), list[int]()
     try:
         while True:
@@ -77,11 +77,11 @@ def walk(policy: EffectivePolicy, world: World) -> Walk:
 
 
 def fixed(artifact: Artifact | None, *, ks: tuple[int, ...] = DEFAULT_KS, **flags: Any) -> Resolve:
-    """What an Answerer resolves questions by where nothing but this artifact and these flags is in force."""
+    """How an Answerer resolves questions with only this artifact and these flags."""
     return lambda question, sampled: resolve(question.options, artifact, ks=ks, sampled=sampled, **flags)
 
 
 def chosen_k(artifact: Artifact, probe: Mapping[str, float], ask: AskOptions | None = None, **flags: Any) -> int:
-    """The number of passages that the served code reads where the closed-book answer has these signals."""
+    """The number of passages that the served code reads if the closed-book answer has these signals."""
     policy = resolve(ask or AskOptions(abstain=False), artifact, ks=artifact.ks, **flags)
     return walk(policy, World({0: probe})).reply.k

@@ -1,4 +1,4 @@
-"""Reading documents of every kind, and saying why something was left out."""
+"""Reading documents of every kind, and reporting why something was skipped."""
 
 import gzip
 import io
@@ -58,7 +58,7 @@ def only(path: Path) -> Document:
 
 
 def test_jsonl_rows(tmp_path: Path) -> None:
-    """A row's title and text are read, its id becomes source_id, and its other scalars the payload."""
+    """A row's title and text are read, its id becomes source_id, and its other scalars become the payload."""
     path = rows(
         tmp_path / "a.jsonl",
         {"id": 7, "title": "Moon", "text": "Rock.", "lang": "en", "year": 1969, "ok": True, "at": 1.5, "big": 2**63},
@@ -80,7 +80,7 @@ def test_jsonl_rows(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_bad_row(tmp_path: Path) -> None:
-    """Each row that cannot be used is named with its line and reason, and the others are still read."""
+    """Each unusable row is reported with its line and reason, and the other rows are read."""
     path = rows(
         tmp_path / "a.jsonl",
         b"\xef\xbb\xbf" + b'{"text": "good"}',
@@ -104,7 +104,7 @@ def test_every_kind_of_bad_row(tmp_path: Path) -> None:
 
 
 def test_positions_reach_the_size(tmp_path: Path) -> None:
-    """Positions grow with every row and end at the size of the file, packed or not."""
+    """Positions grow with every row up to the size of the file, compressed or not."""
     path = rows(tmp_path / "a.jsonl", *({"text": f"row {i} " * 50} for i in range(100)))
     positions = [item.position for item in read(path)]
     assert positions == sorted(set(positions))
@@ -115,8 +115,8 @@ def test_positions_reach_the_size(tmp_path: Path) -> None:
     assert len(list(read(packed))) == 100
 
 
-def test_a_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
-    """A truncated archive yields its whole rows and says where it broke."""
+def test_damaged_gzip_yields_the_rows_before_the_damage(tmp_path: Path) -> None:
+    """A truncated archive yields its complete rows and reports where it breaks off."""
     whole = gzip.compress(b"".join(json.dumps({"text": f"row {i * 7919}"}).encode() + b"\n" for i in range(5000)))
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
@@ -130,7 +130,7 @@ def test_a_damaged_gzip_keeps_what_came_before(tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    """A text file is one document, named after its file."""
+    """A text file is one document with the name of the file."""
     path = tmp_path / "Far side.TXT"
     path.write_bytes(b"\xef\xbb\xbfDark \xe2\x80\x94 not really.")
     document = only(path)
@@ -142,7 +142,7 @@ def test_text(tmp_path: Path) -> None:
 
 
 def test_markdown(tmp_path: Path) -> None:
-    """Each section of Markdown is a document under its headings; text before any goes under the file's name."""
+    """Each Markdown section is a document under its headings; text before the first heading gets the file's name."""
     path = tmp_path / "notes.md"
     path.write_text("intro\n\n# Moon\n\nrock\n\n## Far side\n\ndark\n")
     documents = [item for item in read(path) if isinstance(item, Document)]
@@ -155,7 +155,7 @@ def test_markdown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".html", ".htm"])
 def test_html(tmp_path: Path, suffix: str) -> None:
-    """Markup, scripts and styles go; blocks stay apart and inline tags do not break words."""
+    """Markup, scripts and styles are removed; blocks stay separate and inline tags do not break words."""
     path = tmp_path / f"a{suffix}"
     path.write_text(
         "<?xml version='1.0'?><!doctype html><head><title>The\n Moon</title><style>p{}</style><script>var x</script>"
@@ -167,14 +167,14 @@ def test_html(tmp_path: Path, suffix: str) -> None:
 
 
 def test_html_in_another_encoding(tmp_path: Path) -> None:
-    """The encoding that a page declares is honoured."""
+    """The encoding that a page declares is used."""
     path = tmp_path / "a.html"
     path.write_bytes("<meta charset='iso-8859-1'><p>Café</p>".encode("latin-1"))
     assert only(path).text.strip() == "Café"
 
 
 def test_pdf(tmp_path: Path) -> None:
-    """All pages of a PDF are one document, under its own title or else its file's name."""
+    """All pages of a PDF are one document, with its own title or else the file's name."""
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf("The Moon is", "made of rock.", title="Moon"))
     assert only(path).title == "Moon"
@@ -204,8 +204,8 @@ SKIPPED = {
 
 
 @pytest.mark.parametrize("name", SKIPPED)
-def test_every_kind_of_file_that_is_left_out(tmp_path: Path, name: str) -> None:
-    """A file that cannot be used is named with the reason, and nothing is raised."""
+def test_every_kind_of_skipped_file(tmp_path: Path, name: str) -> None:
+    """An unusable file is reported with the reason, and nothing is raised."""
     content, reason = SKIPPED[name]
     path = tmp_path / name
     path.write_bytes(content)
@@ -215,8 +215,8 @@ def test_every_kind_of_file_that_is_left_out(tmp_path: Path, name: str) -> None:
     assert reason in item.reason
 
 
-def test_an_encryption_that_the_parser_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PDF whose cipher is not installed is said to be encrypted, not to be broken."""
+def test_unsupported_encryption_is_reported_as_encryption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PDF with an unsupported cipher is reported as encrypted, not as broken."""
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf("secret", password="x"))
 
@@ -228,24 +228,24 @@ def test_an_encryption_that_the_parser_lacks(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.html", "bs4"), ("a.pdf", "pypdf")])
-def test_a_missing_package_says_what_to_install(
+def test_missing_package_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
-    """Without the extra the reason carries the command that installs it."""
+    """Without the extra, the reason contains the command that installs it."""
     (tmp_path / name).write_bytes(b"<p>x")
     monkeypatch.setitem(sys.modules, package, None)
     assert "pip install 'fetchwise[ingest]'" in reasons(tmp_path / name)[0][1]
 
 
-def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    """A dangling link is left out with the system's own words."""
+def test_unreadable_file_is_skipped(tmp_path: Path) -> None:
+    """A dangling link is skipped with the system's own message."""
     link = tmp_path / "gone.txt"
     link.symlink_to(tmp_path / "nowhere.txt")
     assert reasons(link) == [(None, "cannot be read: No such file or directory")]
 
 
 def test_directories_are_walked_in_order(tmp_path: Path) -> None:
-    """Every file below a directory is found, always in the same order, but for hidden ones."""
+    """Every file below a directory is found in a fixed order, except hidden files."""
     for name in ["b/2.txt", "b/10.txt", "a.txt", ".git/x.txt", "b/.hidden.txt"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -253,13 +253,13 @@ def test_directories_are_walked_in_order(tmp_path: Path) -> None:
     assert list(find([tmp_path / ".git" / "x.txt"])) == [tmp_path / ".git" / "x.txt"]
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_path_is_an_error(tmp_path: Path) -> None:
     """A mistyped path is an error, not an empty run."""
     with pytest.raises(DataError, match="does not exist"):
         list(find([tmp_path / "nope"]))
 
 
-def test_skipped_reads_like_a_compiler(tmp_path: Path) -> None:
-    """What was left out is said in one line with its place."""
+def test_skipped_prints_like_a_compiler_message(tmp_path: Path) -> None:
+    """A skipped item is one line with its location."""
     assert str(Skipped(Path("a.jsonl"), 3, "not JSON")) == "a.jsonl:3: not JSON"
     assert str(Skipped(Path("a.xyz"), None, "unknown type")) == "a.xyz: unknown type"

@@ -1,4 +1,4 @@
-"""Filling a collection: once, again, and after an interruption."""
+"""Filling a collection: the first run, another run, and a run after an interruption."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ PARTS = 9
 
 
 class InterruptedEmbedder(FakeEmbedder):
-    """Gives up, as an interrupted program does, after some batches."""
+    """Raises, as an interrupted program does, after some batches."""
 
     def __init__(self, batches: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def stored(corpus: FakeRetriever) -> dict[str, Passage]:
 
 
 async def test_everything_is_stored_and_found(folder: Path) -> None:
-    """After a run each row can be found by its words, with its title, text and payload."""
+    """After a run, each row can be found by its words, with its title, text and payload."""
     embedder, corpus = FakeEmbedder(), FakeRetriever()
     report = await ingest([folder], collection="facts", embedder=embedder, corpus=corpus)
     assert report.added == await corpus.count("facts") == ROWS + PARTS
@@ -57,8 +57,8 @@ async def test_everything_is_stored_and_found(folder: Path) -> None:
     assert (best.title, best.text, best.payload) == ("Title 42", "Fact number 42.", {"source_id": "42"})
 
 
-async def test_a_second_run_adds_and_embeds_nothing(folder: Path) -> None:
-    """What is known is not even embedded."""
+async def test_second_run_adds_and_embeds_nothing(folder: Path) -> None:
+    """Known passages are not even embedded."""
     corpus = FakeRetriever()
     first = await ingest([folder], collection="facts", embedder=FakeEmbedder(), corpus=corpus)
     idle = FakeEmbedder()
@@ -67,8 +67,8 @@ async def test_a_second_run_adds_and_embeds_nothing(folder: Path) -> None:
     assert idle.passages == []
 
 
-async def test_only_what_is_new_is_embedded(folder: Path) -> None:
-    """A row that was added to a file is the only one that costs anything."""
+async def test_only_new_rows_are_embedded(folder: Path) -> None:
+    """When a row is added to a file, only that row is embedded."""
     corpus = FakeRetriever()
     await ingest([folder], collection="facts", embedder=FakeEmbedder(), corpus=corpus)
     with (folder / "rows.jsonl").open("a") as file:
@@ -78,8 +78,8 @@ async def test_only_what_is_new_is_embedded(folder: Path) -> None:
     assert (report.added, embedder.passages) == (1, ["New\nNews."])
 
 
-async def test_an_interrupted_run_is_resumed(folder: Path) -> None:
-    """Running again after an interruption gives the same passages as one whole run, and repeats no batch."""
+async def test_interrupted_run_is_resumed(folder: Path) -> None:
+    """Running again after an interruption gives the same passages as one complete run, and repeats no batch."""
     whole, resumed = FakeRetriever(), FakeRetriever()
     await ingest([folder], collection="facts", embedder=FakeEmbedder(), corpus=whole, batch=10)
     with pytest.raises(asyncio.CancelledError):
@@ -90,7 +90,7 @@ async def test_an_interrupted_run_is_resumed(folder: Path) -> None:
     assert stored(resumed) == stored(whole)
 
 
-async def test_an_upstream_failure_is_raised_and_harmless(folder: Path) -> None:
+async def test_upstream_failure_is_raised_and_a_later_run_completes(folder: Path) -> None:
     """A failing embedder ends the run with its own error, and a later run completes it."""
     embedder, corpus = FakeEmbedder(), FakeRetriever()
     embedder.fail_with = UpstreamUnavailable("embedder", "gone")
@@ -101,14 +101,14 @@ async def test_an_upstream_failure_is_raised_and_harmless(folder: Path) -> None:
 
 
 async def test_batches_are_bounded(folder: Path) -> None:
-    """No more than a batch is ever embedded at once."""
+    """At most one batch is embedded at once."""
     embedder = FakeEmbedder()
     await ingest([folder], collection="facts", embedder=embedder, corpus=FakeRetriever(), batch=25)
     assert embedder.batches == [25, 25, 25, 25, 9]
 
 
 async def test_files_are_read_lazily(folder: Path) -> None:
-    """Reading never runs ahead of storing by more than a batch: a file that comes later is not opened yet."""
+    """Reading is at most one batch ahead of storing: a later file is not opened yet."""
     (folder / "zz.jsonl").write_text(json.dumps({"text": "as first written"}) + "\n")
     corpus = FakeRetriever()
 
@@ -119,8 +119,8 @@ async def test_files_are_read_lazily(folder: Path) -> None:
     assert "as later changed" in {passage.text for passage in stored(corpus).values()}
 
 
-async def test_the_same_content_is_stored_once(tmp_path: Path) -> None:
-    """Rows of the same content are one passage, in one batch or in two; another payload makes another passage."""
+async def test_same_content_is_stored_once(tmp_path: Path) -> None:
+    """Rows with the same content are one passage, within a batch or across batches; another payload is another one."""
     same, other = {"text": "Rock."}, {"text": "Rock.", "lang": "en"}
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in [same, same, other, same]))
     for batch in (1, 64):
@@ -129,8 +129,8 @@ async def test_the_same_content_is_stored_once(tmp_path: Path) -> None:
         assert (report.added, report.known) == (2, 2)
 
 
-async def test_the_report_says_what_was_left_out(folder: Path) -> None:
-    """Each file or line that was left out is in the report with its reason; the rest is stored."""
+async def test_report_lists_what_was_skipped(folder: Path) -> None:
+    """Each skipped file or line is in the report with its reason; the rest is stored."""
     (folder / "broken.jsonl").write_text('{"text": "good"}\n{"text": "torn\n')
     (folder / "image.png").write_bytes(b"\x89PNG")
     report = await ingest([folder], collection="facts", embedder=FakeEmbedder(), corpus=FakeRetriever())
@@ -140,8 +140,8 @@ async def test_the_report_says_what_was_left_out(folder: Path) -> None:
     assert "unknown type .png" in report.skipped[1].reason
 
 
-async def test_progress_goes_to_the_end(folder: Path) -> None:
-    """Bytes and passages only grow, and end at the total and at what the report says."""
+async def test_progress_ends_at_the_total(folder: Path) -> None:
+    """Bytes and passages only grow, and end at the total and at the report's figures."""
     seen: list[Progress] = []
     report = await ingest(
         [folder], collection="facts", embedder=FakeEmbedder(), corpus=FakeRetriever(), batch=10, on_progress=seen.append
@@ -153,23 +153,23 @@ async def test_progress_goes_to_the_end(folder: Path) -> None:
     assert seen[-1] == Progress(total, total, added=report.added, known=0, skipped=0)
 
 
-async def test_nothing_to_read_still_makes_the_collection(tmp_path: Path) -> None:
-    """An empty directory gives an empty collection."""
+async def test_empty_directory_makes_an_empty_collection(tmp_path: Path) -> None:
+    """The collection is created even if there is nothing to read."""
     corpus = FakeRetriever()
     report = await ingest([tmp_path], collection="facts", embedder=FakeEmbedder(), corpus=corpus)
     assert (report.added, await corpus.count("facts")) == (0, 0)
 
 
-async def test_a_missing_path_touches_nothing(folder: Path) -> None:
-    """A mistyped path is found out before anything is stored."""
+async def test_missing_path_stores_nothing(folder: Path) -> None:
+    """A mistyped path is detected before anything is stored."""
     corpus = FakeRetriever()
     with pytest.raises(DataError):
         await ingest([folder, folder / "nope"], collection="facts", embedder=FakeEmbedder(), corpus=corpus)
     assert corpus._collections == {}
 
 
-def test_a_short_row_stays_as_it_is() -> None:
-    """A row of up to 150 words keeps its very white space; a longer one is cut, each part under its source_id."""
+def test_short_row_is_not_split() -> None:
+    """A row of up to 150 words keeps its white space; a longer one is split, each part with its source_id."""
     short = Document("T", "  Two\n\nlines. ", {"source_id": "7"}, is_row=True)
     assert [passage.text for passage in passages_of(short)] == [short.text]
     long = Document("T", "Nine words are in this sentence, counting well. " * 30, {"source_id": "8"}, is_row=True)
@@ -178,8 +178,8 @@ def test_a_short_row_stays_as_it_is() -> None:
     assert {passage.payload["source_id"] for passage in cut} == {"8"}
 
 
-def test_ids_come_from_content_alone() -> None:
-    """Title, text and payload make the id, whatever the order of the fields."""
+def test_ids_depend_only_on_content() -> None:
+    """Title, text and payload determine the id; the order of the fields does not matter."""
     (first,) = passages_of(Document("T", "Rock.", {"a": 1, "b": "x"}))
     (second,) = passages_of(Document("T", "Rock.", {"b": "x", "a": 1}, position=99))
     (third,) = passages_of(Document("U", "Rock.", {"a": 1, "b": "x"}))
@@ -187,7 +187,7 @@ def test_ids_come_from_content_alone() -> None:
     assert len(first.id) == 16
 
 
-def test_the_title_is_embedded_too() -> None:
+def test_title_is_embedded_too() -> None:
     """A passage is found by its title as well as by its text."""
     assert embedded_text(Passage("1", "Moon", "It is rock.")) == "Moon\nIt is rock."
     assert embedded_text(Passage("1", "", "It is rock.")) == "It is rock."

@@ -1,4 +1,4 @@
-"""Verdicts and sentences: what an interval allows one to say, and nothing beyond it."""
+"""Verdicts and sentences: they say only what the interval supports."""
 
 import pytest
 
@@ -25,8 +25,8 @@ UNKNOWN = unknown_interval(12, "30 questions that read five passages, 12 so far"
         (UNKNOWN, Verdict.UNKNOWN),
     ],
 )
-def test_only_a_whole_interval_makes_a_verdict(ratio: Interval, expected: Verdict) -> None:
-    """An interval that reaches 1 leaves the question open."""
+def test_verdict_needs_the_whole_interval_on_one_side(ratio: Interval, expected: Verdict) -> None:
+    """An interval that contains 1 gives no verdict."""
     assert verdict(ratio) is expected
 
 
@@ -70,25 +70,25 @@ def test_only_a_whole_interval_makes_a_verdict(ratio: Interval, expected: Verdic
         ),
     ],
 )
-def test_the_sentence_says_the_verdict(ratio: Interval, even: Interval, said: str) -> None:
-    """Each verdict has its words, with the break-even where it is known."""
+def test_sentence_states_the_verdict(ratio: Interval, even: Interval, said: str) -> None:
+    """Each verdict has its sentence, with the break-even if it is known."""
     assert sentence("latency", 5, ratio, even, about(0.23)) == said
 
 
-def test_the_sentence_names_what_is_spent_and_against_what() -> None:
-    """Tokens and money are called so, and so is the reference."""
+def test_sentence_names_the_objective_and_the_reference() -> None:
+    """The sentence says tokens or money, and how many passages the reference reads."""
     assert sentence("tokens", 1, about(1.5), about(0.9), about(0.2)).startswith("Gating costs 50 % more tokens than")
     assert "money of always reading one passage" in sentence("money", 1, about(0.5), about(0.1), about(0.2))
 
 
-def test_a_share_of_too_few_is_not_shown() -> None:
-    """Below the least sample there is no figure, but what is missing; from there on it is Wilson's."""
+def test_share_of_a_small_sample_is_unknown() -> None:
+    """Below the minimum sample there is no figure but what is missing; above it, Wilson's interval."""
     assert share(10, 50, of="questions") == wilson(10, 50)
     assert share(5, MIN_SAMPLE - 1, of="questions") == unknown_interval(29, "30 questions, 29 so far")
 
 
 def test_per_cent() -> None:
-    """A tenth counts where the number is small."""
+    """Small numbers have one decimal."""
     assert [percent(x) for x in (0.0, 0.004, 0.077, 0.0996, 0.266, 1.0)] == [
         "0.0 %",
         "0.4 %",

@@ -1,4 +1,4 @@
-"""The bypass by served traffic: when the gate is given up and taken up again, and what is said of it."""
+"""The bypass on served traffic: when it turns on and off, and the reason it gives."""
 
 import logging
 from dataclasses import replace
@@ -19,7 +19,7 @@ MIX = {0: 300, 5: 700}
 
 
 class Gated:
-    """A bypass over rows that the test puts there, a clock and a calibrator that it sets."""
+    """A bypass on rows, a clock and a calibrator that the test sets."""
 
     def __init__(self, rows: Rows, *, objective: Objective = Objective.LATENCY, tariff: Tariff | None = None) -> None:
         self.rows, self.now, self.version = rows, 100.0, "one"
@@ -39,8 +39,8 @@ class Gated:
     def clock(self) -> float:
         return self.now
 
-    def looks(self) -> list[bool]:
-        """Look as often as a change takes."""
+    def updates(self) -> list[bool]:
+        """Update as often as a change requires."""
         seen = []
         for _ in range(PATIENCE):
             self.bypass.update()
@@ -48,22 +48,22 @@ class Gated:
         return seen
 
 
-def test_given_up_and_taken_up_again() -> None:
-    """Out after three looks that agree, in again after three more, each time with the figures as the reason."""
+def test_bypass_turns_on_and_off_again() -> None:
+    """On after three updates that agree, off after three more, each time with the figures as the reason."""
     gated = Gated(gated_rows(LOSING, MIX))
-    assert gated.looks() == [False, False, True]
+    assert gated.updates() == [False, False, True]
     assert gated.bypass.reason.startswith("Gating costs")
     assert gated.bypass.reason.endswith("All but 2.0 % of the questions bypass the gate.")
     gated.rows = gated_rows(PAYING, MIX)
-    assert gated.looks() == [True, True, False]
+    assert gated.updates() == [True, True, False]
     assert gated.bypass.reason.startswith("Gating saves")
     assert gated.bypass.reason.endswith("Every question goes through the gate.")
 
 
-def test_too_few_figures_change_nothing() -> None:
-    """And what is missing is said."""
+def test_small_sample_changes_nothing() -> None:
+    """The reason says what is missing."""
     gated = Gated(gated_rows(LOSING, {0: 5, 5: 5}))
-    assert not any(gated.looks())
+    assert not any(gated.updates())
     assert "that needs 30 questions that the gate decided, 10 so far" in gated.bypass.reason
 
 
@@ -76,33 +76,33 @@ def test_too_few_figures_change_nothing() -> None:
         (Objective.MONEY, Tariff(call=1.0), False),
     ],
 )
-def test_it_is_judged_by_the_objective(objective: Objective, tariff: Tariff | None, lost: bool) -> None:
-    """A slow probe of few tokens loses time alone; calls are never more than always reading makes."""
+def test_bypass_follows_the_objective(objective: Objective, tariff: Tariff | None, lost: bool) -> None:
+    """A slow probe with few tokens loses time only; the number of calls is never above that of always reading."""
     gated = Gated(gated_rows(LOSING, MIX), objective=objective, tariff=tariff)
-    assert gated.looks()[-1] is lost
+    assert gated.updates()[-1] is lost
 
 
-def test_a_new_calibrator_begins_anew() -> None:
-    """What gating by the old one cost says nothing of it."""
+def test_new_calibrator_resets_the_bypass() -> None:
+    """The cost of gating with the old calibrator does not apply to the new one."""
     gated = Gated(gated_rows(LOSING, MIX))
-    assert gated.looks()[-1]
+    assert gated.updates()[-1]
     gated.version, gated.now = "two", 200.0
-    assert not any(gated.looks())
+    assert not any(gated.updates())
     gated.rows = gated_rows(LOSING, MIX, at=201.0)
-    assert gated.looks()[-1]
+    assert gated.updates()[-1]
 
 
-def test_a_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, in the words that `/breakeven` has for it."""
+def test_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with the sentence of `/breakeven`."""
     gated = Gated(gated_rows(LOSING, MIX))
     with caplog.at_level(logging.INFO, logger=bypass_module.__name__):
-        gated.looks()
-        gated.looks()
+        gated.updates()
+        gated.updates()
     assert [record.getMessage() for record in caplog.records] == [gated.bypass.reason]
 
 
-async def test_a_look_that_fails_changes_nothing() -> None:
-    """The bypass stays as it is, and the next look counts all the same."""
+async def test_failed_update_changes_nothing() -> None:
+    """The bypass keeps its state, and the next update counts."""
     gated = Gated(gated_rows(LOSING, MIX))
     rows, gated.rows = gated.rows, None  # type: ignore[assignment]
     with pytest.raises(AttributeError):

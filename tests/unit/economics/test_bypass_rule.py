@@ -1,4 +1,4 @@
-"""Bypass: given up only when gating surely loses, taken up only when it surely saves, and never at one look."""
+"""The bypass rule: on only when gating surely loses, off only when it surely saves, never after one estimate."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,35 +17,35 @@ def after(*agreeing: Interval, start: Bypass | None = None) -> Bypass:
     return state
 
 
-def test_it_takes_several_sure_looks_in_a_row() -> None:
-    """One look fewer leaves it off; a look that is not sure begins the count again."""
+def test_bypass_needs_several_sure_estimates_in_a_row() -> None:
+    """One estimate fewer leaves it off; an unsure estimate resets the count."""
     assert not after(*[LOSES] * (PATIENCE - 1)).on
     assert after(*[LOSES] * PATIENCE).on
     assert not after(*[LOSES] * (PATIENCE - 1), UNSURE, LOSES).on
 
 
-def test_it_returns_by_itself() -> None:
-    """When gating surely pays again for as many looks."""
+def test_bypass_turns_off_by_itself() -> None:
+    """It turns off when gating surely pays again for as many estimates."""
     bypassed = after(*[LOSES] * PATIENCE)
     assert after(*[SAVES] * (PATIENCE - 1), start=bypassed).on
     assert after(*[SAVES] * PATIENCE, start=bypassed) == Bypass()
 
 
-def test_a_saving_smaller_than_the_margin_changes_nothing() -> None:
-    """Between giving up and taking up lies a gap, in which either state stays."""
+def test_saving_below_the_margin_changes_nothing() -> None:
+    """Between the two limits lies a gap in which either state stays."""
     between = Interval(0.99, 1.0 - MARGIN / 2, 1.0, 900)
     for state in (Bypass(), Bypass(on=True)):
         assert after(*[between] * 10, start=state).on is state.on
 
 
-def test_without_an_estimate_nothing_changes() -> None:
-    """Too few questions say nothing, and what was said before them no longer counts."""
+def test_missing_estimate_changes_nothing() -> None:
+    """A missing estimate changes nothing and resets the count."""
     assert after(*[LOSES] * (PATIENCE - 1), unknown_interval(3, "more"), LOSES) == Bypass(agreeing=1)
 
 
 @given(st.lists(st.sampled_from([LOSES, SAVES, UNSURE, unknown_interval(0, "more")]), max_size=60))
-def test_it_never_changes_twice_within_its_patience(agreeing: list[Interval]) -> None:
-    """Whatever is seen, a change is followed by at least so many looks without one."""
+def test_bypass_never_changes_twice_within_its_patience(agreeing: list[Interval]) -> None:
+    """For any estimates, at least this many follow a change without another change."""
     state, since = Bypass(), PATIENCE
     for update in agreeing:
         before, state = state, state.update(update)

@@ -1,4 +1,4 @@
-"""Break-even from rows: the paper's two readers, intervals that hold the truth, and samples too small to speak."""
+"""Break-even from rows: the paper's two readers, coverage of the intervals, and samples that are too small."""
 
 import math
 
@@ -11,7 +11,7 @@ from app.economics.breakeven import BreakEven, CostView, Verdict
 from app.economics.estimate import estimate
 from app.economics.window import ROW, Rows, Traffic
 
-# Milliseconds of the paper's two readers (cb, ret, ob1, ob5), and how often each skips.
+# Milliseconds of the paper's two readers (cb, ret, ob1, ob5), and the share that each skips.
 SMALL, SMALL_SKIP = {"cb": 64.6, "ret": 27.5, "ob1": 61.4, "ob5": 80.0}, 0.335
 LARGE, LARGE_SKIP = {"cb": 161.1, "ret": 27.5, "ob1": 257.0, "ob5": 319.0}, 0.542
 KS = (0, 1, 5)
@@ -19,13 +19,13 @@ TARIFF = Tariff(prompt_token=1.0, completion_token=4.0, call=100.0, passage=10.0
 
 
 class KnownGate:
-    """A gate with known mean costs and shares; latencies are log-normal about them, so skewed to the right."""
+    """A gate with known mean costs and shares; latencies are log-normal, so skewed to the right."""
 
     def __init__(self, means: dict[str, float], *, k0: float, k1: float = 0.0, skew: float = 0.4) -> None:
         self.means, self.k0, self.k1, self.skew = means, k0, k1, skew
 
     def rows(self, n: int, rng: np.random.Generator, *, exact: bool = False) -> Rows:
-        """N gated questions; `exact` gives each share its very count."""
+        """N gated questions; `exact` gives each share its exact count."""
         rows = np.zeros(n, ROW)
         k5 = 1.0 - self.k0 - self.k1
         shares = (self.k0, self.k1, k5)
@@ -89,10 +89,8 @@ def holds(found: Interval, truth: float) -> bool:
         pytest.param(LARGE, LARGE_SKIP, 0.465, -7.7, Verdict.SAVES, id="32B"),
     ],
 )
-def test_the_published_readers(
-    means: dict[str, float], skip: float, even: float, change: float, expected: Verdict
-) -> None:
-    """Constant costs as in the paper give the paper's break-even, ratio and sign."""
+def test_published_readers(means: dict[str, float], skip: float, even: float, change: float, expected: Verdict) -> None:
+    """With the paper's constant costs, break-even, ratio and sign are those of the paper."""
     rows = KnownGate(means, k0=skip, skew=0.0).rows(10_000, np.random.default_rng(0), exact=True)
     found = view(judged(rows)).against["k5"]
     assert found.break_even_skip.value == pytest.approx(even, abs=0.0005)
@@ -102,8 +100,8 @@ def test_the_published_readers(
 
 
 @pytest.mark.slow
-def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
-    """On skewed costs, over 300 windows, every figure that a verdict or a gauge goes by is covered as promised."""
+def test_intervals_cover_the_truth_about_95_times_in_100() -> None:
+    """With skewed costs, over 300 windows, every figure behind a verdict or a gauge has its nominal coverage."""
     gate = KnownGate(SMALL, k0=0.3, k1=0.4)
     rng = np.random.default_rng(7)
     truths = {f"ratio{k}": gate.gate / gate.always(k) for k in (1, 5)} | {f"even{k}": gate.even(k) for k in (1, 5)}
@@ -118,13 +116,13 @@ def test_intervals_hold_the_truth_about_95_times_in_100() -> None:
         figures |= {"skip": found.skip_rate, "gate": view(found).gate}
         for name, truth in truths.items():
             covered[name] += holds(figures[name], truth)
-    # Three standard errors of a coverage from 300 windows are .038; the gate's mean is a little low, being winsorised.
+    # Three standard errors of a coverage from 300 windows are .038; winsorising makes the gate's mean a little low.
     assert all(0.90 <= count / windows <= 0.99 for count in covered.values()), covered
 
 
 @pytest.mark.slow
-def test_a_wrong_verdict_is_rare_where_gating_changes_nothing() -> None:
-    """At the exact break-even, `saves` or `costs` is said about one time in twenty."""
+def test_wrong_verdict_is_rare_at_break_even() -> None:
+    """At the exact break-even, the verdict is `saves` or `costs` about one time in twenty."""
     means = {"cb": 50.0, "ret": 20.0, "ob1": 60.0, "ob5": 80.0}
     gate = KnownGate(means, k0=0.5)
     assert gate.gate == pytest.approx(gate.always(5))
@@ -133,8 +131,8 @@ def test_a_wrong_verdict_is_rare_where_gating_changes_nothing() -> None:
     assert sum(verdict is not Verdict.UNCLEAR for verdict in said) / 300 <= 0.09
 
 
-def test_one_timeout_does_not_rule() -> None:
-    """A single question that hung for 30 s moves no mean by more than it would by being slow."""
+def test_one_timeout_does_not_dominate_the_mean() -> None:
+    """A single question that hung for 30 s moves the mean no more than a slow one."""
     rows = KnownGate(SMALL, k0=0.335).rows(400, np.random.default_rng(1))
     before = view(judged(rows)).stages["read_k5"].value
     read = np.flatnonzero(rows["k"] == 5)[0]
@@ -144,8 +142,8 @@ def test_one_timeout_does_not_rule() -> None:
     assert after == pytest.approx(before, rel=0.02)
 
 
-def test_too_small_a_sample_says_what_it_lacks() -> None:
-    """With 29 gated questions nothing is known; the sentence names what is missing, and no figure is made up."""
+def test_small_sample_says_what_is_missing() -> None:
+    """With 29 gated questions nothing is known; the sentence says what is missing, without a figure."""
     found = judged(KnownGate(SMALL, k0=0.3).rows(29, np.random.default_rng(1)))
     assert found.skip_rate == Interval(None, None, None, 29, "30 questions that the gate decided, 29 so far")
     assert view(found).gate.value is None
@@ -155,8 +153,8 @@ def test_too_small_a_sample_says_what_it_lacks() -> None:
     assert "29 so far" in found.sentence
 
 
-def test_no_traffic_is_no_error() -> None:
-    """An empty window has every key, no figure, and says so."""
+def test_no_traffic_is_not_an_error() -> None:
+    """An empty window has every key and no figure, and the sentence says so."""
     found = judged(np.empty(0, ROW), tariff=TARIFF)
     assert found.sentence.startswith("The gate decided no question in the last 900 s")
     assert found.caveats == ()
@@ -164,8 +162,8 @@ def test_no_traffic_is_no_error() -> None:
         assert all(part.value is None and part.n == 0 and part.needs for part in view(found, cost).stages.values())
 
 
-def test_a_reference_that_nobody_read_is_unknown_and_the_other_is_not() -> None:
-    """A gate between none and one passage can be judged against one, not against five."""
+def test_reference_that_was_never_read_is_unknown() -> None:
+    """A gate between none and one passage can be compared with one passage, not with five."""
     found = view(judged(KnownGate(SMALL, k0=0.3, k1=0.7).rows(500, np.random.default_rng(1)), reference=1))
     assert found.against["k1"].verdict is Verdict.COSTS
     assert found.against["k5"].verdict is Verdict.UNKNOWN
@@ -173,8 +171,8 @@ def test_a_reference_that_nobody_read_is_unknown_and_the_other_is_not() -> None:
     assert found.gate.value is not None
 
 
-def test_only_a_rare_way_of_reading_may_be_unknown() -> None:
-    """Two in a hundred that read five passages are counted in the gate's cost; one in five must be known for it."""
+def test_gate_cost_may_miss_only_rare_readings() -> None:
+    """If 2 % read five passages, the gate's cost is known without their mean; if 20 % do, it is not."""
     rare = KnownGate(SMALL, k0=0.3, k1=0.68).rows(1000, np.random.default_rng(1), exact=True)
     found = view(judged(rare, reference=1))
     assert found.stages["read_k5"].needs is not None
@@ -184,8 +182,8 @@ def test_only_a_rare_way_of_reading_may_be_unknown() -> None:
     assert view(judged(frequent)).gate.needs == "30 questions that read five passages, 20 so far"
 
 
-def test_a_gate_that_skips_all_costs_a_probe() -> None:
-    """Nothing is read, so there is no break-even; against a reference that others read, the ratio is known."""
+def test_gate_that_skips_all_costs_a_probe() -> None:
+    """Nothing is read, so there is no break-even; the ratio to a reference that other questions read is known."""
     rng = np.random.default_rng(1)
     ungated = KnownGate(SMALL, k0=0.0).rows(100, rng)
     ungated["gated"] = False
@@ -197,7 +195,7 @@ def test_a_gate_that_skips_all_costs_a_probe() -> None:
 
 
 def test_tokens_and_money_by_hand() -> None:
-    """Retrieval costs no token; money prices tokens, calls and passages; without prices there is no money."""
+    """Retrieval costs no tokens; money prices tokens, calls and passages; without prices there is no money."""
     rows = KnownGate(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
     found = judged(rows, tariff=TARIFF)
     tokens, money = view(found, "tokens"), view(found, "money")
@@ -212,8 +210,8 @@ def test_tokens_and_money_by_hand() -> None:
     assert judged(rows).costs["money"] is None
 
 
-def test_what_costs_nothing_is_no_reference() -> None:
-    """Only passages are paid for and none has a price above zero: no ratio to nothing."""
+def test_reference_without_cost_is_unknown() -> None:
+    """If only passages cost money and their price is zero, there is no ratio."""
     rows = KnownGate(SMALL, k0=0.5).rows(400, np.random.default_rng(1))
     rows["read_prompt"] = 0
     found = view(judged(rows, tariff=Tariff(prompt_token=1.0)), "money")
@@ -221,14 +219,14 @@ def test_what_costs_nothing_is_no_reference() -> None:
     assert found.against["k5"].break_even_skip.needs == "a reading that costs more than 0"
 
 
-def test_the_same_rows_give_the_same_figures() -> None:
-    """Nothing is left to chance: two workers that read the same rows say the same."""
+def test_same_rows_give_the_same_figures() -> None:
+    """The estimate is deterministic: two workers with the same rows report the same."""
     rows = KnownGate(SMALL, k0=0.3, k1=0.3).rows(500, np.random.default_rng(1))
     assert judged(rows, tariff=TARIFF) == judged(rows, tariff=TARIFF)
 
 
-def test_what_limits_the_figures_is_said() -> None:
-    """A reference measured on hard questions only, and more traffic than the rings hold."""
+def test_caveats_name_the_limits_of_the_figures() -> None:
+    """A reference measured only on hard questions, and more traffic than the rings hold."""
     rows = KnownGate(SMALL, k0=0.3).rows(500, np.random.default_rng(1))
     assert any("100 % of the questions behind the cost of k5" in said for said in judged(rows).caveats)
     rows["gated"] = False
@@ -238,8 +236,8 @@ def test_what_limits_the_figures_is_said() -> None:
     assert found.window.covered_seconds == 25.0
 
 
-def test_shares_are_by_action_and_add_up() -> None:
-    """What was done in the end, abstentions apart."""
+def test_shares_by_action_add_up() -> None:
+    """Shares are by final action; abstentions count separately."""
     rows = KnownGate(SMALL, k0=0.5, k1=0.25).rows(400, np.random.default_rng(1), exact=True)
     rows["withheld"][:40] = True
     found = judged(rows)

@@ -1,4 +1,4 @@
-"""The view of the traffic: its figures on rows whose truth is plain, and computed once a second."""
+"""The traffic view: figures on rows with known values, computed once a second."""
 
 import math
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ STEP = 900 / BUCKETS
 
 
 def rows(*given: dict[str, Any]) -> Rows:
-    """Rows with these fields; the rest is as if nothing had run."""
+    """Rows with these fields, and no other stage."""
     made = np.zeros(len(given), ROW)
     for name in ("p", *(f"{stage}_ms" for stage in STAGES)):
         made[name] = math.nan
@@ -49,12 +49,12 @@ def rows(*given: dict[str, Any]) -> Rows:
 
 
 def done(given: Rows) -> Done:
-    """What was done for each of the rows."""
+    """The final action of each row."""
     return Done(actions(given, KS), ACTIONS)
 
 
-def test_without_traffic_everything_is_there_and_empty() -> None:
-    """No row: the whole shape, no division by nothing, and no NaN that JSON could not carry."""
+def test_empty_window_has_every_field() -> None:
+    """Without rows the view has every field, no division by zero, and no NaN, which JSON cannot carry."""
     found = summary(rows(), now=NOW, seconds=900, reference=1, ks=KS)
     assert found["answers"] == 0
     assert found["actions"] == dict.fromkeys(ACTIONS, 0)
@@ -64,8 +64,8 @@ def test_without_traffic_everything_is_there_and_empty() -> None:
     assert b"NaN" not in orjson.dumps(found)
 
 
-def test_a_moment_keeps_its_bucket_as_time_goes_on() -> None:
-    """Edges lie at multiples of the width, so that looking a little later moves nothing between columns."""
+def test_moment_stays_in_its_bucket() -> None:
+    """Edges lie at multiples of the width, so a slightly later view moves nothing between columns."""
     given = rows({"at": NOW - 20.0, "action": "k1"}, {"at": NOW - 400.0, "action": "abstain"})
     first = timeline(given, done(given), now=NOW, seconds=900)
     later = timeline(given, done(given), now=NOW + STEP, seconds=900)
@@ -77,16 +77,16 @@ def test_a_moment_keeps_its_bucket_as_time_goes_on() -> None:
     assert first["start"] + place * STEP <= NOW - 20.0 < first["start"] + (place + 1) * STEP
 
 
-def test_now_is_in_the_last_bucket_and_what_is_too_old_in_none() -> None:
-    """The running bucket counts; a row before the first edge does not slip into it."""
+def test_last_bucket_holds_now_and_old_rows_are_dropped() -> None:
+    """The current bucket counts; a row before the first edge is in no bucket."""
     given = rows({"at": NOW, "action": "k0"}, {"at": NOW - 900.1, "action": "k0"})
     found = timeline(given, done(given), now=NOW, seconds=900)
     assert found["k0"][-1] == 1
     assert sum(found["k0"]) == 1
 
 
-def test_percentiles_are_of_the_stages_that_ran() -> None:
-    """A stage that did not run is not a stage of no time."""
+def test_percentiles_cover_only_stages_that_ran() -> None:
+    """A stage that did not run does not count as zero milliseconds."""
     given = rows(
         *({"action": "k0", "probe_ms": ms, "total_ms": ms} for ms in (1.0, 2.0, 3.0)),
         {"action": "k5", "embed_ms": 4.0, "search_ms": 5.0, "read_ms": 100.0, "total_ms": 110.0},
@@ -100,8 +100,8 @@ def test_percentiles_are_of_the_stages_that_ran() -> None:
 
 
 @pytest.mark.parametrize(("p", "place"), [(0.0, 0), (0.049, 0), (0.051, 1), (0.5, P_BINS // 2), (1.0, P_BINS - 1)])
-def test_each_probability_has_its_bin(p: float, place: int) -> None:
-    """Bins are closed below and open above, but for the last, which holds certainty."""
+def test_each_probability_has_one_bin(p: float, place: int) -> None:
+    """Bins include their lower edge and exclude the upper one; the last bin includes 1."""
     given = rows({"p": p, "action": "k1"}, {"action": "k5"})
     found = p_histogram(given, done(given))
     assert found["n"] == 1
@@ -109,7 +109,7 @@ def test_each_probability_has_its_bin(p: float, place: int) -> None:
     assert sum(found["k5"]) == 0
 
 
-def test_savings_are_of_the_gated_against_readings_that_happened() -> None:
+def test_savings_compare_gated_questions_with_measured_readings() -> None:
     """Passages are counted; the tokens of always reading are the mean reading times the gated questions."""
     skipped = {"action": "k0", "gated": True, "probe_prompt": 40, "probe_completion": 10}
     read = {"action": "k1", "k": 1, "gated": True, "passages": 1, "read_prompt": 90, "read_completion": 10}
@@ -123,8 +123,8 @@ def test_savings_are_of_the_gated_against_readings_that_happened() -> None:
     assert found["tokens_always"] == 200.0 * gated
 
 
-def test_too_few_readings_say_nothing_about_tokens() -> None:
-    """Nor does an answer that found nothing to read."""
+def test_few_readings_give_no_token_savings() -> None:
+    """An answer that found nothing to read does not count as a reading."""
     read = {"action": "k5", "k": 5, "gated": True, "passages": 5, "read_prompt": 400}
     empty = {**read, "passages": 0}
     assert saved(rows(*[read] * (MIN_SAMPLE - 1), empty), reference=5)["tokens_always"] is None
@@ -132,7 +132,7 @@ def test_too_few_readings_say_nothing_about_tokens() -> None:
 
 
 class Watched:
-    """A window in a folder with a clock that the test sets, and a view of it."""
+    """A window in a folder, a clock that the test sets, and a view of the window."""
 
     def __init__(self, folder: Path) -> None:
         self.now = NOW
@@ -150,8 +150,8 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     watched.window.close()
 
 
-def test_a_second_look_within_the_second_is_the_first(watched: Watched) -> None:
-    """Nothing is computed anew before a second has gone by, or after the clock was set back."""
+def test_view_is_cached_for_a_second(watched: Watched) -> None:
+    """Nothing is recomputed before a second has passed, even if the clock was set back."""
     first = watched.view.cached_report()
     watched.window.observe(a_record())
     watched.now += 0.9
@@ -163,8 +163,8 @@ def test_a_second_look_within_the_second_is_the_first(watched: Watched) -> None:
     assert watched.view.cached_report() is not second
 
 
-def test_each_window_is_remembered_and_only_so_many(watched: Watched) -> None:
-    """A caller that asks for ever other windows does not fill the memory; the one unasked for longest goes first."""
+def test_cache_of_windows_is_bounded(watched: Watched) -> None:
+    """A caller that requests ever more windows does not fill the memory; the least recently used one is dropped."""
     first, kept = watched.view.cached_report(1), watched.view.cached_report(2)
     for seconds in range(3, 18):
         watched.view.cached_report(seconds)
@@ -172,8 +172,8 @@ def test_each_window_is_remembered_and_only_so_many(watched: Watched) -> None:
     assert watched.view.cached_report(1) is not first
 
 
-def test_a_look_is_about_one_window_and_one_reference(watched: Watched) -> None:
-    """The report on gating and what is drawn beside it agree; the default window is that of the gauges."""
+def test_view_has_one_window_and_one_reference(watched: Watched) -> None:
+    """The report on gating and the charts use the same window; the default window is that of the gauges."""
     watched.window.observe(a_record())
     watched.window.observe(a_skip())
     found = watched.view.report(300)

@@ -1,4 +1,4 @@
-"""The traffic ring: what a row holds, wrapping, torn slots, and several processes on one directory."""
+"""The traffic ring: the columns of a row, wrapping, torn slots, and several processes in one directory."""
 
 import math
 import os
@@ -32,8 +32,8 @@ def a_window(directory: Path, *, capacity: int = 100, clock: Time | None = None)
     return TrafficWindow(directory, capacity=capacity, clock=clock or Time())
 
 
-def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
-    """Every column comes from its own field; what did not run is NaN, and tokens that were not spent are 0."""
+def test_row_holds_the_values_of_its_record(tmp_path: Path) -> None:
+    """Every column comes from its own field; a stage that did not run is NaN, and unspent tokens are 0."""
     with closing(a_window(tmp_path)) as window:
         timings = Timings(total=650.0, probe=200.0, embed=15.0, search=5.0, read=400.0)
         window.observe(a_record(timings=timings))
@@ -61,8 +61,8 @@ def test_a_row_holds_what_the_record_held(tmp_path: Path) -> None:
     assert (skipped["read_prompt"], skipped["passages"]) == (0, 0)
 
 
-def test_only_the_window_is_seen_oldest_first(tmp_path: Path) -> None:
-    """Rows older than asked for are left out, and the covered time is that of the oldest one kept."""
+def test_rows_of_the_window_come_oldest_first(tmp_path: Path) -> None:
+    """Older rows are left out, and the covered time is the age of the oldest row."""
     time = Time()
     with closing(a_window(tmp_path, clock=time)) as window:
         for at in (1000.0, 1050.0, 1090.0):
@@ -78,8 +78,8 @@ def test_only_the_window_is_seen_oldest_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "kept"), [(10, range(10)), (25, range(15, 25))], ids=["full", "wrapped"])
-def test_a_ring_forgets_the_oldest_and_says_so(tmp_path: Path, written: int, kept: range) -> None:
-    """The last slot is used before the first is overwritten; then the window covers less than was asked for."""
+def test_full_ring_overwrites_the_oldest_row(tmp_path: Path, written: int, kept: range) -> None:
+    """The last slot is used before the first is overwritten; then the window reports that it covers less time."""
     time = Time()
     with closing(a_window(tmp_path, capacity=10, clock=time)) as window:
         for number in range(written):
@@ -90,8 +90,8 @@ def test_a_ring_forgets_the_oldest_and_says_so(tmp_path: Path, written: int, kep
     assert (seen.overrun, seen.covered_seconds) == (written > 10, 9.0)
 
 
-def test_what_one_worker_forgot_is_left_out_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy worker whose ring wrapped cuts the window for all, so that none counts for more than its traffic."""
+def test_wrapped_ring_shortens_the_window_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a busy worker whose ring wrapped would count for less than its traffic."""
     time = Time()
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with closing(a_window(tmp_path, capacity=10, clock=time)) as quiet:
@@ -109,8 +109,8 @@ def test_what_one_worker_forgot_is_left_out_of_all(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("offset", [0, traffic._PACKED.size - 8], ids=["head", "tail"])
-def test_a_torn_slot_is_dropped(tmp_path: Path, offset: int) -> None:
-    """A slot whose two sequence numbers differ was being written: it is left out, and the others stand."""
+def test_torn_slot_is_dropped(tmp_path: Path, offset: int) -> None:
+    """A slot with two different sequence numbers was being written: it is left out, and the others count."""
     with closing(a_window(tmp_path)) as window:
         for number in range(3):
             window.observe(a_record(timings=Timings(total=float(number))))
@@ -121,7 +121,7 @@ def test_a_torn_slot_is_dropped(tmp_path: Path, offset: int) -> None:
 
 @contextmanager
 def writer(directory: Path, script: str) -> Iterator[None]:
-    """Another process that runs this over its `window`, from when it says so until it is killed."""
+    """Another process that runs this code on its `window` and prints `ready`; killed at the end."""
     begin = f"""
 import sys, time
 from pathlib import Path
@@ -141,8 +141,8 @@ window = TrafficWindow(Path({str(directory)!r}), capacity=64)
         process.communicate()
 
 
-def test_every_worker_sees_all_and_the_dead_keep_counting(tmp_path: Path) -> None:
-    """Rows of another process are read while it lives, and still after it was killed."""
+def test_every_worker_sees_all_rows_even_of_dead_workers(tmp_path: Path) -> None:
+    """Rows of another process are read while it runs, and after it was killed."""
     forty = "for _ in range(40): window.observe(a_skip())\nprint('ready', flush=True)\ntime.sleep(600)"
     with closing(TrafficWindow(tmp_path)) as window:
         window.observe(a_record())
@@ -154,8 +154,8 @@ def test_every_worker_sees_all_and_the_dead_keep_counting(tmp_path: Path) -> Non
         assert [int((seen.rows["k"] == k).sum()) for k in (0, 1)] == [40, 1]
 
 
-def test_a_reader_beside_a_writer_sees_whole_rows_only(tmp_path: Path) -> None:
-    """While another process overwrites its ring, no row mixes two questions: all its columns tell the same number."""
+def test_concurrent_reader_sees_only_complete_rows(tmp_path: Path) -> None:
+    """While another process overwrites its ring, no row mixes two questions: all its columns hold the same number."""
     endless = """
 records = [a_record(timings=Timings(n, n, n, n, n), probe_usage=Usage(n, n), read_usage=Usage(n, n)) for n in range(9)]
 print("ready", flush=True)
@@ -173,8 +173,8 @@ while True:
     assert seen > 0
 
 
-def test_a_new_worker_with_a_dead_ones_number_goes_on_in_its_ring(tmp_path: Path) -> None:
-    """Process numbers come round again: what the dead one wrote still counts."""
+def test_worker_with_a_reused_process_id_continues_the_ring(tmp_path: Path) -> None:
+    """Process ids are reused: the rows of the dead process still count."""
     with closing(a_window(tmp_path)) as window:
         window.observe(a_record(k=5))
     with closing(a_window(tmp_path)) as again:
@@ -182,8 +182,8 @@ def test_a_new_worker_with_a_dead_ones_number_goes_on_in_its_ring(tmp_path: Path
         assert again.read(60).rows["k"].tolist() == [5, 0]
 
 
-def test_a_broken_or_foreign_ring_is_replaced_or_skipped(tmp_path: Path) -> None:
-    """Bytes that are not a ring of this kind are never read as rows."""
+def test_broken_or_foreign_ring_is_replaced_or_skipped(tmp_path: Path) -> None:
+    """Bytes that are not a ring of this format are never read as rows."""
     (tmp_path / f"{os.getpid()}.ring").write_bytes(b"rubbish")
     (tmp_path / "1.ring").write_bytes(b"\0" * 10_000)
     with closing(a_window(tmp_path)) as window:
@@ -192,8 +192,8 @@ def test_a_broken_or_foreign_ring_is_replaced_or_skipped(tmp_path: Path) -> None
     assert (len(seen.rows), seen.workers) == (1, 1)
 
 
-def test_rings_of_the_long_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring goes once its process is gone and its last row has left every window; not before."""
+def test_old_rings_of_dead_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring is removed once its process is gone and its last row has left every window, not before."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     monkeypatch.setattr(os, "getpid", lambda: gone.pid)

@@ -1,4 +1,4 @@
-"""Prometheus as an observer: what one record adds to which sample."""
+"""Prometheus as an observer: which samples one record changes."""
 
 from contextlib import suppress
 from itertools import product
@@ -26,7 +26,7 @@ RECORD = a_record()
 
 
 class Observed:
-    """An observer with a registry of its own."""
+    """An observer with its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -34,18 +34,18 @@ class Observed:
         self.observer = PrometheusObserver(self.registry, self.traffic, (0, 1, 5))
 
     def value(self, name: str, **labels: str) -> float | None:
-        """One sample, None where it was never touched."""
+        """One sample, or None if it does not exist."""
         return self.registry.get_sample_value(f"fetchwise_{name}", labels)
 
 
 @pytest.fixture
 def observed() -> Observed:
-    """A fresh observer."""
+    """A new observer."""
     return Observed()
 
 
 def test_one_record(observed: Observed) -> None:
-    """Each part of a record lands in its own sample, in base units."""
+    """Each part of a record changes its own sample, in base units."""
     observed.observer.observe(RECORD)
     value = observed.value
     assert value("requests_total", action="k1", k="1", reason="borderline") == 1
@@ -65,8 +65,8 @@ def test_one_record(observed: Observed) -> None:
     assert value("p_closed_book_bucket", le="0.7") == 1
 
 
-def test_what_did_not_happen_is_not_counted(observed: Observed) -> None:
-    """A closed-book answer leaves no reading, no search, and no probability where none was told."""
+def test_stages_that_did_not_run_are_not_counted(observed: Observed) -> None:
+    """A closed-book answer counts no reading and no search, and no probability if none was predicted."""
     timings = Timings(total=200.0, probe=200.0)
     observed.observer.observe(
         a_record(k=0, timings=timings, citations=(), read_usage=None, searches=0, p_closed_book=None)
@@ -78,35 +78,35 @@ def test_what_did_not_happen_is_not_counted(observed: Observed) -> None:
     assert observed.value("p_closed_book_count") == 0
 
 
-def test_a_stage_that_took_no_time_did_run(observed: Observed) -> None:
+def test_stage_of_zero_milliseconds_is_counted(observed: Observed) -> None:
     """Zero milliseconds is a measurement; absence is not."""
     observed.observer.observe(a_record(timings=Timings(total=0.0, probe=0.0)))
     assert observed.value("stage_duration_seconds_count", stage="probe", k="1") == 1
 
 
-def test_a_withheld_answer_counts_by_what_was_read(observed: Observed) -> None:
+def test_withheld_answer_is_counted_by_passages_read(observed: Observed) -> None:
     """An abstention after five passages is an abstention with k=5."""
     observed.observer.observe(a_record(k=5, answer=None, reason=Reason.LOW_CONFIDENCE))
     assert observed.value("requests_total", action="abstain", k="5", reason="low_confidence") == 1
     assert observed.value("request_duration_seconds_count", action="abstain", k="5") == 1
 
 
-def test_a_search_in_vain_is_wasted(observed: Observed) -> None:
-    """A search whose passages nobody read is wasted, and the part that failed is counted."""
+def test_unused_search_is_counted_as_wasted(observed: Observed) -> None:
+    """A search whose passages were not read is wasted, and the upstream that failed is counted."""
     failed = a_record(k=0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout"))
     observed.observer.observe(failed)
     assert observed.value("searches_total", use="wasted") == 1
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1
 
 
-def test_what_the_gate_did_not_decide_is_not_gated(observed: Observed) -> None:
-    """A question that its asker sent to passages does not count as gated."""
+def test_question_that_the_gate_did_not_decide_is_not_gated(observed: Observed) -> None:
+    """A question whose caller requires passages does not count as gated."""
     observed.observer.observe(a_record(retrieval=Retrieval.REQUIRED, reason=Reason.RETRIEVAL_REQUIRED))
     assert observed.value("gated_total", k="1") == 0
 
 
 def samples(registry: CollectorRegistry) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Every sample of a counter, by its name and labels."""
+    """Every sample of a counter, by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items())))
         for family in registry.collect()
@@ -116,8 +116,8 @@ def samples(registry: CollectorRegistry) -> set[tuple[str, tuple[tuple[str, str]
     }
 
 
-async def test_every_counter_is_there_before_it_counts(observed: Observed) -> None:
-    """Whatever happens to a question, no counter appears that was not there with a zero: a rate would miss its step."""
+async def test_every_counter_exists_before_its_first_increment(observed: Observed) -> None:
+    """No question adds a counter that did not start at zero: a rate would miss its first step."""
     before = samples(observed.registry)
     assert ("fetchwise_requests_total", (("action", "k0"), ("k", "0"), ("reason", "confident"))) in before
     reader, embedder, vectors = FakeReader(), FakeEmbedder(), FakeRetriever()

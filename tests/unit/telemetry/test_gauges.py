@@ -1,4 +1,4 @@
-"""What a scrape shows beside finished decisions: the load, the parts, and what stands at that moment."""
+"""What a scrape shows besides finished decisions: the load, the upstreams, and the current state."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def shown(
     }
 
 
-def test_what_is_known_is_shown(tmp_path: Path) -> None:
+def test_known_figures_are_exported(tmp_path: Path) -> None:
     """Gated questions that read one passage or none: gauges against k1, none against k5, and no money."""
     window = TrafficWindow(tmp_path)
     for _ in range(40):
@@ -75,8 +75,8 @@ def test_what_is_known_is_shown(tmp_path: Path) -> None:
     ],
     ids=["revoked", "does not match"],
 )
-def test_what_is_unknown_is_absent(status: CalibratorStatus, calibrator: tuple[str, str], fallback: str) -> None:
-    """Without traffic and judgements there is the calibrator, and no figure."""
+def test_unknown_figures_are_absent(status: CalibratorStatus, calibrator: tuple[str, str], fallback: str) -> None:
+    """Without traffic and feedback, the calibrator is exported, but no figure."""
     assert shown(status, Traffic(np.empty(0, ROW), 0.0, 0), SignalReport(), None) == {
         ("calibrator_info", *calibrator): 1,
         ("fallback_info", fallback): 1,
@@ -85,8 +85,8 @@ def test_what_is_unknown_is_absent(status: CalibratorStatus, calibrator: tuple[s
     }
 
 
-def test_the_load_and_the_parts() -> None:
-    """Work under way goes up and down, work refused only up; a part that was never pinged is absent."""
+def test_load_and_upstreams_are_exported() -> None:
+    """Calls in progress go up and down, refused calls only up; an upstream that was never pinged is absent."""
     registry = CollectorRegistry()
     traffic = TrafficMetrics(registry)
     traffic.in_flight.inc(2)
@@ -101,14 +101,14 @@ def test_the_load_and_the_parts() -> None:
     assert up == [1, 0, None]
 
 
-def test_one_process_counts_where_it_is_scraped() -> None:
-    """And says of itself what only a process can say."""
+def test_single_process_exports_its_own_counts() -> None:
+    """It also exports the metrics of the process."""
     counted, scraped = registries(None)
     assert counted is scraped
     assert {"process_resident_memory_bytes", "python_info"} <= {family.name for family in scraped.collect()}
 
 
-def test_workers_that_could_not_share_are_refused(tmp_path: Path) -> None:
-    """The library decided at its import that counts stay in the process: then they must not be called shared."""
+def test_workers_without_shared_counts_are_refused(tmp_path: Path) -> None:
+    """The library decides at import that counts stay in the process; several workers then refuse to start."""
     with pytest.raises(ConfigurationError, match="PROMETHEUS_MULTIPROC_DIR"):
         registries(tmp_path)

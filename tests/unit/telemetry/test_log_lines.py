@@ -1,4 +1,4 @@
-"""Log lines: JSON for machines, text for people, and a writer that nobody waits for."""
+"""Log lines: JSON for machines, text for people, and a writer that never blocks the caller."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines
 
 
 def a_record(message: str = "hello", *arguments: object, **more: object) -> logging.LogRecord:
-    """A record as logging would make it."""
+    """A record as the logging module makes it."""
     record = logging.LogRecord("app.x", logging.WARNING, __file__, 1, message, arguments, None)
     vars(record).update(more)
     return record
@@ -25,7 +25,7 @@ def a_record(message: str = "hello", *arguments: object, **more: object) -> logg
 
 @pytest.fixture
 def note() -> Iterator[RequestContext]:
-    """The note of a request under way."""
+    """The note of a request in progress."""
     one = RequestContext("r1", question="Who am I?")
     token = current.set(one)
     yield one
@@ -33,21 +33,21 @@ def note() -> Iterator[RequestContext]:
 
 
 def test_json_outside_a_request() -> None:
-    """Time, level, logger and message; no id where there is no request."""
+    """Time, level, logger and message; no request id outside a request."""
     line = json.loads(JsonLines(log_questions=False).format(a_record()))
     assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
     assert line == {"level": "warning", "logger": "app.x", "message": "hello"}
 
 
 def test_json_inside_a_request(note: RequestContext) -> None:
-    """The request's id and trace, and the fields that the line brings."""
+    """The request's id and trace, and the extra fields of the line."""
     note.trace_id = "t1"
     line = json.loads(JsonLines(log_questions=False).format(a_record(fields=lambda: {"k": 1})))
     assert (line["request_id"], line["trace_id"], line["k"]) == ("r1", "t1", 1)
 
 
-def test_the_question_is_cut_out_of_traces(note: RequestContext) -> None:
-    """An exception that quotes the question is logged without it, unless the operator wants it."""
+def test_question_is_removed_from_tracebacks(note: RequestContext) -> None:
+    """An exception that quotes the question is logged without it, unless the operator allows it."""
     error = ValueError("cannot parse 'Who am I?'")
     record = a_record("Who am I? failed", exc_info=(type(error), error, None))
     withheld = JsonLines(log_questions=False).format(record)
@@ -58,8 +58,8 @@ def test_the_question_is_cut_out_of_traces(note: RequestContext) -> None:
         assert shown.format(record).count("Who am I?") >= 2
 
 
-def test_what_was_said_before_is_cut_out_too(note: RequestContext) -> None:
-    """Also where it holds the question."""
+def test_earlier_turns_are_removed_too(note: RequestContext) -> None:
+    """Even if they contain the question."""
     note.earlier = ("I ask myself: Who am I? Nobody knows.",)
     record = a_record("cannot parse 'I ask myself: Who am I? Nobody knows.', 'Who am I?'")
     assert json.loads(JsonLines(log_questions=False).format(record))["message"] == (
@@ -67,16 +67,16 @@ def test_what_was_said_before_is_cut_out_too(note: RequestContext) -> None:
     )
 
 
-def test_text_names_the_request_on_its_first_line(note: RequestContext) -> None:
-    """The id stands behind the message, before the trace."""
+def test_text_shows_the_request_id_on_the_first_line(note: RequestContext) -> None:
+    """The id follows the message, before the traceback."""
     assert TextLines(log_questions=False).format(a_record("one\ntwo")) == "one [r1]\ntwo"
     note_less = current.set(None)
     assert TextLines(log_questions=False).format(a_record("one")) == "one"
     current.reset(note_less)
 
 
-def test_lines_are_written_without_being_asked() -> None:
-    """A line appears by itself, soon after it was logged."""
+def test_lines_are_written_without_a_flush() -> None:
+    """A line is written soon after it is logged."""
     written = threading.Event()
 
     class Stream(io.BytesIO):
@@ -91,8 +91,8 @@ def test_lines_are_written_without_being_asked() -> None:
     handler.close()
 
 
-def test_a_stalled_reader_delays_nobody_and_loses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nobody takes the lines, logging goes on; beyond the longest queue they are dropped, and that is said."""
+def test_stalled_log_reader_blocks_no_caller_and_dropped_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the log is not read, logging continues; lines beyond the longest queue are dropped, and a line says so."""
     monkeypatch.setattr(log_lines, "_MAX_QUEUE", 5)
     taken, stalled = threading.Event(), threading.Event()
 
@@ -117,8 +117,8 @@ def test_a_stalled_reader_delays_nobody_and_loses_are_counted(monkeypatch: pytes
     ]
 
 
-def test_a_closed_stream_is_the_end_of_it() -> None:
-    """Where nobody can read the log any more, logging and closing still raise nothing."""
+def test_closed_stream_raises_nothing() -> None:
+    """When the log can no longer be written, logging and closing still raise nothing."""
     stream = io.BytesIO()
     handler = GatheredLines(stream)
     stream.close()
@@ -127,8 +127,8 @@ def test_a_closed_stream_is_the_end_of_it() -> None:
     handler.close()
 
 
-def test_a_forked_process_writes_its_own_lines() -> None:
-    """Threads are not inherited: the child gets a writer of its own, and does not repeat the parent's lines."""
+def test_forked_process_writes_its_own_lines() -> None:
+    """Threads are not inherited: the child starts its own writer, and does not repeat the parent's lines."""
     program = """
 import logging, os, sys
 from app.telemetry.log_lines import GatheredLines

@@ -1,4 +1,4 @@
-"""The snapshot: pings that cannot stall or stop it, and economics that take little time."""
+"""The snapshot: pings cannot stall or stop it, and economics take little time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,7 @@ EMPTY = estimate(Traffic(np.empty(0, ROW), 0.0, 0), seconds=900, reference=5, ta
 
 
 class World:
-    """Everything that a snapshot is taken of; a test changes it."""
+    """Everything that a snapshot shows; a test changes it."""
 
     def __init__(self) -> None:
         self.state = a_snapshot()
@@ -68,15 +68,15 @@ async def broken() -> None:
     raise ZeroDivisionError("a bug")
 
 
-def test_before_the_first_ping_every_part_is_starting() -> None:
+def test_upstreams_are_starting_before_the_first_ping() -> None:
     """So the gateway is not ready, and there are no economics."""
     latest = World().snapshots().latest
     assert latest.parts == dict.fromkeys(("reader", "vectors"), Part(up=False, remark="starting"))
     assert latest.economics is None
 
 
-async def test_pings_run_concurrently_and_each_marks_its_own_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a ping does, the others count, and it ends within its timeout."""
+async def test_pings_run_concurrently_and_independently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ping ends within its timeout, and a failed one does not affect the others."""
     monkeypatch.setattr(module, "PING_TIMEOUT_S", 0.05)
     world = World()
     world.pings = {"a": fine, "b": partial, "c": down, "d": silent, "e": silent, "f": broken}
@@ -94,8 +94,8 @@ async def test_pings_run_concurrently_and_each_marks_its_own_part(monkeypatch: p
     assert world.pinged == [snapshots.latest.parts]
 
 
-async def test_a_part_that_dies_or_recovers_shows_at_the_next_ping() -> None:
-    """And the time of the ping is kept."""
+async def test_next_ping_shows_a_failure_or_a_recovery() -> None:
+    """The snapshot keeps the time of the ping."""
     world = World()
     snapshots = world.snapshots()
     seen = []
@@ -108,8 +108,8 @@ async def test_a_part_that_dies_or_recovers_shows_at_the_next_ping() -> None:
     assert seen == [True, False, False, True]
 
 
-async def test_a_bug_in_a_ping_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With its trace; not at every ping."""
+async def test_bug_in_a_ping_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With its traceback, and not again at every ping."""
     world = World()
     world.pings["vectors"] = broken
     snapshots = world.snapshots()
@@ -119,8 +119,8 @@ async def test_a_bug_in_a_ping_is_logged_once(caplog: pytest.LogCaptureFixture) 
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_refresh_reads_everything_but_the_parts() -> None:
-    """Values change together, in a new snapshot; the old one stays as it was."""
+async def test_refresh_reads_everything_but_the_upstreams() -> None:
+    """Values change together, in a new snapshot; the old one does not change."""
     world = World()
     snapshots = world.snapshots()
     before = snapshots.latest
@@ -132,8 +132,8 @@ async def test_a_refresh_reads_everything_but_the_parts() -> None:
     assert (before.load, before.evidence) == (Load(), None)
 
 
-async def test_economics_that_fail_leave_the_rest_up_to_date() -> None:
-    """The last economics stay; the error is the caller's to report."""
+async def test_failed_economics_leave_the_rest_up_to_date() -> None:
+    """The last economics stay; the error is raised to the caller."""
     world = World()
 
     def failing() -> TrafficReport:
@@ -151,8 +151,8 @@ async def test_economics_that_fail_leave_the_rest_up_to_date() -> None:
     assert snapshots.latest.economics is not None
 
 
-async def test_economics_that_take_long_are_estimated_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take one per cent of a CPU: after 50 ms the next are due in 5 s."""
+async def test_slow_economics_are_estimated_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They use one per cent of a CPU: after 50 ms the next estimate is due in 5 s."""
     world = World()
     now = cpu = 1000.0
 
