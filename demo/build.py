@@ -36,12 +36,12 @@ UNANSWERABLE: Mapping[str, int] = {
 
 
 def self_answering(fact: Fact) -> bool:
-    """Tell whether a question gives its answer away."""
+    """Whether a question contains its answer."""
     return any(mentions(question, gold) for question in fact.questions for gold in fact.gold)
 
 
 def leaks(fact: Fact, passages: Iterable[Passage]) -> bool:
-    """Tell whether a fact left out on purpose can be read in a passage on its subject all the same.
+    """Whether a fact that was left out on purpose can still be read in a passage on its subject.
 
     An inverse question asks for the subject itself, which its own passages name of course.
     """
@@ -55,7 +55,7 @@ def leaks(fact: Fact, passages: Iterable[Passage]) -> bool:
     )
 
 
-def check_told(fact: Fact, texts: Mapping[str, str]) -> None:
+def check_stated(fact: Fact, texts: Mapping[str, str]) -> None:
     """Refuse to publish a question whose passage does not hold the answer."""
     if fact.passage and not any(mentions(texts[fact.passage], gold) for gold in fact.gold):
         raise ValueError(f"{fact.passage} does not answer: {fact.questions[0]} {fact.gold}")
@@ -110,7 +110,7 @@ def build() -> tuple[list[Passage], list[dict[str, Any]]]:
     texts = {passage.id: passage.text for passage in passages}
     kept = [f for f in facts if not self_answering(f) and (f.passage or not leaks(f, passages))]
     for fact in kept:
-        check_told(fact, texts)
+        check_stated(fact, texts)
     return passages, choose(kept)
 
 

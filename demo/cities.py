@@ -52,12 +52,12 @@ def _distance(one: CityRow, other: CityRow) -> float:
 
 
 def _near(one: CityRow, other: CityRow) -> bool:
-    """Tell suburbs; a degree of latitude is 111 km, which settles most pairs without trigonometry."""
+    """Whether two places are suburbs of each other; the latitude alone (111 km per degree) decides most pairs."""
     return abs(one.latitude - other.latitude) * 111 < SUBURB_KM and _distance(one, other) < SUBURB_KM
 
 
 def _ambiguous(row: CityRow, namesakes: Sequence[CityRow]) -> bool:
-    """Tell whether another place of some size shares the name, so that the answer would depend on which."""
+    """Whether another large place has the same name, so that the answer would be ambiguous."""
     return any(
         (o.country, o.region) != (row.country, row.region) and o.population > max(60_000, row.population // 20)
         for o in namesakes

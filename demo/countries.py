@@ -14,7 +14,7 @@ from demo.world import Fact, Passage, Popularity, about, listing, ordinal, sente
 
 @dataclass(frozen=True, slots=True)
 class Country:
-    """A country as the encyclopedia tells it; None where it stays silent."""
+    """A country as the encyclopedia describes it; None for facts that it leaves out."""
 
     code: str
     name: str
@@ -267,6 +267,6 @@ def _telephone_facts(c: Country, callings: Counter[str]) -> list[Fact]:
 
 
 def _untold_facts(c: Country) -> list[Fact]:
-    """Facts of the tables that no passage tells."""
+    """Facts of the tables that no passage states."""
     ask = (f"What is the three-letter ISO country code of {c.spoken}?", "")
     return [_fact(c, "iso-code-of", ask, [c.iso3], None)]

@@ -101,7 +101,7 @@ WORDS = frozenset([
     "so", "sos", "to", "top", "try", "us", "mu", "pa", "ma", "ad", "bb", "ph", "mo",
 ])  # fmt: skip
 
-# Left out of the passages on purpose, so that the world has questions nobody can look up.
+# Left out of the passages on purpose, so that some questions have no answer in the passages.
 UNTOLD_CAPITALS = frozenset([
     "BG", "CL", "GH", "HN", "KE", "LV", "MZ", "NP", "PT", "SK", "TJ", "UY", "VN", "YE", "ZM", "BB", "BW", "EE",
     "FJ", "JO",

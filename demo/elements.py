@@ -228,7 +228,7 @@ def _history_facts(row: ElementRow) -> list[Fact]:
 
 
 def _untold_facts(row: ElementRow) -> list[Fact]:
-    """Facts of the tables that no passage tells."""
+    """Facts of the tables that no passage states."""
     name = row.name.lower()
     found: list[Fact] = []
     if row.density and row.density > 0.1 and row.density % 1 and row.number <= 94:

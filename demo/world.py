@@ -62,7 +62,7 @@ def normalise(text: str) -> str:
 
 
 def mentions(text: str, answer: str) -> bool:
-    """Tell whether the answer occurs in the text as whole words."""
+    """Whether the answer occurs in the text as whole words."""
     return f" {normalise(answer)} " in f" {normalise(text)} "
 
 

@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def close(self) -> None:
-        """Hang up; what is under way is nobody's error."""
+        """Close the connection; pending requests are not errors."""
         self._sent, self.open = None, False
         if self._transport is not None:
             self._transport.close()

@@ -32,7 +32,7 @@ from bench.gateway.processes import cpu_s, resident_mb  # noqa: E402
 from bench.gateway.simulator import Slots, simulator  # noqa: E402
 
 TIMES, WARM_UP_S = 10, 1.0
-# Long enough to tell a rate by, short against the two seconds in which it must be back.
+# Long enough to measure a rate, short compared with the two seconds in which it must recover.
 RECOVERY_WINDOW_S = 0.5
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bench.gateway.figures import Results
 
-# Told apart by people who see colours differently, too.
+# Distinguishable with colour blindness, too.
 COLOURS = {"fetchwise": "#0072B2", "aiohttp": "#56B4E9", "httpx": "#E69F00", "litellm": "#999999", "before": "#CC79A7"}
 SERVED, SHED, MEMORY, MUTED = "#0072B2", "#D55E00", "#009E73", "#666666"
 _STYLE = {

@@ -67,7 +67,7 @@ def models() -> bytes:
 
 
 def tokenized() -> bytes:
-    """What tells chat templates apart."""
+    """A reply that identifies the chat template."""
     return _json({"count": 4, "max_model_len": 8192, "tokens": [1, 9690, 198, 2]})
 
 
@@ -91,7 +91,7 @@ def collections() -> bytes:
 
 
 def collection() -> bytes:
-    """What Qdrant tells about a collection."""
+    """Qdrant's description of a collection."""
     vectors = {"size": DIMENSION, "distance": "Cosine"}
     return _qdrant({"status": "green", "points_count": 1000, "config": {"params": {"vectors": vectors}}})
 

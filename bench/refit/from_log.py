@@ -1,7 +1,7 @@
 """What a refit learns from a decision log, against the truth of simulated worlds: `python bench/refit/from_log.py`.
 
 In the first world the gate's own choices hide that P(right) at k=0 and k=1 falls off a cliff just below its thresholds.
-In the second one passage has become enough, which nobody can know who always reads five. Last, seconds and memory for a
+In the second, one passage has become enough, which always reading five does not show. Last, seconds and memory for a
 large log.
 """
 

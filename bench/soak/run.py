@@ -32,7 +32,7 @@ from tests.fakes.keys import make_key
 OUT = REPO / "build" / "soak"
 # As much of a run as is not judged: pools fill, caches warm, the heap finds its size.
 WARM_UP_SHARE, MAX_WARM_UP_S = 0.25, 300.0
-# Longer than the gateway and its clients keep connections that nobody uses.
+# Longer than the gateway and its clients keep idle connections.
 REST_S = 8.0
 # More than may ever be under way at a moderate rate: beyond it the gateway has stopped answering.
 MAX_CONCURRENT = 1000
@@ -86,7 +86,7 @@ class Soak:
         return Sample(self._elapsed, self._clients.sent, *used(self._pid), in_flight, lags)
 
     async def at_rest(self) -> Sample:
-        """The gateway while nobody asks: what was abandoned has been given up, and idle connections are closed."""
+        """The idle gateway: abandoned requests are cancelled, and idle connections are closed."""
         for _ in range(40):
             if (await self.look()).in_flight == 0:
                 break

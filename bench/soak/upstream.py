@@ -1,4 +1,4 @@
-"""A reader, an embedder and vectors behind one address: they stream, take their time, and fail when told to.
+"""A reader, an embedder and vectors behind one address: they stream, can be slow, and can be made to fail.
 
 How sure the reader is comes from the question's own words (see `Says`), so that whoever asks knows what should happen.
 """
@@ -80,7 +80,7 @@ class Upstream:
         }
 
     async def publish(self, calibrators: Path) -> ArtifactStore:
-        """Put artifacts there that match these parts, the first in force."""
+        """Publish artifacts that match these upstreams; the first one is served."""
         settings = Settings.of(**self.settings(calibrators))
         async with open_parts(settings) as parts:
             identity = await identity_of(parts.reader, parts.embedder, settings)

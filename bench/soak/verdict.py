@@ -8,7 +8,7 @@ from scipy.stats import theilslopes
 from bench.soak.watching import MB, Sample
 
 # What the heap may take to breathe, whatever the length of a run: a moment of load lifts it for good. And what each
-# request may leave behind on top: the order of a dictionary entry, which only a long run can tell from noise.
+# request may leave behind on top: the order of a dictionary entry, which only a long run can distinguish from noise.
 ALLOWED_MB = 48.0
 ALLOWED_BYTES_PER_REQUEST = 100.0
 # The decision log's pool of connections grows by need to its fixed size, two files each; a leak goes on.
@@ -70,7 +70,7 @@ def _flat(name: str, before: int, after: int, allowed: int) -> Finding:
 
 
 def _outcomes(outcomes: Mapping[str, Mapping[str, int]]) -> Finding:
-    """No unforeseen error, no request that hung, and of every kind some that went as they should."""
+    """No unexpected error, no request that hung, and of every kind some that went as they should."""
     bad = {
         f"{kind}: {outcome}": count
         for kind, each in outcomes.items()

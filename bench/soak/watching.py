@@ -1,4 +1,4 @@
-"""What a process uses, as Linux tells it, and what the gateway counts: one sample a second."""
+"""Resources of a process, from Linux, and counts of the gateway: one sample per second."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ def open_files(pid: int) -> dict[str, int]:
 
 
 def counted(exposition: str) -> tuple[float, dict[float, float]]:
-    """Questions in flight, and the event loop's lags, as a scrape tells them."""
+    """Questions in flight, and the event loop's lags, from a scrape."""
     in_flight, lags = math.nan, dict[float, float]()
     for family in text_string_to_metric_families(exposition):
         for sample in family.samples:

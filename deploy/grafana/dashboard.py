@@ -1,4 +1,4 @@
-"""The Grafana dashboard as code: `python -m deploy.grafana.dashboard` writes dashboards/fetchwise.json anew."""
+"""The Grafana dashboard as code: `python -m deploy.grafana.dashboard` writes dashboards/fetchwise.json."""
 
 import json
 import sys

@@ -45,7 +45,7 @@ def does_it_pay() -> list[Panel]:
             red_from=1,
         ),
         words(
-            "Calibrator in force",
+            "Served calibrator",
             "Its version, and whether it carries a certificate; `none` if none matches the running system.",
             Query(
                 'max by (version, status) (fetchwise_calibrator_info{job="$job"})',

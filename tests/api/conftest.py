@@ -22,13 +22,13 @@ OpenKeyed = Callable[..., AbstractAsyncContextManager[Keyed]]
 
 @pytest.fixture(autouse=True)
 def quick_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write decisions at once: nobody waits for what another worker may be about to write."""
+    """Write decisions immediately, so that feedback never waits for another worker's decision."""
     monkeypatch.setattr("app.learning.DecisionLog", partial(DecisionLog, pace=LogTiming(write_every_s=0.02)))
 
 
 @pytest.fixture
 def open_gateway(tmp_path: Path) -> Open:
-    """Open a gateway with chosen settings, and a calibrator if told so."""
+    """Open a gateway with chosen settings, and optionally a calibrator."""
     return lambda **chosen: fake_gateway(tmp_path, **chosen)
 
 

@@ -40,7 +40,7 @@ class Served:
             writer.close()
 
     def stop(self) -> None:
-        """Tell it to stop, as a signal would."""
+        """Stop it as a signal would."""
         self.server.should_exit = True
 
 

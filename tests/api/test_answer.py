@@ -11,7 +11,7 @@ from .conftest import Open
 
 @pytest.mark.parametrize("changes", [{"max_tokens": 48}, {"collection": "other"}])
 async def test_a_calibrator_for_something_else(open_gateway: Open, changes: dict[str, Any]) -> None:
-    """A calibrator that was fitted on anything but what runs decides nothing."""
+    """A calibrator that does not match the running system is not used."""
     async with open_gateway(artifact=changes) as gateway:
         assert (await gateway.receipt())["decision"]["reason"] == "not_calibrated"
 

@@ -11,7 +11,7 @@ from .test_feedback import say
 REPORT = TypeAdapter(AuditReport)
 
 
-async def test_groups_are_told_apart_by_their_tags(open_gateway: Open) -> None:
+async def test_groups_are_distinguished_by_their_tags(open_gateway: Open) -> None:
     """Skips and abstentions count for every question, errors only where feedback was asked for."""
     async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
         for team, policy, correct in (("day", "never", True), ("day", "never", False), ("night", "always", True)):
@@ -32,7 +32,7 @@ async def test_groups_are_told_apart_by_their_tags(open_gateway: Open) -> None:
 
 
 async def test_without_a_log_there_is_nothing_to_audit(open_gateway: Open) -> None:
-    """A 404 that names the setting; a senseless window is a 422."""
+    """A 404 that names the setting; an invalid window is a 422."""
     async with open_gateway(decision_log="off") as gateway:
         response = await gateway.client.get("/audit")
         assert "FETCHWISE_DECISION_LOG" in check_shape(response, 404, "unknown_decision").error.message

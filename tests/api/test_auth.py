@@ -122,7 +122,7 @@ async def test_a_password_is_for_the_dashboard_alone(keyed: Keyed) -> None:
             assert (await keyed.send(method, path, headers=basic(presented))).status_code == 401, path
 
 
-async def test_readiness_tells_why_to_operators_alone(open_keyed: OpenKeyed) -> None:
+async def test_readiness_shows_details_to_operators_only(open_keyed: OpenKeyed) -> None:
     """Which part is not ready is for the load balancer; addresses, models and folders are not."""
     async with open_keyed(artifact=None) as keyed:
         keyed.gateway.reader.fail_with = UpstreamUnavailable("reader", "http://10.0.0.7:8000 is not there")

@@ -103,7 +103,7 @@ async def test_withheld_answers_are_shares_of_their_own_and_cost_what_they_read(
 
 
 async def test_what_the_caller_chose_is_not_gated(gateway: FakeGateway) -> None:
-    """Questions with a policy of their own tell what passages cost, and nothing about the gate."""
+    """Questions with their own policy count for the cost of passages, not for the gate."""
     await ask(gateway, SURE, 30, policy="always")
     await ask(gateway, SURE, 5, retrieval="forbidden")
     found = await breakeven(gateway)

@@ -54,7 +54,7 @@ async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
     assert [one.version for one in (await listed(gateway, limit=1)).versions] == ["4-broken"]
 
 
-async def test_a_refused_current_is_told(gateway: FakeGateway) -> None:
+async def test_a_rejected_current_is_reported(gateway: FakeGateway) -> None:
     """Where CURRENT names what cannot serve, both versions are there, and the problem says which serves."""
     store = ArtifactStore(gateway.settings.calibration.where)
     artifact = await matching(gateway.reader, gateway.embedder, version="foreign", max_tokens=48)
@@ -80,7 +80,7 @@ async def test_no_folder_is_no_error(open_gateway: Open) -> None:
         assert "no calibrator" in found.problem
 
 
-async def test_a_folder_that_makes_no_sense_is_told(gateway: FakeGateway) -> None:
+async def test_an_invalid_folder_is_reported(gateway: FakeGateway) -> None:
     """CURRENT that names nothing is a problem in the reply, not a failed request."""
     (gateway.settings.calibration.where / "CURRENT").write_text("../x")
     found = await listed(gateway)
@@ -89,7 +89,7 @@ async def test_a_folder_that_makes_no_sense_is_told(gateway: FakeGateway) -> Non
 
 
 @pytest.mark.parametrize("limit", ["0", "501", "many"])
-async def test_a_senseless_limit_is_a_422(gateway: FakeGateway, limit: str) -> None:
+async def test_an_invalid_limit_is_a_422(gateway: FakeGateway, limit: str) -> None:
     """In the one shape."""
     response = await gateway.client.get("/calibrators", params={"limit": limit})
     assert response.status_code == 422
@@ -143,10 +143,10 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
         store.promote("new")
         clean = {"version": "new", "certified": True, "problem": "", "revoked": False}
 
-        async def mended() -> bool:
+        async def repaired() -> bool:
             return clean.items() <= (await calibrator(from_log)).items()
 
-        await until(mended)
+        await until(repaired)
 
 
 @pytest.mark.e2e
@@ -168,8 +168,8 @@ async def test_a_revocation_reaches_every_gateway_of_a_database(
             await until(revoked)
 
 
-async def test_feedback_nobody_asked_for_shows_nothing(open_gateway: Open) -> None:
-    """Those who complain unasked are no sample: their feedback is kept, and revokes nothing."""
+async def test_unsolicited_feedback_does_not_count(open_gateway: Open) -> None:
+    """Unsolicited feedback is not a random sample: it is stored, and revokes nothing."""
     async with open_gateway(artifact={}, solicit_share=0.0) as gateway:
         receipts = await wrong(gateway, 60)
         assert not any(receipt["feedback_wanted"] for receipt in receipts)
@@ -195,7 +195,7 @@ async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPa
         assert receipt["decision"]["reason"] == "confident"
 
 
-async def test_nobody_is_asked_where_nothing_is_kept(open_gateway: Open) -> None:
+async def test_no_feedback_is_requested_without_a_log(open_gateway: Open) -> None:
     """Without a decision log feedback would go nowhere, so none is asked for, and drift is not judged."""
     async with open_gateway(artifact={}, solicit_share=1.0, decision_log="off") as gateway:
         assert not (await gateway.receipt())["feedback_wanted"]

@@ -195,8 +195,8 @@ async def test_a_body_within_the_limit_may_come_in_pieces(gateway: FakeGateway) 
     assert response.status_code == 200, response.text
 
 
-async def test_an_unforeseen_exception(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
-    """A defect is a 500 that tells the caller nothing of the inside, and the log everything."""
+async def test_an_unexpected_exception(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
+    """A bug is a 500 without details for the caller; the log has the traceback."""
     gateway.reader.fail_with = RuntimeError("secret inside")
     with caplog.at_level(logging.ERROR):
         response = await gateway.ask()

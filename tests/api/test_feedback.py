@@ -122,7 +122,7 @@ async def test_a_locked_database_refuses_feedback_and_answers_go_on(
 
 
 async def test_without_a_log_nothing_is_kept_and_nothing_can_be_judged(open_gateway: Open) -> None:
-    """`off` writes no file; feedback is told why."""
+    """`off` writes no file; feedback is refused with the reason."""
     async with open_gateway(artifact={}, decision_log="off") as gateway:
         receipt = await gateway.receipt()
         error = check_shape(await say(gateway, receipt["id"], correct=True), 404, "unknown_decision")

@@ -138,7 +138,7 @@ async def test_a_question_decides_nothing(hostile: FakeGateway) -> None:
         assert not MARKERS.search(receipt["answer"])
 
 
-async def test_nobody_sees_anothers_question(hostile: FakeGateway) -> None:
+async def test_no_caller_sees_another_callers_question(hostile: FakeGateway) -> None:
     """Of many at once, each reply holds its own secret and no other, whether it was streamed or not."""
     policies = ("never", "graded", "always")
 

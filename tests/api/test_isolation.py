@@ -122,13 +122,13 @@ class Tenants:
         prompts = self.gateway.reader.prompts
         read = [passage for prompt in prompts for passage in prompt.passages]
         prompts.clear()
-        # The question itself speaks of them, and is not in a receipt.
+        # The question mentions them, and is not in a receipt.
         return f"of {THEIRS}-secret-".encode() in body or any(one.payload["tenant"] != OURS for one in read)
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[Tenants]:
-    """Seeded anew each time; pytest shows the seed where a test fails."""
+    """A new seed each time; pytest shows it if a test fails."""
     seed = int(os.environ.get("TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
     print(f"TEST_SEED={seed}")
     rng = random.Random(seed)

@@ -60,7 +60,7 @@ async def test_a_spent_budget_ends_exploration(open_gateway: Open) -> None:
     assert reasons[-1] != "explored"
 
 
-async def test_a_shadow_run_follows_when_nobody_waits(open_gateway: Open) -> None:
+async def test_a_shadow_run_follows_when_the_gateway_is_idle(open_gateway: Open) -> None:
     """The receipt asks for feedback; every action's answer is stored under its id, and references label all three."""
     async with open_gateway(artifact={}, shadow_share=1.0) as gateway:
         receipt = await gateway.receipt()
@@ -85,7 +85,7 @@ async def test_nothing_is_drawn_by_default(open_gateway: Open) -> None:
 
 
 async def test_shadow_runs_need_the_texts(open_gateway: Open) -> None:
-    """Where only hashes are kept nobody could judge a run: such a gateway does not start."""
+    """With hashes only, a run cannot be judged: such a gateway does not start."""
     with pytest.raises(ConfigurationError, match="FETCHWISE_LOG_TEXTS=full"):
         async with open_gateway(artifact={}, shadow_share=0.1, log_texts="hash"):
             pass

@@ -161,7 +161,7 @@ async def test_a_flood_leaves_one_line(open_gateway: Open, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("late", [False, True], ids=["body with the head", "body after the refusal"])
 async def test_a_refused_connection_can_be_used_again(open_gateway: Open, late: bool) -> None:
-    """The body that nobody read is discarded, and what follows on the connection is understood."""
+    """The unread body is discarded, and the next request on the connection is parsed."""
     async with (
         open_gateway(max_in_flight=1, queue=0) as gateway,
         served(gateway) as server,

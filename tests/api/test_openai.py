@@ -26,7 +26,7 @@ EARLIER = [
 
 
 async def chat(gateway: FakeGateway, **more: Any) -> httpx.Response:
-    """One completion of a lone message."""
+    """One completion of a single message."""
     body = {"model": "fetchwise", "messages": [{"role": "user", "content": ASKED}]} | more
     return await gateway.client.post("/v1/chat/completions", json=body)
 
@@ -60,7 +60,7 @@ def comparable(receipt: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sure", [CONFIDENT, BORDERLINE, UNCERTAIN, HOPELESS])
-async def test_a_lone_message_is_answered_as_answer_would(gateway: FakeGateway, sure: float) -> None:
+async def test_a_single_message_is_answered_like_answer(gateway: FakeGateway, sure: float) -> None:
     """Whole or in chunks, the receipt is that of `/answer`; message and usage say no more and no less."""
     gateway.reader.says(ASKED, SECRET, sure=sure)
     for policy, abstain in itertools.product([*Policy, None], [True, False]):

@@ -166,7 +166,7 @@ async def test_refusals_are_its_own_exceptions(tmp_path: Path) -> None:
 
 
 async def test_too_many_at_once(tmp_path: Path) -> None:
-    """It is told to come back, and does by itself where it may."""
+    """It gets a Retry-After, and retries by itself if allowed."""
     async with opened(tmp_path, max_in_flight=1, queue=0) as (gateway, client):
         begun = asyncio.Event()
         gateway.reader.hang, gateway.reader.before = True, lambda _: begun.set()

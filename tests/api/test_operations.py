@@ -47,7 +47,7 @@ async def test_healthz_needs_no_part(gateway: FakeGateway) -> None:
 
 
 async def test_ready(gateway: FakeGateway) -> None:
-    """With every part there, all are named and ok, and the calibrator in force is named too."""
+    """With every upstream up, all are `ok`, and the served calibrator is named."""
     state = await ready(gateway, 200)
     assert state.ready
     assert state.upstreams == {"reader": "ok", "embedder": "ok", "vectors": "ok"}

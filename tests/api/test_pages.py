@@ -130,7 +130,7 @@ async def data(gateway: FakeGateway, window: int = 900) -> dict[str, Any]:
 
 
 async def test_the_dashboard_without_traffic(gateway: FakeGateway) -> None:
-    """Everything that the page reads is there: no answers, no invented figure, and what runs."""
+    """Everything that the page reads is there: no answers, no invented figures, and the running system."""
     found = await data(gateway)
     assert (found["answers"], found["in_flight"], found["shed"]) == (0, 0, 0)
     assert set(found["timeline"]) == {"start", "bucket_seconds", "k0", "k1", "k5", "abstain"}

@@ -48,7 +48,7 @@ async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: b
         slow.send(sent)
         reply = await slow.reply()
         if b"/nowhere" in sent:
-            # Nobody needed the body to know that, and nobody waits for it any longer than for another.
+            # The body is not needed for this reply, and is not waited for longer than any other.
             assert reply.status == 404
         else:
             check_shape(reply, 408, "request_timeout")
@@ -79,7 +79,7 @@ async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
 
 
 async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
-    """It is nobody's failure: the log says that the client left."""
+    """It is not an error: the log says that the client left."""
     access = "app.api.http.middleware"
 
     def logged() -> list[str]:
@@ -144,7 +144,7 @@ async def stopped(server: Any) -> None:
 
 
 async def test_an_answer_under_way_ends_before_the_server_does(open_gateway: Open, monkeypatch: Any) -> None:
-    """Told to stop, it takes on nothing new, closes what is idle, and lets the answer end."""
+    """On a stop signal it accepts nothing new, closes idle connections, and lets the answer finish."""
     go_on = asyncio.Event()
     async with (
         open_gateway(artifact={}) as gateway,
@@ -176,7 +176,7 @@ async def test_an_answer_under_way_ends_before_the_server_does(open_gateway: Ope
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_outlasts_the_stop(open_gateway: Open, stream: bool) -> None:
-    """It is given up in the end, upstream too; its client is told so, or its stream is closed."""
+    """It is cancelled in the end, upstream too; its client gets an error, or its stream is closed."""
     async with connected(open_gateway(artifact={}, shutdown_timeout_s=SHORT_S)) as (gateway, server, waiting):
         await asking(gateway, waiting, stream=stream, policy="always", abstain=False)
         server.stop()

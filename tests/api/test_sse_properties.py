@@ -1,4 +1,4 @@
-"""Whatever is asked and whatever the reader says: the events parse, come in order, and tell what a receipt tells."""
+"""For every question and every answer, the events parse, come in order, and match the receipt."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ class Scene:
     asked: dict[str, Any]
 
     def set_up(self, running: Running) -> None:
-        """Tell the fakes."""
+        """Set up the fakes."""
         reader = running.gateway.reader
         for k, sure in self.sure.items():
             reader.says(QUESTION, f"{MARK} {self.said}", k=k, sure=sure)
@@ -78,7 +78,7 @@ SCENES = st.builds(
 
 
 @given(scene=SCENES)
-def test_a_stream_tells_what_the_receipt_tells(running: Running, scene: Scene) -> None:
+def test_a_stream_says_what_the_receipt_says(running: Running, scene: Scene) -> None:
     """In order, to exactly one end; the tokens are the answer, and a withheld one is not in it."""
     scene.set_up(running)
     body = {"question": QUESTION} | scene.asked

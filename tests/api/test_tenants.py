@@ -41,7 +41,7 @@ async def test_a_forced_filter_is_never_certified(keyed: Keyed) -> None:
 
 
 async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute's worth at once, then 429; who waits as told is served, and the others never noticed."""
+    """A minute's requests at once, then 429; after Retry-After it is served, and other keys are not affected."""
     now = 5000.0
     monkeypatch.setattr(keyed.gateway.app.state.gateway.guard.rates, "_clock", lambda: now)
     (_, presented), (_, other) = keyed.make(per_minute=3), keyed.make(per_minute=3)
@@ -102,7 +102,7 @@ async def test_feedback_is_for_ones_own_answers(keyed: Keyed) -> None:
 
 
 async def test_what_was_answered_without_keys_is_nobodys(open_gateway: Open, tmp_path: Path) -> None:
-    """A key cannot judge it; where keys are off, nobody can judge what was answered to a key."""
+    """A key cannot judge it; without keys, answers to a key cannot be judged."""
     path = tmp_path / "data" / "keys.json"
     async with open_gateway(artifact={}) as gateway:
         before = (await gateway.client.post("/answer", json=ASKED)).json()["id"]

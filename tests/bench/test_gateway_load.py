@@ -43,8 +43,8 @@ async def test_the_vectors_give_as_many_passages_as_asked_for() -> None:
         assert (await client.get("/nowhere")).status_code == 404
 
 
-async def test_good_replies_and_errors_are_told_apart() -> None:
-    """Another status and a reply that lacks what it should hold are errors, and the first is told."""
+async def test_good_replies_and_errors_are_distinguished() -> None:
+    """Another status, or a reply without the expected content, is an error; the first one is reported."""
     async with simulator() as port:
         good = systems.direct(port)
         sample = await closed_loop(good, connections=4, seconds=0.2, warm_up_s=0.05)

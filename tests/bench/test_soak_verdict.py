@@ -50,7 +50,7 @@ def test_memory_that_each_request_leaves_behind(seconds: int, leak: float) -> No
     ],
 )
 def test_what_is_left_at_rest(grown: dict[str, float], name: str) -> None:
-    """What nobody uses any more has to be given back."""
+    """Unused resources must be released."""
     after = replace(REST, **grown)  # type: ignore[arg-type]
     assert failed(judge(samples(90), FINE, rests=(REST, after), log="")) == {name}
 
@@ -64,12 +64,12 @@ def test_what_is_left_at_rest(grown: dict[str, float], name: str) -> None:
     ],
 )
 def test_what_came_of_the_requests(outcomes: dict[str, dict[str, int]]) -> None:
-    """One unforeseen reply is enough; so is a kind of request that never went well, for then it was not tested."""
+    """One unexpected reply is enough; so is a kind of request that never went well, for then it was not tested."""
     assert failed(judge(samples(90), outcomes, rests=(REST, REST), log="")) == {"outcomes"}
 
 
-def test_a_traceback_is_an_unforeseen_error() -> None:
-    """Also where nobody was told of it."""
+def test_a_traceback_is_an_unexpected_error() -> None:
+    """Also if no reply reported it."""
     assert failed(judge(samples(90), FINE, rests=(REST, REST), log="Traceback (most recent")) == {"log"}
 
 

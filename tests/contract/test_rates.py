@@ -85,7 +85,7 @@ async def test_nothing_is_counted_twice(pair: Pair) -> None:
 
 @pytest.mark.e2e
 async def test_a_limit_holds_while_the_database_is_away(tmp_path: Path, postgres: PostgresServer) -> None:
-    """Each gateway enforces it alone meanwhile, and tells the others afterwards what it took."""
+    """Each gateway enforces it alone meanwhile, and shares its counts afterwards."""
     where = postgres.database()
     (tmp_path / "later").mkdir()
     with (

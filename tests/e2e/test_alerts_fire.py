@@ -49,7 +49,7 @@ class Stack:
         return str(against["verdict"])
 
     def told(self) -> dict[str, list[str]]:
-        """What Alertmanager was told, and whom it tells."""
+        """The alerts that Alertmanager received, and their receivers."""
         alerts = httpx.get(f"http://{self.alertmanager}/api/v2/alerts", timeout=10).json()
         return {one["labels"]["alertname"]: [receiver["name"] for receiver in one["receivers"]] for one in alerts}
 
@@ -80,7 +80,7 @@ def ratio(prometheus: Prometheus) -> float:
 
 
 def test_with_the_costs_of_8b_the_alert_fires_and_reaches_its_receiver(tmp_path: Path) -> None:
-    """A probe that costs more than it saves is found out; so is a reader that goes down, and both are told."""
+    """A probe that costs more than it saves raises an alert, and so does a reader that goes down."""
     with stack(tmp_path, EIGHT_B) as running:
         running.ask(QUESTIONS)
         assert running.prometheus.value("fetchwise:skip_ratio:rate15m") == pytest.approx(EIGHT_B.skip, abs=0.01)

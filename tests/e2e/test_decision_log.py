@@ -27,7 +27,7 @@ QUESTION = {"question": "What is the capital of France?", "policy": "never"}
 
 @dataclass
 class Seen:
-    """What the clients were told: answers they got, and verdicts that were acknowledged."""
+    """What the clients received: answers, and acknowledged feedback."""
 
     answered: set[str] = field(default_factory=set)
     acknowledged: dict[str, bool] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 async def ask_and_judge(url: str, seen: Seen, *, until: Callable[[], bool]) -> None:
-    """Many clients ask, judge every answer, and send every third verdict twice; they end when told or when cut off."""
+    """Many clients ask, judge every answer, and send every third verdict twice; they end on request or error."""
 
     async def client(session: aiohttp.ClientSession) -> None:
         while not until():
@@ -118,7 +118,7 @@ def test_kill_9_at_full_speed_loses_nothing_that_was_acknowledged(
 
 
 def test_a_log_that_cannot_be_opened_is_one_sentence(tmp_path: Path, parts: dict[str, str]) -> None:
-    """The gateway refuses to start, before anything slow, and says which setting to mend."""
+    """The gateway refuses to start, before anything slow, and names the setting to fix."""
     wrong = tmp_path / "letters.txt"
     wrong.write_text("Dear Ruth, " * 100)
     env = {f"FETCHWISE_{name.upper()}": value for name, value in parts.items()}

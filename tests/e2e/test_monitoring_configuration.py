@@ -28,6 +28,6 @@ def test_alertmanager_accepts_its_configuration() -> None:
 
 @pytest.mark.parametrize(("severity", "receiver"), [("critical", "pager"), ("warning", "tickets"), ("new", "tickets")])
 def test_each_severity_goes_to_its_receiver(severity: str, receiver: str) -> None:
-    """What fails questions now wakes somebody; the rest waits, also what nobody thought of."""
+    """Alerts about failing questions page somebody; all others, unknown ones too, wait."""
     said = run_tool("amtool", "config", "routes", "test", f"--config.file={ALERTMANAGER}", f"severity={severity}")
     assert said.strip() == receiver

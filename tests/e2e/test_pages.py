@@ -204,7 +204,7 @@ def test_the_dashboard_moves(screen: Watched, demo: Gateway) -> None:
 
 
 def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, demo: Gateway) -> None:
-    """No picture of nothing: a way to the first question instead, and what runs is shown all the same."""
+    """No empty charts: a link to the first question instead, and the state of the system is still shown."""
     quiet = httpx.get(f"{demo.url}/dashboard/data").json() | {"answers": 0}
     screen.page.route("**/dashboard/data*", lambda route: route.fulfill(json=quiet))
     screen.open("/dashboard")
@@ -215,7 +215,7 @@ def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, demo: Gate
     expect(screen.page.get_by_label("Your question")).to_be_focused()
 
 
-def test_the_dashboard_rests_while_nobody_looks(screen: Watched) -> None:
+def test_a_hidden_dashboard_does_not_refresh(screen: Watched) -> None:
     """Hidden, it asks nothing however long it waits; seen again, it asks at once."""
     screen.page.clock.install()
     screen.open("/dashboard")
@@ -235,7 +235,7 @@ def test_the_dashboard_rests_while_nobody_looks(screen: Watched) -> None:
         screen.page.evaluate(show, False)
 
 
-def test_a_gateway_that_is_gone_is_said_and_forgiven(browser: Browser, demo: Gateway) -> None:
+def test_a_lost_gateway_is_reported_and_recovers(browser: Browser, demo: Gateway) -> None:
     """The dashboard keeps its last figures, says what is wrong, and goes on when it can."""
     screen = watched(browser, demo)
     screen.page.clock.install()

@@ -85,7 +85,7 @@ def over_everything(rules: str) -> str:
 
 
 def ask_everything(running: Gateway) -> list[Receipt]:
-    """Questions under every policy, some of which nobody can answer."""
+    """Questions under every policy, some of them unanswerable."""
 
     def ask(number: int, policy: str) -> Receipt:
         reply = running.ask(f"What is number {number}?{HOPELESS if number % 7 == 0 else ''}", policy=policy)

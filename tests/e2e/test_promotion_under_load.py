@@ -1,4 +1,4 @@
-"""Calibrators promoted and rolled back again and again under load: nobody notices but the receipts."""
+"""Calibrators promoted and rolled back repeatedly under load: no request fails, and receipts name the version."""
 
 import asyncio
 import random
@@ -124,6 +124,6 @@ def test_the_commands_lead_a_running_gateway(tmp_path: Path, upstream: PaperUpst
             said: dict[str, Any] = httpx.get(f"{running.url}/calibrators", timeout=30).json()
             return said
 
-        wait_until(lambda: "does not match the running system" in told()["problem"], "the mismatch is not told")
+        wait_until(lambda: "does not match the running system" in told()["problem"], "the mismatch is not reported")
         said = told()
         assert (said["current"], said["serving"]) == ("foreign", "v2")

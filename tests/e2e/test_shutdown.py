@@ -1,4 +1,4 @@
-"""Told to stop, a gateway finishes what it has begun: real processes, signals and sockets."""
+"""On a stop signal, a gateway finishes what it has begun: real processes, signals and sockets."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ def test_answers_under_way_end(tmp_path: Path, upstream: PaperUpstream, workers:
 
 
 @each_number_of_workers
-def test_what_outlasts_the_stop_is_told_so(tmp_path: Path, upstream: PaperUpstream, workers: str) -> None:
+def test_an_answer_that_outlasts_the_stop_gets_an_error(tmp_path: Path, upstream: PaperUpstream, workers: str) -> None:
     """After the bound the client hears 503 in the one shape, and the gateway ends in order."""
     with (
         held_gateway(tmp_path, upstream, workers=workers, shutdown_timeout_s="1") as running,

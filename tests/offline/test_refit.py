@@ -1,4 +1,4 @@
-"""The whole job on tables whose truth is known, and on the published ones where they are at hand."""
+"""The whole job on tables whose truth is known, and on the published ones if they are available."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_a_table_without_reading_signals_refits_with_a_note() -> None:
     ],
 )
 def test_impossible_options_are_refused(table: Outcomes, changes: dict[str, Any], words: str) -> None:
-    """An unknown signal, or an axis that the table cannot tell, is refused with its remedy."""
+    """An unknown signal, or an axis that the table does not have, is refused with a fix."""
     with pytest.raises(DataError, match=words):
         refit(table, replace(OPTIONS, **changes))
 

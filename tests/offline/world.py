@@ -16,7 +16,7 @@ from app.offline.refit.splits import Ledger, Route, Test, pick, units
 from app.offline.table import Outcomes
 
 IDENTITY = Identity("reader", "q8", "t", "p", 24, ("\n",), "top20", "embedder", "world", (0, 1, 5))
-# These worlds tell no tokens and no time: what is to be spent less of are passages.
+# These worlds have no tokens and no times: the cost is the number of passages.
 OPTIONS = Options("world", "2026-01-01T00:00:00Z", objective=Objective.MONEY, tariff=Tariff(passage=1.0))
 
 

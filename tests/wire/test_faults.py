@@ -62,7 +62,7 @@ def waiting_briefly(upstream: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def nothing_unexpected(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No error and no traceback in the log, from any logger."""
     caplog.set_level(logging.INFO)
     yield
@@ -72,7 +72,7 @@ def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 # One event loop for all tests: most of them share a gateway.
-pytestmark = [pytest.mark.usefixtures("nothing_unforeseen"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.usefixtures("nothing_unexpected"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -61,7 +61,7 @@ async def test_a_revoked_key_stops_at_the_next_look(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 1, "keys": [{}]}', None])
 async def test_a_damaged_or_lost_file_keeps_the_old_keys(path: Path, content: bytes | None) -> None:
-    """It opens nothing; the same file again is fine, and a later one is taken up."""
+    """It admits no caller; the same file again is fine, and a later one is loaded."""
     _, presented = make_key(path)
     keys = await opened(path)
     good = overwrite(path, content)

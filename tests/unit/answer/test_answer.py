@@ -31,7 +31,7 @@ def down() -> UpstreamUnavailable:
 
 
 class FakeClock:
-    """Time that passes only when told to."""
+    """Time that passes only on request."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -137,7 +137,7 @@ async def test_timings_of_an_open_book_answer() -> None:
 
 
 async def test_a_failed_search_is_timed_too() -> None:
-    """What was spent in vain is not hidden."""
+    """Wasted time is shown."""
     world = await a_world(UNCERTAIN)
     world.retriever.fail_with = down()
     record = await world.answer()

@@ -126,7 +126,7 @@ async def test_a_timeout_that_is_not_the_questions_is_not_taken_for_it(
 
 
 async def test_the_wait_in_line_is_part_of_the_time_it_took() -> None:
-    """A receipt hides nothing of what its asker waited for."""
+    """A receipt shows everything that the caller waited for."""
     world = await a_world(CONFIDENT)
     question = Question("id", ASKED, "demo", 24, waited_s=0.25)
     timings = (await world.answerer().answer(question)).timings

@@ -21,7 +21,7 @@ class Asked(BaseModel):
 
 
 class Recorded(BaseModel):
-    """What is told."""
+    """A reply."""
 
     heard: str
 
@@ -76,7 +76,7 @@ async def test_who_may_not_ask_is_not_read(body: bytes) -> None:
     ("body", "status"), [(b"", 400), (b"{", 400), (b"\xff", 400), (b"[" * 5000, 400), (b'{"text": 1}', 422)]
 )
 async def test_a_wrong_body(body: bytes, status: int) -> None:
-    """What is no JSON is told apart from JSON that is not what was asked for."""
+    """Invalid JSON and JSON of the wrong shape get different errors."""
     assert (await post("/response", body)).status_code == status
 
 
@@ -141,7 +141,7 @@ class TestWhatMayGo:
         app.include_router(router)
         assert router.routes[0] not in app.routes
 
-    async def test_middleware_does_not_see_an_unforeseen_error_answered(self) -> None:
+    async def test_middleware_does_not_see_the_reply_to_an_unexpected_error(self) -> None:
         """Else the request log may be middleware like any other."""
         app, seen = FastAPI(), []
 

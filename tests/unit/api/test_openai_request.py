@@ -34,7 +34,7 @@ def refused(*messages: dict[str, Any]) -> tuple[str, str]:
     return ".".join(str(part) for part in one["loc"][1:]), one["msg"]
 
 
-def test_a_lone_question() -> None:
+def test_a_single_question() -> None:
     """It has no context, whether it comes as a string or in parts."""
     assert parsed([said("user", " Who? ")]) == ("Who?", ())
     assert parsed([said("user", [{"type": "text", "text": "Who"}, {"type": "text", "text": "was it?"}])]) == (
@@ -65,7 +65,7 @@ def test_earlier_turns_keep_their_order_behind_the_instructions() -> None:
 
 
 def test_messages_without_text_say_nothing() -> None:
-    """An empty system message leaves a lone question alone."""
+    """An empty system message does not change a single question."""
     assert parsed([said("system", " \n"), said("assistant", None), said("user", "Who?")]) == ("Who?", ())
 
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_honoured_is_refused(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in ACCEPTED.items() for value in values])
 def test_what_changes_nothing_is_accepted(field: str, value: Any) -> None:
-    """Defaults that clients spell out, and labels that nobody looks at."""
+    """Defaults that clients spell out, and labels that are ignored."""
     ChatRequest.model_validate(ASKED | {field: value})
 
 

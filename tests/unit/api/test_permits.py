@@ -84,7 +84,7 @@ class Schedule:
         """Once everything has come to rest."""
         assert len(self.running) <= self.count
         assert len(self.waiting) <= self.places
-        # Nobody waits beside a free permit: that is what a lost one would look like.
+        # No question waits while a permit is free: otherwise a permit was lost.
         assert not self.waiting or len(self.running) == self.count
         assert self.watched.count("in_flight") == len(self.running)
         assert self.watched.count("queued") == len(self.waiting)
@@ -128,7 +128,7 @@ def test_any_schedule(count: int, places: int, steps: list[tuple[str, int]]) -> 
 
 
 async def test_a_permit_handed_to_one_who_leaves_goes_on_to_the_next() -> None:
-    """Given back and cancelled in the same moment: the second in line has it, and nobody lost it."""
+    """Given back and cancelled in the same moment: the second in the queue gets it, and it is not lost."""
     watched = Watched(1, 2)
     await watched.permits.take()
     first, second = (asyncio.create_task(watched.permits.take()) for _ in range(2))

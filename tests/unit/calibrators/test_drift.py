@@ -80,7 +80,7 @@ async def test_wrong_answers_revoke(world: World) -> None:
 
 
 async def test_right_answers_do_not(world: World) -> None:
-    """Confidences that come true change nothing, however many there are; each is learned once."""
+    """Correct confidences change nothing, however many there are; each answer is counted once."""
     for turn in range(1, 4):
         world.log.judged(correct=True, times=150)
         await world.watch.refresh()

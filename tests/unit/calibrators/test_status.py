@@ -273,7 +273,7 @@ async def test_another_schema_is_refused(world: World, older: bytes) -> None:
 
 
 async def test_a_restarted_worker_serves_what_the_others_hold(tmp_path: Path) -> None:
-    """Started while CURRENT names a bad or a foreign file, it takes up the version before, as the rest still serve."""
+    """Started while CURRENT names an invalid or mismatching file, it serves the previous version, like the others."""
     world = World(tmp_path)
     good = world.promote(version="good")
     world.promote(version="foreign", identity=an_identity(reader="another"))
@@ -438,7 +438,7 @@ async def test_an_uncertified_artifact_says_so(tmp_path: Path) -> None:
 
 
 async def test_an_artifact_without_the_graded_policy_is_not_certified(world: World) -> None:
-    """The standing speaks of the default policy: where it was not fitted nothing is certified."""
+    """The status is about the default policy: if it was not fitted, nothing is certified."""
     world.promote(policies={})
     assert not (await world.look()).certified
 

@@ -184,7 +184,7 @@ def test_rolling_back_undoes_promotions_in_reverse(steps: list[str]) -> None:
             assert store.served_before() == stack[-2::-1]
 
 
-def test_history_tells_each_change(store: ArtifactStore) -> None:
+def test_history_lists_each_change(store: ArtifactStore) -> None:
     """Each change has its time, what was before and which command did it; the same version again is no change."""
     store.publish(an_artifact(version="a"))
     store.promote("a", by="refit")
@@ -230,7 +230,7 @@ def test_a_bad_version_does_not_become_current(store: ArtifactStore) -> None:
     assert (Path(store.where) / "CURRENT").read_bytes() == before
 
 
-def test_a_senseless_current_is_repaired(store: ArtifactStore) -> None:
+def test_an_invalid_current_is_repaired(store: ArtifactStore) -> None:
     """A rollback or a promotion replaces a first line that names nothing, and keeps the others."""
     served(store, "a", "b")
     good = (Path(store.where) / "CURRENT").read_text()
@@ -327,7 +327,7 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[str, Any]], None], message: str) -> None:
-    """Another schema, an unknown field, a missing one or a senseless number: refused, and the message says which."""
+    """Another schema, an unknown field, a missing one or an invalid number: refused, and the message says which."""
     artifact = an_artifact()
     store.publish(artifact)
     rewrite(store, artifact, change)

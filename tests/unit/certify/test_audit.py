@@ -26,7 +26,7 @@ def test_rates_by_tag() -> None:
 
 
 def test_only_answers_drawn_at_random_tell_the_error_rate() -> None:
-    """Feedback that nobody asked for, and judgements of withheld answers, are left out of it."""
+    """Unsolicited feedback, and feedback on withheld answers, are left out of it."""
     rows = [
         AuditRow({}, "k0", 0, correct=False, solicited=False),
         AuditRow({}, "abstain", 1, correct=False, solicited=True),

@@ -77,7 +77,7 @@ def test_drift_is_found_soon(gap: float, half: int, most: int) -> None:
 
 
 def test_drift_is_found_after_a_long_calm() -> None:
-    """5,000 sound feedbacks delay the alarm somewhat; they do not bury it."""
+    """5,000 judged answers without drift delay the alarm only a little."""
     chance = random.Random(22)
     delays = []
     for _ in range(20):
@@ -131,7 +131,7 @@ def test_two_keys_that_agree_raise_it() -> None:
 
 
 def test_without_keys_the_rule_does_not_apply() -> None:
-    """Where callers have no keys nobody can be left out, and the evidence decides."""
+    """Without keys there is no feedback to leave out, and the evidence decides."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
     for _ in range(60):
         test.update(0.9, correct=False)
@@ -146,7 +146,7 @@ feedbacks = st.lists(
 
 @given(feedbacks)
 def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, bool, str | None]]) -> None:
-    """The evidence without any key is the least of the evidence of tests that were never told one of them."""
+    """The evidence without any key is the least of the evidence of tests that never saw one of them."""
     test = DriftTest()
     for p, correct, key in feedback:
         test.update(p, correct=correct, key=key)
@@ -197,7 +197,7 @@ def test_a_year_of_failure_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(("tolerance", "delta"), [(-0.1, 0.05), (1.0, 0.05), (0.05, 0.0), (0.05, 1.0)])
-def test_senseless_limits_are_refused(tolerance: float, delta: float) -> None:
+def test_invalid_limits_are_refused(tolerance: float, delta: float) -> None:
     """Neither a negative tolerance nor a certain false alarm."""
     with pytest.raises(ValueError, match="tolerance must lie"):
         DriftTest(tolerance=tolerance, delta=delta)

@@ -140,7 +140,7 @@ def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> No
     assert console.store.current() == "good"
 
 
-def test_promote_tells_of_another_system(console: Console) -> None:
+def test_promote_warns_of_another_system(console: Console) -> None:
     """A calibrator for another reader is promoted with a word on when it will serve."""
     console.publish("a")
     console.publish("b", identity=an_identity(reader="new"))

@@ -56,7 +56,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_export_as_json_lines(log: Run, filled: Path) -> None:
-    """Every decision is a line, oldest first, with the verdict in force and all that came before it."""
+    """Every decision is a line, oldest first, with its latest feedback and all earlier feedback."""
     out = filled / "log.jsonl"
     assert "12 decisions" in log("export", "--out", str(out))[0]
     rows = lines(out)

@@ -37,7 +37,7 @@ async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Pa
     assert not unfinished(tmp_path)
 
 
-async def test_a_collection_of_ones_own_is_left_alone(tmp_path: Path, seed: Path, parts: Parts) -> None:
+async def test_another_collection_is_not_seeded(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """What the operator ingested is never mixed with the seed."""
     await parts.vectors.create("demo", dimension=parts.embedder.dimension)
     await _seed(Settings.of(data_dir=tmp_path), seed, parts)

@@ -123,7 +123,7 @@ def test_the_checksum_changes_with_every_field() -> None:
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_the_checksum_tells_any_two_numbers_apart(one: float, other: float) -> None:
+def test_the_checksum_distinguishes_any_two_numbers(one: float, other: float) -> None:
     """Two thresholds that differ in their last bit have different checksums, and equal ones the same."""
     sums = [checksum(an_artifact(abstention=Abstention(tau, risk_target=0.1))) for tau in (one, other)]
     assert (sums[0] == sums[1]) == (one == other)

@@ -165,7 +165,7 @@ def test_sigmoid_at_its_ends() -> None:
         (lambda: Curved((S,), (0.0,), (0.0,), (1.0,), (1.0,), 0.0), "positive"),
     ],
 )
-def test_senseless_parameters_are_refused(build: Callable[[], Any], message: str) -> None:
+def test_invalid_parameters_are_refused(build: Callable[[], Any], message: str) -> None:
     """Parameters that could not be applied are refused."""
     with pytest.raises(ValueError, match=message):
         build()

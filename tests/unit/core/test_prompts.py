@@ -84,7 +84,7 @@ def test_nothing_can_speak_in_anothers_turn(marker: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a < b | c > d", "x[0] <= y", "<b>bold</b> [1] [INSTALL]", "a|b", "<html>", "f<string>", "[s]ic < s >"]
 )
-def test_ordinary_text_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     """Brackets are common, and what a calibrator was fitted on must not change."""
     assert break_markers(text) == text
 
@@ -147,7 +147,7 @@ def test_the_default_reads_as_intended() -> None:
     assert opened.endswith("Who?")
 
 
-def test_a_lone_question_is_searched_as_it_is() -> None:
+def test_a_single_question_is_searched_as_it_is() -> None:
     """Also a long one: the embedder truncates it."""
     assert search_query("Who?") == "Who?"
     assert search_query("x" * 5000) == "x" * 5000

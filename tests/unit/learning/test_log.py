@@ -133,7 +133,7 @@ async def test_a_decision_that_another_worker_is_about_to_write_is_found(open_lo
 
 
 async def test_a_full_queue_drops_and_counts(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """While the database hangs, observing goes on; beyond the capacity records are dropped, counted, and told once."""
+    """While the database hangs, observing goes on; beyond the capacity records are dropped, counted and logged once."""
     async with open_log(capacity=10) as running:
         running.store.gate.clear()
         running.log.observe(a_record(id="taken"))
@@ -204,7 +204,7 @@ async def test_an_unexpected_error_drops_its_batch_only(open_log: Open, caplog: 
 
 
 async def test_feedback_that_takes_too_long_is_refused_and_not_kept(open_log: Open) -> None:
-    """Who is told no while the verdict still waited finds nothing kept."""
+    """Feedback that was refused while it was queued is not stored."""
     pace = LogTiming(write_every_s=0.01, retry_s=0.02, feedback_timeout_s=0.1)
     async with open_log(pace) as running:
         running.store.gate.clear()
@@ -248,7 +248,7 @@ async def test_closing_writes_what_waits(open_log: Open) -> None:
 async def test_closing_on_a_store_in_trouble_says_what_is_lost(
     open_log: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried until it must end; then the loss is counted and told."""
+    """It retries until the time limit; then the loss is counted and logged."""
     async with open_log() as running:
         running.store.fail_with = DOWN
         for number in range(3):
@@ -284,7 +284,7 @@ async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.M
         assert [row["id"] for row in running.store.rows()] == ["new", "newer"]
 
 
-async def test_pruning_that_fails_is_told_and_does_no_harm(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pruning_that_fails_is_logged_and_does_no_harm(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
     """The log goes on, and tries again tomorrow."""
     async with open_log(keep_days=90, fail_with=DOWN) as running:
         await until(lambda: running.store.prunings)

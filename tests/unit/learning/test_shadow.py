@@ -1,4 +1,4 @@
-"""Shadow runs: every action is asked, only when nobody waits, within the budget, and nothing is lost by being last."""
+"""Shadow runs: at every k, only while the gateway is idle, within the budget, and without losing a question."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ class Bench:
     reader: FakeReader
     done: list[FullRun] = field(default_factory=list)
     lost: list[None] = field(default_factory=list)
-    # What runs, as the gatekeeper last saw it.
+    # The identity of the running system.
     known: list[Identity | None] = field(default_factory=list)
 
     async def settled(self, count: int) -> None:

@@ -8,7 +8,7 @@ from tests.fakes.gateway import fake_gateway
 
 
 async def test_a_single_process_removes_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it counts is of use to nobody else."""
+    """Its counts are its own."""
     (temporary := tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     async with fake_gateway(tmp_path, artifact={}) as gateway:

@@ -16,7 +16,7 @@ NEVER_S = 3600.0
 
 
 class Work:
-    """Counts its runs and raises what it is told to."""
+    """Counts its runs and raises a chosen error."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -59,7 +59,7 @@ async def test_work_has_run_once_before_it_repeats(registry: CollectorRegistry) 
 async def test_a_failure_is_counted_each_time_and_logged_once(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, error: Exception, trace: bool
 ) -> None:
-    """So is the recovery; a further failure is logged again. A trace is for what nobody expected."""
+    """So is the recovery; a further failure is logged again. Only unexpected errors have a traceback."""
     caplog.set_level(logging.INFO)
     work = Work()
     work.error = error
