@@ -1,4 +1,4 @@
-"""A real browser: a page that remembers what must not happen on it, and what can be measured of it."""
+"""A real browser: a page that records what must not happen on it, and measurements of the page."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ Scheme = Literal["light", "dark"]
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium; while it is open, no event loop can be run in this thread."""
+    """Debian's Chromium; while it is open, this thread cannot run an event loop."""
     with sync_playwright() as playwright:
-        # In a container there is no user namespace for its sandbox; it only ever sees our own pages.
+        # A container has no user namespace for its sandbox; it only opens our own pages.
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -35,11 +35,11 @@ class Watched:
     requests: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> None:
-        """Go to one of our own pages."""
+        """Open one of our own pages."""
         self.page.goto(self.url + path)
 
     def ask(self, question: str, *, policy: str = "", abstain: bool = True) -> None:
-        """Fill the form as a person would, and wait for the receipt."""
+        """Fill in the form as a person would, and wait for the receipt."""
         self.page.get_by_label("Your question").fill(question)
         self.page.get_by_label("Policy").select_option(policy)
         self.page.get_by_label("May say").set_checked(abstain)
@@ -47,17 +47,17 @@ class Watched:
             self.page.get_by_role("button", name="Ask", exact=True).click()
         assert answered.value.status == 200, answered.value.text()
         expect(self.page.locator(".answer .asked")).to_have_text(question)
-        # What it would have cost otherwise is asked for afterwards.
+        # The page requests what it would have cost otherwise afterwards.
         expect(self.page.locator("#otherwise")).not_to_contain_text("being looked up", timeout=PATIENCE_MS)
 
     def picture(self, name: str) -> None:
-        """Keep what it looks like."""
+        """Save a screenshot."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 def watched(browser: Browser, gateway: Gateway, *, width: int = WIDE, scheme: Scheme = "light") -> Watched:
-    """A fresh page that remembers each request, each error and each warning."""
+    """A new page that records each request, error and warning."""
     context = browser.new_context(
         viewport={"width": width, "height": 860}, color_scheme=scheme, reduced_motion="reduce"
     )
@@ -77,7 +77,7 @@ def overflow(page: Page) -> int:
 
 
 def contrast(page: Page) -> float:
-    """The contrast of the palest text with the ground that it stands on, as WCAG counts it."""
+    """The lowest contrast of any text with its background, by the WCAG formula."""
     pairs = page.evaluate(
         """() => ["--muted", "--ink", "--good", "--bad"].flatMap((ink) => ["--bg", "--surface"].map((ground) => {
              const probe = document.createElement("i");

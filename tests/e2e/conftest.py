@@ -1,4 +1,4 @@
-"""Simulated parts for the end-to-end tests. What costs more to start is shared by the tests of one file."""
+"""Simulated upstreams for the end-to-end tests. The tests of one file share what is slow to start."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from tests.wire.paper_costs import QUICK, PaperUpstream, paper_upstream
 
 @pytest.fixture
 def upstream() -> Iterator[PaperUpstream]:
-    """Parts that answer at once."""
+    """Upstreams that answer at once."""
     with paper_upstream(QUICK) as serving:
         yield serving

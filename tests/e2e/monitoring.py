@@ -1,4 +1,4 @@
-"""Real Prometheus and Alertmanager with the configuration of deploy/, on free ports and a clock that runs faster."""
+"""Real Prometheus and Alertmanager with the configuration of deploy/, on free ports and with shorter intervals."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def tool(name: str) -> str:
 
 
 def run_tool(name: str, *arguments: str | Path) -> str:
-    """Run a tool to its end and return what it printed; it must succeed."""
+    """Run a tool to its end and return its output; it must succeed."""
     done = subprocess.run([tool(name), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -48,18 +48,18 @@ class Prometheus:
         return reply.json()["data"]
 
     def query(self, expr: str) -> list[tuple[Labels, float]]:
-        """The series that an expression gives now, with their values."""
+        """The current series of an expression, with their values."""
         return [(one["metric"], float(one["value"][1])) for one in self.get("query", query=expr)["result"]]
 
     def by(self, label: str, expr: str) -> dict[str, float]:
-        """The same by one label, which tells the series apart."""
+        """The values by one label, which must be unique."""
         found = self.query(expr)
         values = {labels[label]: value for labels, value in found}
-        assert len(values) == len(found), f"{label} does not tell apart: {found}"
+        assert len(values) == len(found), f"{label} is not unique: {found}"
         return values
 
     def value(self, expr: str) -> float:
-        """The one value of an expression that has one series."""
+        """The value of an expression with one series."""
         ((_, value),) = self.query(expr)
         return value
 
@@ -68,20 +68,20 @@ class Prometheus:
         wait_until(lambda: self.query(expr), f"{expr} stayed empty")
 
     def settle(self) -> None:
-        """Wait until every rule has been evaluated on what has been scraped by now, and those that read others too."""
+        """Wait until every rule has been evaluated on the latest scrape, including rules that read other rules."""
         for _ in range(2):
             now = datetime.now(UTC)
             wait_until(lambda since=now: self._evaluated_since(since), "the rules were not evaluated")  # type: ignore[misc]
 
     def firing(self) -> set[str]:
-        """The names of the alerts that fire."""
+        """The names of the firing alerts."""
         return {one["labels"]["alertname"] for one in self.get("alerts")["alerts"] if one["state"] == "firing"}
 
     def _evaluated_since(self, moment: datetime) -> bool:
         groups = self.get("rules")["groups"]
         broken = [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
         assert not broken, broken
-        # The time is that of an evaluation's beginning.
+        # The timestamp is that of the start of an evaluation.
         return all(datetime.fromisoformat(group["lastEvaluation"]) > moment for group in groups)
 
 
@@ -93,7 +93,7 @@ def prometheus(
     rewrite: Rewrite = lambda rules: rules,
     alertmanager: str | None = None,
 ) -> Iterator[Prometheus]:
-    """Run Prometheus on our configuration: every second instead of every 15, these targets, and rewritten rules."""
+    """Run Prometheus with our configuration: every second instead of every 15, these targets, and modified rules."""
     port = free_port()
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
@@ -119,7 +119,7 @@ def prometheus(
 
 @contextmanager
 def alertmanager(folder: Path) -> Iterator[str]:
-    """Run Alertmanager on our configuration; gives its address."""
+    """Run Alertmanager with our configuration; yields its address."""
     port = free_port()
     arguments = (
         f"--config.file={DEPLOY / 'alertmanager/alertmanager.yml'}",

@@ -1,4 +1,4 @@
-"""A private PostgreSQL server of Debian's package, on a Unix socket in a folder of its own."""
+"""A private PostgreSQL server from Debian's package, on a Unix socket in its own folder."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ INSTALLED = Path("/usr/lib/postgresql")
 
 
 class PostgresServer:
-    """Can be stopped, killed and started again; makes an empty database for whoever asks."""
+    """Can be stopped, killed and restarted; creates empty databases."""
 
     def __init__(self, folder: Path) -> None:
         programs = sorted(INSTALLED.glob("*/bin/initdb"))
@@ -33,11 +33,11 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres") -> str:
-        """How a database is named in a setting."""
+        """The URL of a database for a setting."""
         return f"postgresql+psycopg://us@/{database}?host={self._folder}"
 
     def database(self) -> str:
-        """The URL of a new database."""
+        """Create a database and return its URL."""
         name = f"log_{uuid4().hex}"
         engine = create_engine(self.url(), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
@@ -46,10 +46,10 @@ class PostgresServer:
         return self.url(name)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
-        # Another time zone than ours: no time in the log may depend on it.
+        """Start the server and wait until it answers."""
+        # A different time zone from ours: no time in the log may depend on it.
         options = ["-F", "-k", str(self._folder), "-c", "listen_addresses=", "-c", "timezone=Asia/Kolkata"]
-        # It ends with the tests, also where those are killed.
+        # It ends with the tests, even if those are killed.
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "INT", self._bin / "postgres", "-D", self._folder / "data", *options],
@@ -58,13 +58,13 @@ class PostgresServer:
         wait_until(self._ready, "PostgreSQL does not start")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End it by a signal, by default in order but without waiting for clients; idempotent."""
+        """Stop the server by a signal, by default cleanly but without waiting for clients; idempotent."""
         if self._process is not None:
             pid = self._process.pid
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             self._process.send_signal(how)
             self._process.wait(60)
-            # Killed, it leaves processes behind that serve their clients for a moment longer.
+            # After a kill its child processes serve their clients for a moment longer.
             wait_until(lambda: not any(map(_alive, children)), "PostgreSQL does not end")
             self._process = None
 
@@ -89,7 +89,7 @@ def _alive(pid: str) -> bool:
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
     """A running server; stopped and removed at the end."""
-    # Not below pytest's folder, whose names are too long for a socket and closed to other users.
+    # Not below pytest's folder: its names are too long for a socket, and other users cannot read it.
     with tempfile.TemporaryDirectory(prefix="fetchwise-postgres-") as folder:
         server = PostgresServer(Path(folder))
         server.start()

@@ -1,4 +1,4 @@
-"""A real gateway in a process of its own, and a look at the processes below it."""
+"""A real gateway in its own process, and access to the processes below it."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         return _stat(pid)[1] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -37,7 +37,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    """Wait for all to end."""
+    """Wait for all processes to end."""
     wait_until(lambda: not any(map(alive, pids)), "processes are left")
 
 
@@ -59,7 +59,7 @@ def _children() -> dict[int, list[int]]:
 
 
 def command_environment(data_dir: Path, **settings: str) -> dict[str, str]:
-    """The environment of a command: ours, without settings of whoever runs the tests."""
+    """The environment of a command: ours, without any gateway settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FETCHWISE_")}
     named = {f"FETCHWISE_{name.upper()}": value for name, value in settings.items()}
     return inherited | {"FETCHWISE_DATA_DIR": str(data_dir), "COLUMNS": "200"} | named
@@ -92,7 +92,7 @@ class Gateway:
         return httpx.post(f"{self.url}/answer", json={"question": question, **more}, timeout=90)
 
     def reader_pid(self) -> int:
-        """The llama.cpp process, below its guard."""
+        """The process id of llama.cpp, below its guard."""
         for pid in descendants(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if (
@@ -106,7 +106,7 @@ class Gateway:
 
 @contextmanager
 def gateway(data_dir: Path, **settings: str) -> Iterator[Gateway]:
-    """Start a gateway on a free port and wait until it is ready; ended with its children whatever happens."""
+    """Start a gateway on a free port and wait until it is ready; always ended with its children."""
     port = free_port()
     env = command_environment(data_dir, port=str(port), **settings)
     log = data_dir / "gateway.log"
@@ -149,7 +149,7 @@ def _wait_ready(running: Gateway) -> None:
 
 
 def from_each_worker(running: Gateway, workers: int, ask: Callable[[httpx.Client], T]) -> dict[int, T]:
-    """What each worker replies: a connection stays with the worker that took it, and says which that is."""
+    """The reply of each worker: a connection stays with one worker, and the reply says which."""
     replies: dict[int, T] = {}
 
     def all_asked() -> bool:

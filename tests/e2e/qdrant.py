@@ -1,4 +1,4 @@
-"""A real Qdrant server in a process of its own, which can be killed and started again on the same data."""
+"""A real Qdrant server in its own process, which can be killed and restarted on the same data."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ BINARY = REPO / "build" / "qdrant" / "qdrant"
 
 
 class QdrantProcess:
-    """Stays at the same ports and on the same data from one start to the next."""
+    """Keeps its ports and data from one start to the next."""
 
     def __init__(self, folder: Path, *, api_key: str | None = None) -> None:
         self._folder = folder
@@ -25,21 +25,21 @@ class QdrantProcess:
 
     @property
     def url(self) -> str:
-        """Where it speaks REST."""
+        """Its REST address."""
         return f"http://127.0.0.1:{self._rest}"
 
     @property
     def grpc_url(self) -> str:
-        """Where it speaks gRPC."""
+        """Its gRPC address."""
         return f"http://127.0.0.1:{self._grpc}"
 
     def client(self, *, grpc: bool = False, timeout_s: float = 30.0) -> Qdrant:
-        """Our adapter, connected to it."""
+        """Our adapter, connected to the server."""
         url = self.grpc_url if grpc else self.url
         return Qdrant(url, self._api_key, link=direct("vectors"), grpc=grpc, timeout_s=timeout_s)
 
     def start(self) -> None:
-        """Start it and wait until it can serve."""
+        """Start the server and wait until it is ready."""
         assert BINARY.exists(), f"no Qdrant server: `make {BINARY.relative_to(REPO)}` fetches it"
         self._folder.mkdir(parents=True, exist_ok=True)
         settings = {
@@ -60,7 +60,7 @@ class QdrantProcess:
         wait_until(self._ready, f"Qdrant was not ready in time; its log is {log}")
 
     def kill(self) -> None:
-        """End it by kill -9, as a crash would; idempotent."""
+        """Kill it with SIGKILL, like a crash; idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""Real alerts: a gateway on parts with the paper's costs, Prometheus with our rules, Alertmanager with our routes."""
+"""Real alerts: a gateway with the costs of the paper, Prometheus with our rules, Alertmanager with our routes."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ from tests.wire.paper_costs import EIGHT_B, THIRTY_TWO_B, PaperCosts, PaperUpstr
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-# More than the alert asks for before it judges.
+# More than the alert needs before it judges.
 QUESTIONS = 160
 AT_ONCE = 8
 GATE = "FetchwiseGateCostsMore"
@@ -26,7 +26,7 @@ GATE = "FetchwiseGateCostsMore"
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Everything that runs."""
+    """All running processes."""
 
     upstream: PaperUpstream
     gateway: Gateway
@@ -34,7 +34,7 @@ class Stack:
     alertmanager: str
 
     def ask(self, questions: int) -> None:
-        """Ask, and wait until Prometheus has seen it and its rules have said what they make of it."""
+        """Ask, and wait until Prometheus has scraped it and evaluated its rules."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             replies = list(pool.map(lambda number: self.gateway.ask(f"Question {number}?"), range(questions)))
         assert {reply.status_code for reply in replies} == {200}
@@ -42,21 +42,21 @@ class Stack:
         self.prometheus.settle()
 
     def judged(self) -> str:
-        """What `/breakeven` says about the gate against reading five passages always."""
+        """The verdict of `/breakeven` on the gate against always reading five passages."""
         found = httpx.get(f"{self.gateway.url}/breakeven", timeout=30).json()
         against = found["costs"]["latency"]["against"]["k5"]
         assert (found["reference"], found["sentence"]) == ("k5", against["sentence"])
         return str(against["verdict"])
 
-    def told(self) -> dict[str, list[str]]:
-        """The alerts that Alertmanager received, and their receivers."""
+    def notified(self) -> dict[str, list[str]]:
+        """The alerts that Alertmanager received, with their receivers."""
         alerts = httpx.get(f"http://{self.alertmanager}/api/v2/alerts", timeout=10).json()
         return {one["labels"]["alertname"]: [receiver["name"] for receiver in one["receivers"]] for one in alerts}
 
 
 @contextmanager
 def stack(folder: Path, costs: PaperCosts) -> Iterator[Stack]:
-    """Costs are doubled, so that what a busy machine adds weighs less; alerts wait two seconds, not half an hour."""
+    """Costs are doubled, so the noise of a busy machine matters less; alerts wait two seconds, not half an hour."""
     with paper_upstream(costs, scale=2.0) as upstream:
         asyncio.run(upstream.publish_gate(folder / "calibrators"))
         with (
@@ -70,34 +70,39 @@ def stack(folder: Path, costs: PaperCosts) -> Iterator[Stack]:
 
 
 def at_once(rules: str) -> str:
-    """The same rules with short patience."""
+    """The same rules with short waiting times."""
     return re.sub(r"\bfor: \w+", "for: 2s", rules)
 
 
 def ratio(prometheus: Prometheus) -> float:
-    """Gate over always-RAG, in time."""
+    """The latency of the gate over that of always reading."""
     return prometheus.value('fetchwise:gate_cost_ratio:rate15m{cost="latency",reference="k5"}')
 
 
-def test_with_the_costs_of_8b_the_alert_fires_and_reaches_its_receiver(tmp_path: Path) -> None:
-    """A probe that costs more than it saves raises an alert, and so does a reader that goes down."""
+def test_alert_fires_with_the_costs_of_8b_and_reaches_its_receiver(tmp_path: Path) -> None:
+    """A gate that loses and a reader that goes down both fire an alert, and each reaches its receiver."""
     with stack(tmp_path, EIGHT_B) as running:
         running.ask(QUESTIONS)
         assert running.prometheus.value("fetchwise:skip_ratio:rate15m") == pytest.approx(EIGHT_B.skip, abs=0.01)
         assert ratio(running.prometheus) > 1.0
         assert running.judged() == "costs"
         running.prometheus.until(f'ALERTS{{alertname="{GATE}",alertstate="firing",reference="k5"}}')
-        wait_until(lambda: running.told().get(GATE) == ["tickets"], f"{GATE} was not told")
+        wait_until(lambda: running.notified().get(GATE) == ["tickets"], f"{GATE} did not reach its receiver")
         assert running.prometheus.firing() == {GATE}
 
         running.upstream.down.add("reader")
-        wait_until(lambda: running.told().get("FetchwiseReaderDown") == ["pager"], "a dead reader was not told")
+        wait_until(
+            lambda: running.notified().get("FetchwiseReaderDown") == ["pager"],
+            "the alert for the reader did not reach its receiver",
+        )
         running.upstream.down.clear()
-        wait_until(lambda: running.prometheus.firing() == {GATE}, "a reader that came back is still alerted on")
+        wait_until(
+            lambda: running.prometheus.firing() == {GATE}, "the alert for the reader still fires after it came back"
+        )
 
 
-def test_where_the_gate_pays_it_stays_quiet(tmp_path: Path) -> None:
-    """The alert is not even pending at any time. Most is skipped, so that no noise of the machine hides the saving."""
+def test_alert_stays_quiet_if_the_gate_pays(tmp_path: Path) -> None:
+    """The alert is never even pending. Most questions are skipped, so the machine's noise does not hide the saving."""
     with stack(tmp_path, replace(THIRTY_TWO_B, skip=0.8)) as running:
         running.ask(QUESTIONS)
         assert running.prometheus.value("fetchwise:gated:increase15m") >= 100

@@ -1,4 +1,4 @@
-"""The gateway's benchmarks as commands, for a few seconds: they write what they promise. No figure is judged."""
+"""The gateway's benchmarks as commands, for a few seconds: they write their results. No figure is judged."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def bench(script: str, *arguments: str, out: Path) -> "subprocess.CompletedProcess[str]":
-    """Run one to its end."""
+    """Run one benchmark to its end."""
     return subprocess.run(
         [sys.executable, f"bench/gateway/{script}.py", *arguments, "--out", str(out)],
         cwd=REPO,
@@ -25,7 +25,7 @@ def bench(script: str, *arguments: str, out: Path) -> "subprocess.CompletedProce
 
 
 def test_side_by_side(tmp_path: Path) -> None:
-    """Every system on every path, each reply with the number of passages that it should have."""
+    """Every system on every path, each reply with the expected number of passages."""
     systems = ("fetchwise", "aiohttp", "httpx")
     few = ("--rounds", "1", "--seconds", "3", "--connections", "4")
     done = bench("run", "--systems", *systems, *few, out=tmp_path)
@@ -45,7 +45,7 @@ def test_side_by_side(tmp_path: Path) -> None:
 
 
 def test_overload(tmp_path: Path) -> None:
-    """More than can be served: some is, the rest is refused, nothing else happens."""
+    """Some of the load is served, the rest is refused, and nothing else happens."""
     done = bench("overload", "--seconds", "3", "--peak-seconds", "2", out=tmp_path)
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "overload.json").read_text())

@@ -1,4 +1,4 @@
-"""The decision log of a real gateway at full speed: killed in the middle, nothing that was acknowledged is lost."""
+"""The decision log of a real gateway at full speed: after a kill, no acknowledged row is lost."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ from tests.e2e.upstreams import upstreams
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 CLIENTS = 32
-# In all, over both lives of the gateway.
+# In total, over both runs of the gateway.
 ANSWERS = int(os.environ.get("TEST_ANSWERS", "4000"))
 QUESTION = {"question": "What is the capital of France?", "policy": "never"}
 
 
 @dataclass
 class Seen:
-    """What the clients received: answers, and acknowledged feedback."""
+    """What the clients received: answers, and acknowledged verdicts."""
 
     answered: set[str] = field(default_factory=set)
     acknowledged: dict[str, bool] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Settings of a gateway whose reader and embedder cost next to nothing."""
+    """Settings of a gateway whose reader and embedder answer at once."""
     seed = tmp_path_factory.mktemp("seed") / "passages.jsonl"
     seed.write_text('{"title": "France", "text": "The capital of France is Paris."}\n')
     with upstreams() as settings:
@@ -43,7 +43,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 async def ask_and_judge(url: str, seen: Seen, *, until: Callable[[], bool]) -> None:
-    """Many clients ask, judge every answer, and send every third verdict twice; they end on request or error."""
+    """Many clients ask, judge every answer, and send every third verdict twice, until stopped or disconnected."""
 
     async def client(session: aiohttp.ClientSession) -> None:
         while not until():
@@ -70,10 +70,8 @@ def counted(running: Gateway, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
-def test_kill_9_at_full_speed_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, parts: dict[str, str], log_at: str
-) -> None:
-    """Thousands of answers and verdicts, kill -9, restart: each acknowledged verdict is there once, with its answer."""
+def test_kill_9_loses_no_acknowledged_verdict(tmp_path: Path, parts: dict[str, str], log_at: str) -> None:
+    """Thousands of verdicts, kill -9, restart: each acknowledged verdict is stored once, with its answer."""
     first, second = Seen(), Seen()
     chosen = parts | {"decision_log": log_at}
     with gateway(tmp_path, **chosen) as running:
@@ -92,7 +90,7 @@ def test_kill_9_at_full_speed_loses_nothing_that_was_acknowledged(
     with gateway(tmp_path, **chosen) as running:
         left = ANSWERS - len(first.answered)
         asyncio.run(ask_and_judge(running.url, second, until=lambda: len(second.answered) >= left))
-        # A verdict of the first life, sent again to the second: known, and no news.
+        # A verdict of the first run, sent again in the second: known, so it changes nothing.
         repeated, correct = next(iter(first.acknowledged.items()))
         again = httpx.post(f"{running.url}/feedback", json={"id": repeated, "correct": correct}, timeout=60)
         assert (again.status_code, again.json()["replaced"]) == (200, False)
@@ -117,8 +115,8 @@ def test_kill_9_at_full_speed_loses_nothing_that_was_acknowledged(
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_log_that_cannot_be_opened_is_one_sentence(tmp_path: Path, parts: dict[str, str]) -> None:
-    """The gateway refuses to start, before anything slow, and names the setting to fix."""
+def test_log_that_cannot_be_opened_refuses_the_start(tmp_path: Path, parts: dict[str, str]) -> None:
+    """The gateway refuses to start, before anything slow, and names the setting to fix in one sentence."""
     wrong = tmp_path / "letters.txt"
     wrong.write_text("Dear Ruth, " * 100)
     env = {f"FETCHWISE_{name.upper()}": value for name, value in parts.items()}

@@ -1,4 +1,4 @@
-"""`fetchwise serve` as a newcomer meets it: real reader, real vectors, real embedder, real processes."""
+"""`fetchwise serve` as a new user runs it: real reader, real vectors, real embedder, real processes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few passages of the demo world: enough to search in, quick to embed."""
+    """A few passages of the demo world: enough to search, quick to embed."""
     lines = (REPO / "demo/passages.jsonl").read_text().splitlines()
     path = tmp_path_factory.mktemp("seed") / "passages.jsonl"
     path.write_text("\n".join([line for line in lines if "Jamaica" in line] + lines[:40]) + "\n")
@@ -30,19 +30,19 @@ def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the gateway keeps its data, from one start to the next."""
+    """The gateway's data directory, shared by all starts."""
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture(scope="module")
 def running(data: Path, seed: Path) -> Iterator[Gateway]:
-    """One gateway for all, which the last test stops."""
+    """One gateway for all tests; the last test stops it."""
     with gateway(data, seed=str(seed), reader_timeout_s="60") as one:
         yield one
 
 
-def test_a_question_over_curl_is_answered_with_a_receipt(running: Gateway) -> None:
-    """The README's curl line answers, and the receipt is complete."""
+def test_curl_gets_an_answer_with_a_receipt(running: Gateway) -> None:
+    """The README's curl line works, and the receipt is complete."""
     done = subprocess.run(
         [
             "curl",
@@ -62,8 +62,8 @@ def test_a_question_over_curl_is_answered_with_a_receipt(running: Gateway) -> No
     assert receipt.citations[0].title.startswith("Jamaica")
 
 
-def test_a_streamed_answer_is_the_same_and_comes_in_pieces(running: Gateway) -> None:
-    """The pieces that the real reader sends make up the answer that it gives when asked at once."""
+def test_streamed_answer_is_the_same(running: Gateway) -> None:
+    """The tokens that the real reader streams make up the answer that it gives without streaming."""
     asked = {"question": "What is the capital of Jamaica?", "policy": "always", "abstain": False}
     plain = httpx.post(f"{running.url}/answer", json=asked, timeout=90).json()
     with httpx.stream("POST", f"{running.url}/answer", json=asked | {"stream": True}, timeout=90) as response:
@@ -76,8 +76,8 @@ def test_a_streamed_answer_is_the_same_and_comes_in_pieces(running: Gateway) -> 
     assert "".join(tokens).strip() == plain["answer"] == events[-1][1]["answer"]
 
 
-def test_the_openai_client_asks_and_is_answered(running: Gateway) -> None:
-    """Whole and streamed, alone and in a conversation."""
+def test_openai_client_works(running: Gateway) -> None:
+    """Complete and streamed, with a single question and with a conversation."""
     with OpenAI(base_url=f"{running.url}/v1", api_key="none", timeout=90) as client:
         whole = client.chat.completions.create(
             model="fetchwise-always", messages=[{"role": "user", "content": "What is the capital of Jamaica?"}]
@@ -108,23 +108,23 @@ def test_the_openai_client_asks_and_is_answered(running: Gateway) -> None:
 
 
 def test_ask_prints_answer_action_and_reason(running: Gateway) -> None:
-    """`fetchwise ask` is readable."""
+    """The output of `fetchwise ask` is readable."""
     done = fetchwise("ask", "--policy", "always", "What is the capital of Jamaica?", env=running.env)
     assert done.returncode == 0, done.stderr
     assert "Kingston" in done.stdout
     assert "k5: " in done.stdout
 
 
-def test_ingest_beside_a_running_gateway_names_who_holds_the_store(running: Gateway, seed: Path) -> None:
-    """The embedded store has one opener at a time, and the message names it."""
+def test_ingest_during_serve_names_the_process_that_holds_the_store(running: Gateway, seed: Path) -> None:
+    """Only one process can open the embedded store, and the message names it."""
     done = fetchwise("ingest", str(seed), env=running.env)
     assert done.returncode == 1
     assert str(running.process.pid) in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_shipped_calibrator_serves_as_it_is(running: Gateway) -> None:
-    """A fresh clone is calibrated: nothing mismatches, and questions are skipped or fetched for by their p."""
+def test_shipped_calibrator_matches_the_running_system(running: Gateway) -> None:
+    """A new clone is calibrated: nothing mismatches, and p decides whether a question reads passages."""
     calibrator = httpx.get(f"{running.url}/readyz").json()["calibrator"]
     assert calibrator["problem"] == ""
     assert calibrator["certified"]
@@ -136,8 +136,8 @@ def test_the_shipped_calibrator_serves_as_it_is(running: Gateway) -> None:
         assert (receipt["k"] == 0) == (p >= thresholds["tau0"])
 
 
-def test_doctor_says_what_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
-    """On an empty data directory the parts pass and the missing collection and calibrator are named."""
+def test_doctor_says_what_is_missing_and_how_to_fix_it(tmp_path: Path) -> None:
+    """With an empty data directory the upstreams pass, and the missing collection and calibrator are named."""
     env = {**os.environ, "FETCHWISE_DATA_DIR": str(tmp_path), "FETCHWISE_CALIBRATORS": str(tmp_path / "none")}
     done = fetchwise("doctor", env=env | {"COLUMNS": "200"})
     assert done.returncode == 1
@@ -146,8 +146,8 @@ def test_doctor_says_what_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
     assert "refit" in done.stdout
 
 
-def test_a_taken_port_is_one_sentence(running: Gateway) -> None:
-    """A second gateway on the same port says so at once, without a trace."""
+def test_port_in_use_is_reported_in_one_sentence(running: Gateway) -> None:
+    """A second gateway on the same port fails at once, without a traceback."""
     done = fetchwise("serve", env=running.env)
     assert done.returncode == 1
     assert "FETCHWISE_PORT" in done.stderr
@@ -155,24 +155,24 @@ def test_a_taken_port_is_one_sentence(running: Gateway) -> None:
 
 
 def test_json_receipt_of_ask_is_json(running: Gateway) -> None:
-    """`ask --json` can be piped."""
+    """The output of `ask --json` can be piped."""
     done = fetchwise("ask", "--json", "--policy", "always", "What is the capital of Jamaica?", env=running.env)
     assert json.loads(done.stdout)["action"] == "k5"
 
 
-def test_what_is_killed_or_stopped_leaves_nothing_behind(running: Gateway, data: Path, seed: Path) -> None:
-    """A killed reader costs at most one question; Ctrl-C and kill -9 leave no process; the data serve again."""
+def test_killed_or_stopped_gateway_leaves_no_process(running: Gateway, data: Path, seed: Path) -> None:
+    """A killed reader costs at most one question; Ctrl-C and kill -9 leave no process; the data can be served again."""
     asked = "What is the capital of Jamaica?"
     first = running.reader_pid()
-    # Stopped, it cannot answer before it is killed.
+    # A stopped process cannot answer before it is killed.
     os.kill(first, signal.SIGSTOP)
     pool = ThreadPoolExecutor(1)
     asking = pool.submit(running.ask, asked, policy="always")
     in_flight = "fetchwise_in_flight 1.0"
-    wait_until(lambda: in_flight in httpx.get(f"{running.url}/metrics").text, "the question is not under way")
+    wait_until(lambda: in_flight in httpx.get(f"{running.url}/metrics").text, "the question is not in progress")
     os.kill(first, signal.SIGKILL)
     reply = asking.result(90)
-    # 200 where it had not got to the reader yet, and another was there by then.
+    # 200 if the question had not reached the reader yet, and a new one was up by then.
     assert reply.status_code == 200 or reply.json()["error"]["type"] == "upstream_unavailable"
     wait_until(lambda: running.ask(asked).status_code == 200, "the reader did not come back")
     assert running.reader_pid() != first

@@ -1,4 +1,4 @@
-"""The lean image, as far as it can be had without a container engine: its Dockerfile's own steps in a folder."""
+"""The lean image without a container engine: the steps of its Dockerfile are run in a folder."""
 
 import asyncio
 import json
@@ -30,24 +30,24 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 STAGES = stages()
 INSTALLED = "/opt/fetchwise"
-# What only the embedded image, the offline job or development needs.
+# Only needed by the embedded image, the offline job or development.
 NOT_HERE = ("torch", "xllamacpp", "qdrant_edge", "sentence_transformers", "sklearn", "matplotlib", "pytest")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The file system of an image, in a folder of ours."""
+    """The file system of an image, in a folder."""
 
     root: Path
     stage: Stage
 
     def inside(self, path: str) -> Path:
-        """Where a path of the image is."""
+        """The location of a path of the image."""
         return self.root / path.lstrip("/")
 
     @property
     def environment(self) -> dict[str, str]:
-        """The image's own variables, their paths moved into the folder."""
+        """The image's own variables, with paths moved into the folder."""
         own = self.stage.environment()
         moved = {name: str(self.inside(value)) if value.startswith("/") else value for name, value in own.items()}
         assert own["PATH"] == f"{INSTALLED}/bin:$PATH"
@@ -55,18 +55,18 @@ class Image:
 
     @property
     def workdir(self) -> Path:
-        """Where its processes start."""
+        """The working directory of its processes."""
         return self.inside(self.stage.all("WORKDIR")[-1].text)
 
     def files(self) -> set[Path]:
-        """Every file but those of the data directory; compiled code does not count."""
+        """Every file outside the data directory, except compiled code."""
         data = self.inside(self.stage.environment()["FETCHWISE_DATA_DIR"])
         found = (path for path in self.root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         return {path for path in found if not path.is_relative_to(data)}
 
 
 def build(stage: Stage, root: Path) -> Image:
-    """Follow a stage's steps; what it copies from another stage is built in place."""
+    """Run the steps of a stage; a stage that it copies from is built in place."""
     image, here = Image(root, stage), root
     for step in stage.steps:
         if step.name == "WORKDIR":
@@ -83,7 +83,7 @@ def build(stage: Stage, root: Path) -> Image:
 
 
 def copy(sources: Sequence[str], target: str, here: Path) -> None:
-    """As COPY does: a folder's contents, or files into a folder or to a name."""
+    """Copy as COPY does: a folder's contents, or files into a folder or to a name."""
     for origin in (ROOT / source for source in sources):
         if origin.is_dir():
             shutil.copytree(origin, here / target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -94,7 +94,7 @@ def copy(sources: Sequence[str], target: str, here: Path) -> None:
 
 
 def execute(command: str, here: Path, environment: dict[str, str]) -> None:
-    """Run a command of the build; where packages come from is this machine's business."""
+    """Run a command of the build; packages come from this machine's own source."""
     ours = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_", "HOME"))}
     done = subprocess.run(
         ["/bin/sh", "-ec", command], cwd=here, env=environment | ours, capture_output=True, text=True, timeout=900,
@@ -105,7 +105,7 @@ def execute(command: str, here: Path, environment: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def lean() -> Iterator[Image]:
-    """The lean image; built once, on the Python that runs the tests."""
+    """The lean image; built once, with the Python that runs the tests."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "usr/local/bin").mkdir(parents=True)
@@ -113,8 +113,8 @@ def lean() -> Iterator[Image]:
         yield build(STAGES["lean"], root)
 
 
-def test_the_lean_image_holds_the_gateway_and_no_engine(lean: Image) -> None:
-    """The package is the installed one, and nothing that computes answers or vectors is there."""
+def test_lean_image_contains_the_gateway_and_no_engine(lean: Image) -> None:
+    """The package is the installed one, and no package that runs a model is there."""
     program = (
         "import app, importlib.util as u, sys; print(app.__file__);"
         f"print([name for name in {NOT_HERE!r} if u.find_spec(name)])"
@@ -128,13 +128,13 @@ def test_the_lean_image_holds_the_gateway_and_no_engine(lean: Image) -> None:
 
 
 def tail(log: Path) -> str:
-    """The last that it said."""
+    """The end of its output."""
     return log.read_text()[-3000:]
 
 
 @asynccontextmanager
 async def running(image: Image, log: Path, **settings: str) -> AsyncIterator[tuple[str, dict[str, str]]]:
-    """The image's entry point with these settings, stopped as a container is; yields its URL and environment."""
+    """The image's entry point with these settings, stopped like a container; yields its URL and environment."""
     port = free_port()
     environment = image.environment | settings | {"FETCHWISE_HOST": "127.0.0.1", "FETCHWISE_PORT": str(port)}
     command = [*image.stage.all("ENTRYPOINT")[-1].words, *image.stage.all("CMD")[-1].words]
@@ -162,8 +162,8 @@ async def running(image: Image, log: Path, **settings: str) -> AsyncIterator[tup
             await process.wait()
 
 
-async def test_the_lean_image_answers_with_the_settings_of_the_stack(lean: Image, tmp_path: Path) -> None:
-    """As in docker-compose.yml, but with servers of ours: it answers, logs, is healthy, and writes to /data alone."""
+async def test_lean_image_answers_with_the_settings_of_the_stack(lean: Image, tmp_path: Path) -> None:
+    """As in docker-compose.yml, but with our own servers: it answers, logs, is healthy, and writes only to /data."""
     lean.inside("/data").mkdir(exist_ok=True)
     stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["gateway-lean"]["environment"]
     log = tmp_path / "gateway.log"

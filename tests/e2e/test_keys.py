@@ -1,4 +1,4 @@
-"""Keys on real processes: made, limited and revoked for all workers at once, and presented by a real browser."""
+"""Keys on real processes: created, limited and revoked for all workers at once, and used by a real browser."""
 
 import asyncio
 import time
@@ -31,24 +31,24 @@ def running(tmp_path: Path, upstream: PaperUpstream) -> Iterator[Gateway]:
 
 
 def create(running: Gateway, *options: str) -> str:
-    """Make a key beside the running gateway, as an operator would."""
+    """Create a key next to the running gateway, as an operator would."""
     done = fetchwise("keys", "create", "tester", *options, env=running.env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def everywhere(running: Gateway, ask: Callable[[httpx.Client], int]) -> set[int]:
-    """What the workers reply."""
+    """The statuses that the workers reply with."""
     return set(from_each_worker(running, WORKERS, ask).values())
 
 
 def eventually_everywhere(running: Gateway, status: int, ask: Callable[[httpx.Client], int]) -> None:
-    """Every worker comes to say the same."""
-    wait_until(lambda: everywhere(running, ask) == {status}, f"not every worker says {status}")
+    """Wait until every worker replies with this status."""
+    wait_until(lambda: everywhere(running, ask) == {status}, f"not every worker replies with {status}")
 
 
-def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
-    """On with the first key, limited together, off with its revocation; its secret is in no file of the gateway's."""
+def test_keys_apply_to_every_worker(running: Gateway, tmp_path: Path) -> None:
+    """The first key turns them on, limits are shared, and a revocation holds; no file of the gateway has the secret."""
 
     def without(client: httpx.Client) -> int:
         return client.post("/answer", json=ASKED).status_code
@@ -64,7 +64,7 @@ def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
     eventually_everywhere(running, 200, answered)
     eventually_everywhere(running, 403, lambda client: client.get("/metrics", headers=bearer(limited)).status_code)
 
-    # Connections come and go, so that all workers get some; a bucket holds 30, and fills by one in two seconds.
+    # New connections, so all workers get some; a bucket holds 30, and gains one every two seconds.
     began = time.monotonic()
     statuses: Counter[int] = Counter()
     for _ in range(60):
@@ -73,7 +73,7 @@ def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
         assert reply.status_code == 200 or 1 <= int(reply.headers["retry-after"]) <= 2
     refilled = (time.monotonic() - began) / 2
     assert statuses.keys() == {200, 429}
-    # Two workers may take the same one in the same moment, but here they are asked one after the other.
+    # Two workers could take the same one at the same moment, but these calls are sequential.
     assert 30 <= statuses[200] <= 30 + refilled + 1
 
     done = fetchwise("keys", "revoke", presented, env=running.env)
@@ -86,7 +86,7 @@ def test_keys_hold_for_every_worker(running: Gateway, tmp_path: Path) -> None:
 
 
 def test_pages_with_keys(running: Gateway) -> None:
-    """The page to ask in takes a key once; the dashboard takes it as the browser's password, and its figures too."""
+    """The ask page takes a key once; the dashboard takes it as the browser's password, and so do its figures."""
     answerer, operator = create(running), create(running, "--scope", "operate")
     eventually_everywhere(running, 401, lambda client: client.get("/breakeven").status_code)
     with chromium() as browser:
@@ -95,7 +95,7 @@ def test_pages_with_keys(running: Gateway) -> None:
         page.goto(running.url)
         page.get_by_label("Your question").fill(ASKED["question"])
         page.get_by_label("Your question").press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("wants a key")
+        expect(page.get_by_role("alert")).to_contain_text("needs a key")
         page.get_by_label("Key").fill(answerer)
         page.get_by_role("button", name="Use it").click()
         expect(page.locator("#given")).to_be_visible(timeout=PATIENCE_MS)

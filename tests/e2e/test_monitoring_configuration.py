@@ -1,4 +1,4 @@
-"""The tools' own opinion of deploy/: configuration, rules and their unit tests, and where each severity is sent."""
+"""The monitoring tools check deploy/: configuration, rules and their unit tests, and the receiver of each severity."""
 
 import pytest
 
@@ -10,24 +10,24 @@ ALERTMANAGER = DEPLOY / "alertmanager/alertmanager.yml"
 
 
 def test_prometheus_accepts_its_configuration() -> None:
-    """`promtool` finds nothing wrong with it or with the rules that it names."""
+    """`promtool` accepts the configuration and the rules that it names."""
     run_tool("promtool", "check", "config", DEPLOY / "prometheus/prometheus.yml")
     run_tool("promtool", "check", "rules", *RULES)
 
 
-def test_the_rules_give_the_figures_that_were_worked_out() -> None:
-    """Every unit test of the rules passes; their paths are relative to themselves."""
+def test_unit_tests_of_the_rules_pass() -> None:
+    """Paths in the unit tests are relative to the tests."""
     said = run_tool("promtool", "test", "rules", *RULE_TESTS)
     assert said.count("SUCCESS") == len(RULE_TESTS)
 
 
 def test_alertmanager_accepts_its_configuration() -> None:
-    """`amtool` finds nothing wrong with it."""
+    """`amtool` accepts the configuration."""
     run_tool("amtool", "check-config", ALERTMANAGER)
 
 
 @pytest.mark.parametrize(("severity", "receiver"), [("critical", "pager"), ("warning", "tickets"), ("new", "tickets")])
 def test_each_severity_goes_to_its_receiver(severity: str, receiver: str) -> None:
-    """Alerts about failing questions page somebody; all others, unknown ones too, wait."""
+    """Alerts that fail questions now page someone; all others become tickets, even those without a route."""
     said = run_tool("amtool", "config", "routes", "test", f"--config.file={ALERTMANAGER}", f"severity={severity}")
     assert said.strip() == receiver

@@ -1,4 +1,4 @@
-"""Both pages in a real browser on a real gateway: ask, see why, and see the dashboard move."""
+"""Both pages in a real browser on a real gateway: ask, see the reason, and watch the dashboard update."""
 
 from collections.abc import Iterator
 
@@ -20,21 +20,21 @@ UNANSWERABLE = "What is the internet country domain of Cyprus?"
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The embedded default with the demo world, exactly as `make serve` starts it."""
     with gateway(tmp_path_factory.mktemp("demo"), seed=str(REPO / "demo/passages.jsonl")) as one:
-        # One answer, so that no test of the dashboard depends on those before it.
+        # One answer, so no test of the dashboard depends on earlier tests.
         assert one.ask(KNOWN).status_code == 200
         yield one
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all pages."""
+    """One browser for all pages."""
     with chromium() as one:
         yield one
 
 
 @pytest.fixture
 def screen(browser: Browser, demo: Gateway) -> Iterator[Watched]:
-    """A wide, light page; at the end nothing may have gone wrong on it, and nothing may have left this host."""
+    """A wide, light page; it must end without errors and without requests to other hosts."""
     one = watched(browser, demo)
     yield one
     one.page.context.close()
@@ -48,8 +48,8 @@ def receipt_of(screen: Watched) -> str:
     return screen.page.locator("details pre").text_content() or ""
 
 
-def test_a_question_that_the_model_knows_reads_nothing(screen: Watched) -> None:
-    """k0: the answer, the reason, p beyond the threshold, and no passages."""
+def test_known_question_reads_nothing(screen: Watched) -> None:
+    """k0: the answer, the reason, p above the threshold, and no passages."""
     screen.open("/")
     screen.ask(KNOWN)
     expect(screen.page.locator("#given")).to_contain_text("Cairo")
@@ -60,8 +60,8 @@ def test_a_question_that_the_model_knows_reads_nothing(screen: Watched) -> None:
     assert '"action": "k0"' in receipt_of(screen)
 
 
-def test_an_obscure_question_reads_a_passage_and_marks_the_answer_in_it(screen: Watched) -> None:
-    """k1: the passage is shown, and what the answer rests on is marked."""
+def test_obscure_question_reads_a_passage_and_marks_the_answer(screen: Watched) -> None:
+    """k1: the passage is shown, and the text that supports the answer is marked."""
     screen.open("/")
     screen.page.get_by_role("button", name=OBSCURE).click()
     expect(screen.page.locator("#action")).to_have_text("One passage", timeout=PATIENCE_MS)
@@ -71,8 +71,8 @@ def test_an_obscure_question_reads_a_passage_and_marks_the_answer_in_it(screen: 
         expect(screen.page.locator(".legend")).to_contain_text(stage)
 
 
-def test_an_unanswerable_question_is_honestly_not_answered(screen: Watched) -> None:
-    """Abstention: "I don't know", why, and the confidence below its threshold."""
+def test_unanswerable_question_is_not_answered(screen: Watched) -> None:
+    """Abstention: "I don't know", the reason, and the confidence below its threshold."""
     screen.open("/")
     screen.ask(UNANSWERABLE)
     expect(screen.page.locator("#given")).to_have_text("I don’t know.")
@@ -83,8 +83,8 @@ def test_an_unanswerable_question_is_honestly_not_answered(screen: Watched) -> N
     expect(screen.page.locator("#action")).not_to_contain_text("Withheld")
 
 
-def test_always_reads_five_and_feedback_is_taken(screen: Watched) -> None:
-    """k5 on demand, without a probe; and whoever knows better can say so."""
+def test_always_reads_five_and_feedback_is_saved(screen: Watched) -> None:
+    """k5 on request, without a probe; the user can correct the answer."""
     screen.open("/")
     screen.ask(OBSCURE, policy="always", abstain=False)
     expect(screen.page.locator("#action")).to_have_text("Five passages")
@@ -94,8 +94,8 @@ def test_always_reads_five_and_feedback_is_taken(screen: Watched) -> None:
     expect(screen.page.locator(".judge")).to_contain_text("Saved")
 
 
-def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, demo: Gateway) -> None:
-    """A 422 is shown kindly, in the gateway's own words; the browser's console may name the status."""
+def test_contradictory_options_are_explained(browser: Browser, demo: Gateway) -> None:
+    """A 422 is shown with the gateway's own message; the browser's console may name the status."""
     screen = watched(browser, demo)
     screen.open("/")
     screen.page.get_by_label("Your question").fill(KNOWN)
@@ -112,7 +112,7 @@ def test_a_contradiction_is_explained_and_not_an_answer(browser: Browser, demo: 
     ("status", "meaning", "offers_again"),
     [(429, "is busy", True), (503, "did not answer", True), (404, "no passage to search", False)],
 )
-def test_an_error_is_explained(browser: Browser, demo: Gateway, status: int, meaning: str, offers_again: bool) -> None:
+def test_error_is_explained(browser: Browser, demo: Gateway, status: int, meaning: str, offers_again: bool) -> None:
     """The page says what went wrong, the message of the gateway and when to try again, and shows no old receipt."""
     screen = watched(browser, demo)
     problem = {"error": {"type": "some_kind", "message": "the very words", "fields": []}}
@@ -136,8 +136,8 @@ def test_an_error_is_explained(browser: Browser, demo: Gateway, status: int, mea
     assert all(str(status) in complaint for complaint in screen.complaints)
 
 
-def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, demo: Gateway) -> None:
-    """Where the gateway wants a key, the page takes one, presents it, and remembers it over a reload."""
+def test_key_is_requested_and_kept_for_the_tab(browser: Browser, demo: Gateway) -> None:
+    """If the gateway needs a key, the page takes one, sends it, and keeps it over a reload."""
     screen = watched(browser, demo)
 
     def guarded(route: Route) -> None:
@@ -160,8 +160,8 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, demo: Gateway
     assert all("401" in complaint for complaint in screen.complaints)
 
 
-def test_text_from_outside_is_never_markup(screen: Watched, demo: Gateway) -> None:
-    """An answer or a passage that looks like a page stays what it is: text."""
+def test_untrusted_text_is_never_markup(screen: Watched, demo: Gateway) -> None:
+    """An answer or a passage that looks like HTML is shown as text."""
     markup = "<img src=x onerror=alert(1)><b id=planted>bold</b>"
     receipt = demo.ask(OBSCURE, policy="always", abstain=False).json()
     receipt["answer"] = markup
@@ -174,8 +174,8 @@ def test_text_from_outside_is_never_markup(screen: Watched, demo: Gateway) -> No
     expect(screen.page.locator("#planted")).to_have_count(0)
 
 
-def test_the_keyboard_is_enough(screen: Watched) -> None:
-    """The cursor is in the question at once, Enter asks, and Tab reaches the choices."""
+def test_page_works_with_the_keyboard_only(screen: Watched) -> None:
+    """The question has the focus at once, Enter asks, and Tab reaches the options."""
     screen.open("/")
     expect(screen.page.get_by_label("Your question")).to_be_focused()
     screen.page.keyboard.type(KNOWN)
@@ -186,8 +186,8 @@ def test_the_keyboard_is_enough(screen: Watched) -> None:
     expect(screen.page.get_by_label("Policy")).to_be_focused()
 
 
-def test_the_dashboard_moves(screen: Watched, demo: Gateway) -> None:
-    """Answers given while it is looked at appear by themselves, and other windows can be chosen."""
+def test_dashboard_updates_itself(screen: Watched, demo: Gateway) -> None:
+    """New answers appear by themselves, and other windows can be chosen."""
     screen.open("/dashboard")
     answers = screen.page.locator("#tiles dd").first
     expect(answers).to_be_visible(timeout=PATIENCE_MS)
@@ -203,8 +203,8 @@ def test_the_dashboard_moves(screen: Watched, demo: Gateway) -> None:
     assert asked.value.json()["timeline"]["bucket_seconds"] == 60
 
 
-def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, demo: Gateway) -> None:
-    """No empty charts: a link to the first question instead, and the state of the system is still shown."""
+def test_dashboard_without_traffic_says_what_to_do(screen: Watched, demo: Gateway) -> None:
+    """It links to the first question instead of showing empty charts, and still shows the running system."""
     quiet = httpx.get(f"{demo.url}/dashboard/data").json() | {"answers": 0}
     screen.page.route("**/dashboard/data*", lambda route: route.fulfill(json=quiet))
     screen.open("/dashboard")
@@ -215,8 +215,8 @@ def test_a_dashboard_without_traffic_says_what_to_do(screen: Watched, demo: Gate
     expect(screen.page.get_by_label("Your question")).to_be_focused()
 
 
-def test_a_hidden_dashboard_does_not_refresh(screen: Watched) -> None:
-    """Hidden, it asks nothing however long it waits; seen again, it asks at once."""
+def test_hidden_dashboard_sends_no_requests(screen: Watched) -> None:
+    """While hidden it sends nothing; when shown again it updates at once."""
     screen.page.clock.install()
     screen.open("/dashboard")
     expect(screen.page.locator("#headline")).not_to_have_text("Loading…")
@@ -235,8 +235,8 @@ def test_a_hidden_dashboard_does_not_refresh(screen: Watched) -> None:
         screen.page.evaluate(show, False)
 
 
-def test_a_lost_gateway_is_reported_and_recovers(browser: Browser, demo: Gateway) -> None:
-    """The dashboard keeps its last figures, says what is wrong, and goes on when it can."""
+def test_dashboard_survives_a_gateway_that_is_down(browser: Browser, demo: Gateway) -> None:
+    """The dashboard keeps its last figures, says what is wrong, and continues when the gateway is back."""
     screen = watched(browser, demo)
     screen.page.clock.install()
     screen.open("/dashboard")
@@ -256,23 +256,23 @@ def test_a_lost_gateway_is_reported_and_recovers(browser: Browser, demo: Gateway
     assert all("ERR_CONNECTION_REFUSED" in complaint for complaint in screen.complaints)
 
 
-def test_the_headline_is_what_breakeven_says(screen: Watched, demo: Gateway) -> None:
-    """The page speaks the sentence of the interface, not one of its own."""
+def test_headline_is_the_sentence_of_breakeven(screen: Watched, demo: Gateway) -> None:
+    """The page shows the sentence of the API, not its own."""
     screen.open("/dashboard")
     expect(screen.page.locator("#headline")).not_to_have_text("Loading…")
     said = httpx.get(f"{demo.url}/breakeven").json()["sentence"]
     assert (screen.page.locator("#headline").text_content() or "").replace("\u00a0", " ") == said
 
 
-def test_the_dashboard_says_whether_the_gate_is_bypassed(screen: Watched, demo: Gateway) -> None:
-    """In the words of `/breakeven`."""
+def test_dashboard_shows_whether_the_gate_is_bypassed(screen: Watched, demo: Gateway) -> None:
+    """With the sentence of `/breakeven`."""
     screen.open("/dashboard")
     why = httpx.get(f"{demo.url}/breakeven").json()["bypass"]["reason"]
     expect(screen.page.locator("#bypass")).to_contain_text(why)
 
 
-def test_the_documentation_needs_nothing_from_outside(screen: Watched) -> None:
-    """Swagger UI draws the interface from files of this gateway, and a question can be tried in it."""
+def test_api_documentation_loads_nothing_from_other_hosts(screen: Watched) -> None:
+    """Swagger UI shows the API from the gateway's own files, and can send a question."""
     screen.open("/docs")
     expect(screen.page.locator(".opblock", has_text="/answer").first).to_be_visible()
     screen.page.locator(".opblock-summary", has_text="/healthz").click()
@@ -281,8 +281,8 @@ def test_the_documentation_needs_nothing_from_outside(screen: Watched) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW, 375])
-def test_nothing_is_cut_off(browser: Browser, demo: Gateway, width: int, scheme: Scheme) -> None:
-    """On a desk and on a phone, by day and by night: no sideways scrolling, and a picture of it all to look at."""
+def test_no_sideways_scrolling(browser: Browser, demo: Gateway, width: int, scheme: Scheme) -> None:
+    """On a desktop and a phone, in light and dark mode: no sideways scrolling, and a screenshot of each."""
     screen = watched(browser, demo, width=width, scheme=scheme)
     for name, question in (("k0", KNOWN), ("k1", OBSCURE), ("abstain", UNANSWERABLE)):
         screen.open("/")

@@ -1,4 +1,4 @@
-"""Hundreds of questions on simulated parts, and a real Prometheus: what its rules say is what the receipts said."""
+"""Hundreds of questions on simulated upstreams, and a real Prometheus: the rules agree with the receipts."""
 
 import asyncio
 import math
@@ -22,19 +22,19 @@ from tests.wire.paper_costs import HOPELESS, QUICK, paper_upstream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-# Drift is judged from 200 probes on, and nine questions in ten are probed.
+# Drift needs 200 probes, and nine questions in ten are probed.
 QUESTIONS = 240
 AT_ONCE = 4
 POLICIES = ("graded", "binary", "graded", "never", "graded", "graded", "always", "graded", "graded", "never")
 CHOSEN_BY_THE_GATE = {"confident", "borderline", "uncertain", "low_confidence"}
-# Receipts round to a microsecond.
+# Receipts are rounded to a microsecond.
 ROUNDED = 1e-5
 Receipt = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A Prometheus that saw everything, and the receipts of everything it saw."""
+    """A Prometheus that scraped everything, and the receipts of everything it scraped."""
 
     prometheus: Prometheus
     gateway: Gateway
@@ -52,7 +52,7 @@ class Watched:
         ]
 
     def mean_ms(self, *stages: str, k: int | None = None) -> float:
-        """Mean time of these stages together, of the questions that ran the last of them."""
+        """Mean time of these stages together, over the questions that ran the last of them."""
         rows = [
             one["timings_ms"]
             for one in self.receipts
@@ -80,7 +80,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def over_everything(rules: str) -> str:
-    """The same rules over all that was asked, however long that took; the day before is not there, so today is it."""
+    """The same rules over the whole run; without a day before, today is the baseline."""
     return rules.replace("[15m]", "[1d]").replace("[1h]", "[1d]").replace(" offset 1h", "")
 
 
@@ -98,20 +98,20 @@ def ask_everything(running: Gateway) -> list[Receipt]:
 
 
 def judge(running: Gateway, receipts: list[Receipt]) -> None:
-    """Say of the first answers of each action that they were right."""
+    """Give feedback `right` on the first answers of each action."""
     for action in ("k0", "k1", "k5"):
         given = next(one for one in receipts if one["action"] == action)
 
         def stored(receipt_id: str = given["id"]) -> bool:
-            # The log writes behind the answers.
+            # The log writes asynchronously.
             body = {"id": receipt_id, "correct": True}
             return httpx.post(f"{running.url}/feedback", json=body, timeout=30).status_code == 200
 
-        wait_until(stored, f"no feedback on {action} could be given")
+        wait_until(stored, f"no feedback on {action} was accepted")
 
 
 def test_every_action_was_seen(watched: Watched) -> None:
-    """The traffic is as mixed as the figures below want it."""
+    """The traffic is as mixed as the figures below require."""
     assert len(watched.receipts) == QUESTIONS
     assert {one["action"] for one in watched.receipts} == {"k0", "k1", "k5", "abstain"}
     assert {one["k"] for one in watched.gated} == {0, 1, 5}
@@ -119,7 +119,7 @@ def test_every_action_was_seen(watched: Watched) -> None:
 
 
 def test_skip_rate_and_action_mix(watched: Watched) -> None:
-    """Shares of counters are shares of receipts, exactly: every counter stood at zero before the first question."""
+    """Shares of counters equal shares of receipts: every counter was zero before the first question."""
     gated = watched.gated
     skipped = sum(one["k"] == 0 for one in gated) / len(gated)
     assert watched.prometheus.value("fetchwise:skip_ratio:rate15m") == pytest.approx(skipped)
@@ -130,7 +130,7 @@ def test_skip_rate_and_action_mix(watched: Watched) -> None:
 
 
 def test_latency_by_action(watched: Watched) -> None:
-    """Mean latency of each action, to the rounding of a receipt."""
+    """Mean latency of each action, up to the rounding of a receipt."""
     expected = {
         action: fmean(one["timings_ms"]["total"] for one in watched.receipts if one["action"] == action) / 1000
         for action in {one["action"] for one in watched.receipts}
@@ -141,7 +141,7 @@ def test_latency_by_action(watched: Watched) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 5])
 def test_tokens_by_passages_read(watched: Watched, k: int) -> None:
-    """Tokens of probing, of reading and of reading for nothing, for an answer with k passages."""
+    """Tokens of probes, of reads and of wasted reads, for an answer with k passages."""
     rows = [one["usage"] for one in watched.receipts if one["k"] == k]
     expected = {
         stage: sum(sum(row[stage].values()) for row in rows if row[stage]) / len(rows) for stage in ("probe", "read")
@@ -150,14 +150,14 @@ def test_tokens_by_passages_read(watched: Watched, k: int) -> None:
     assert {"read": 0.0} | found == pytest.approx(expected)
 
 
-def test_passages_for_an_answer(watched: Watched) -> None:
-    """Passages really read, over all answers."""
+def test_passages_per_answer(watched: Watched) -> None:
+    """Passages actually read, over all answers."""
     expected = fmean(one["usage"]["passages"] for one in watched.receipts)
     assert watched.prometheus.value("fetchwise:passages_per_answer:rate15m") == pytest.approx(expected)
 
 
-def test_break_even_and_what_the_gate_costs(watched: Watched) -> None:
-    """The parts, the gate against both references, and break-even, worked out again from the receipts."""
+def test_break_even_and_cost_of_the_gate(watched: Watched) -> None:
+    """The stages, the gate against both references, and break-even, computed again from the receipts."""
     shares = {k: sum(one["k"] == k for one in watched.gated) / len(watched.gated) for k in (0, 1, 5)}
     probe = watched.mean_ms("probe")
     always = {k: watched.mean_ms("embed", "search", k=k) + watched.mean_ms("read", k=k) for k in (1, 5)}
@@ -176,8 +176,8 @@ def test_break_even_and_what_the_gate_costs(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel.title)
-def test_every_panel_shows_something(watched: Watched, panel: Panel) -> None:
-    """Each query of each panel has data here; vLLM's come from a stand-in with its names."""
+def test_every_panel_has_data(watched: Watched, panel: Panel) -> None:
+    """Each query of each panel has data here; vLLM's come from an exporter with its metric names."""
     variables = {"$job": "fetchwise", "$vllm": "vllm", "$__rate_interval": "1d"}
     for expr in panel.exprs:
         for name, value in variables.items():
@@ -185,7 +185,7 @@ def test_every_panel_shows_something(watched: Watched, panel: Panel) -> None:
         assert any(not math.isnan(value) for _, value in watched.prometheus.query(expr)), expr
 
 
-def test_nothing_is_wrong_with_a_healthy_gateway(watched: Watched, tmp_path: Path) -> None:
-    """None of the alerts about failing parts or lost work fires on traffic without a failure."""
+def test_no_alert_fires_on_a_healthy_gateway(watched: Watched, tmp_path: Path) -> None:
+    """No alert about failing upstreams or lost work fires on traffic without a failure."""
     assert not watched.prometheus.firing() - {"FetchwiseGateCostsMore"}
     assert watched.prometheus.value("sum(fetchwise_upstream_errors_total)") == 0

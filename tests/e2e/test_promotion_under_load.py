@@ -1,4 +1,4 @@
-"""Calibrators promoted and rolled back repeatedly under load: no request fails, and receipts name the version."""
+"""Calibrators promoted and rolled back repeatedly under load: only the receipts show it."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ async def publish(upstream: PaperUpstream, folder: Path) -> None:
 
 
 async def ask_until(done: asyncio.Event, url: str, receipts: list[dict[str, Any]]) -> None:
-    """Ask without a pause, on a new connection now and then so that every worker has its turn."""
+    """Ask without a pause, with a new connection now and then so that every worker gets requests."""
     while not done.is_set():
         async with httpx.AsyncClient(base_url=url, timeout=60) as client:
             for _ in range(25):
@@ -41,7 +41,7 @@ async def ask_until(done: asyncio.Event, url: str, receipts: list[dict[str, Any]
 
 
 async def change(store: ArtifactStore, done: asyncio.Event, receipts: list[dict[str, Any]]) -> None:
-    """Promote any other version and go back, faster than workers look; then each in turn until it has served."""
+    """Promote another version and roll back, faster than workers check; then each in turn until it has served."""
     rng = random.Random(60)
     try:
         for _ in range(ROUNDS):
@@ -50,7 +50,7 @@ async def change(store: ArtifactStore, done: asyncio.Event, receipts: list[dict[
             await asyncio.sleep(PAUSE_S)
             assert await asyncio.to_thread(store.rollback) == served
             await asyncio.sleep(PAUSE_S)
-            # Both in turn, so that each is looked at.
+            # Both in turn, so each is served.
             await asyncio.to_thread(store.promote, rng.choice(list(VERSIONS)))
         for version in VERSIONS:
             await asyncio.to_thread(store.promote, version)
@@ -68,8 +68,8 @@ async def under_load(store: ArtifactStore, url: str) -> list[dict[str, Any]]:
     return receipts
 
 
-def test_nothing_fails_and_no_receipt_mixes_two(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """Every question is answered under a version that existed, by that version's thresholds and no other's."""
+def test_no_question_fails_and_no_receipt_mixes_two_versions(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Every question is answered under an existing version, with the thresholds of that version."""
     folder = tmp_path / "calibrators"
     asyncio.run(publish(upstream, folder))
     store = ArtifactStore(folder)
@@ -101,8 +101,8 @@ def follows(running: Gateway, version: str | None) -> None:
     wait_until(all_serve, f"not every worker serves {version}")
 
 
-def test_the_commands_lead_a_running_gateway(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """Promote and rollback on the command line are followed within seconds; what cannot serve is refused twice over."""
+def test_running_gateway_follows_promote_and_rollback(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """The gateway follows the commands within seconds; both the command and the gateway refuse an unusable artifact."""
     folder = tmp_path / "calibrators"
     asyncio.run(publish(upstream, folder))
     store = ArtifactStore(folder)
@@ -120,10 +120,10 @@ def test_the_commands_lead_a_running_gateway(tmp_path: Path, upstream: PaperUpst
         asyncio.run(upstream.publish_gate(folder, version="foreign", identity=an_identity(reader="another")))
         assert store.current() == "foreign"
 
-        def told() -> dict[str, Any]:
+        def status() -> dict[str, Any]:
             said: dict[str, Any] = httpx.get(f"{running.url}/calibrators", timeout=30).json()
             return said
 
-        wait_until(lambda: "does not match the running system" in told()["problem"], "the mismatch is not reported")
-        said = told()
+        wait_until(lambda: "does not match the running system" in status()["problem"], "the mismatch is not reported")
+        said = status()
         assert (said["current"], said["serving"]) == ("foreign", "v2")

@@ -1,4 +1,4 @@
-"""The gateway and ingestion on a real Qdrant server: killed, restarted, behind a key, and with many passages."""
+"""The gateway and ingestion on a real Qdrant server: killed, restarted, with a key, and with many passages."""
 
 import asyncio
 import json
@@ -27,14 +27,14 @@ QUESTION = "What is the capital of Freedonia7?"
 
 @pytest.fixture(scope="module")
 def parts() -> Iterator[dict[str, str]]:
-    """Settings of a gateway whose reader and embedder cost next to nothing."""
+    """Settings of a gateway whose reader and embedder answer at once."""
     with upstreams() as settings:
         yield settings | {"calibrators": "none", "breaker_retry_s": "0.2"}
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[QdrantProcess]:
-    """A server of the test's own, which it may kill."""
+    """A server that the test may kill."""
     running = QdrantProcess(tmp_path / "qdrant")
     running.start()
     try:
@@ -51,7 +51,7 @@ def corpus(path: Path, passages: int) -> Path:
 
 
 def count(server: QdrantProcess) -> int:
-    """How many passages the server holds."""
+    """The number of passages on the server."""
 
     async def ask() -> int:
         client = server.client()
@@ -64,7 +64,7 @@ def count(server: QdrantProcess) -> int:
 
 
 def test_kill_9_during_ingestion(tmp_path: Path, parts: dict[str, str], server: QdrantProcess) -> None:
-    """Whichever end is killed, what was stored stays, and running it again adds the rest, nothing twice."""
+    """Whichever process is killed, stored passages stay, and another run adds the rest without duplicates."""
     total = 12_000
     path = corpus(tmp_path / "corpus.jsonl", total)
     env = command_environment(tmp_path / "data", **parts, vectors=server.url)
@@ -97,7 +97,7 @@ def test_kill_9_during_ingestion(tmp_path: Path, parts: dict[str, str], server: 
 
 @pytest.mark.parametrize("grpc", [False, True])
 def test_kill_9_during_questions(tmp_path: Path, parts: dict[str, str], server: QdrantProcess, grpc: bool) -> None:
-    """While the server is down questions fail as 503; once it is back they are answered from passages again."""
+    """While the server is down, questions fail with 503; once it is back, they are answered from passages again."""
     seed = corpus(tmp_path / "corpus.jsonl", 50)
     url = server.grpc_url if grpc else server.url
     with gateway(tmp_path / "data", **parts, vectors=url, vectors_grpc=str(grpc), seed=str(seed)) as running:
@@ -120,8 +120,8 @@ def test_kill_9_during_questions(tmp_path: Path, parts: dict[str, str], server: 
 
 
 @pytest.mark.parametrize("grpc", [False, True])
-def test_a_key_is_required(tmp_path: Path, parts: dict[str, str], grpc: bool) -> None:
-    """Without the server's key ingestion says which setting to set; with it, it works."""
+def test_key_is_required(tmp_path: Path, parts: dict[str, str], grpc: bool) -> None:
+    """Without the server's key, ingestion names the setting to set; with it, ingestion works."""
     server = QdrantProcess(tmp_path / "qdrant", api_key="s3cret")
     server.start()
     try:
@@ -139,8 +139,8 @@ def test_a_key_is_required(tmp_path: Path, parts: dict[str, str], grpc: bool) ->
         server.kill()
 
 
-async def test_a_filtered_search_among_100_000_passages(qdrant_process: QdrantProcess) -> None:
-    """A filter that few passages match finds the nearest of just these, all of them."""
+async def test_filtered_search_among_100_000_passages(qdrant_process: QdrantProcess) -> None:
+    """A filter that few passages match finds the nearest of exactly these, and all of them."""
     size, dimension, shelves, name = 100_000, 16, 500, "many"
     vectors = np.random.default_rng(7).normal(size=(size, dimension))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

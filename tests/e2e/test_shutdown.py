@@ -1,4 +1,4 @@
-"""On a stop signal, a gateway finishes what it has begun: real processes, signals and sockets."""
+"""A gateway that is stopped finishes what it has begun: real processes, signals and sockets."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 @contextlib.contextmanager
 def held_gateway(folder: Path, upstream: PaperUpstream, **more: str) -> Iterator[Gateway]:
-    """A gateway whose parts answer nothing until they are let go."""
+    """A gateway whose upstreams answer nothing until they are released."""
     asyncio.run(upstream.publish_gate(folder / "calibrators"))
     chosen = upstream.settings(folder / "calibrators") | {"decision_log": str(folder / "log.sqlite3")} | more
     with gateway(folder, **chosen) as running:
@@ -32,7 +32,7 @@ def held_gateway(folder: Path, upstream: PaperUpstream, **more: str) -> Iterator
 
 
 def logged(folder: Path) -> set[str]:
-    """The ids of the decisions that were kept."""
+    """The ids of the stored decisions."""
     with contextlib.closing(sqlite3.connect(folder / "log.sqlite3")) as log:
         return {identifier for (identifier,) in log.execute("SELECT id FROM decisions")}
 
@@ -50,12 +50,14 @@ def refused(running: Gateway) -> bool:
     [("1", signal.SIGTERM), ("2", signal.SIGTERM), ("1", signal.SIGINT)],
     ids=["SIGTERM", "SIGTERM, two workers", "SIGINT"],
 )
-def test_answers_under_way_end(tmp_path: Path, upstream: PaperUpstream, workers: str, number: signal.Signals) -> None:
-    """Every client gets its answer, plain or streamed, every decision is kept, newcomers are refused, the exit is 0."""
+def test_answers_in_progress_finish(
+    tmp_path: Path, upstream: PaperUpstream, workers: str, number: signal.Signals
+) -> None:
+    """Clients get their answers, plain or streamed, decisions are stored, new questions are refused, the exit is 0."""
     with held_gateway(tmp_path, upstream, workers=workers) as running, ThreadPoolExecutor(4) as pool:
         plain = [pool.submit(running.ask, f"What is number {n}?") for n in range(3)]
-        streamed = pool.submit(running.ask, "What is told as it comes?", stream=True)
-        wait_until(lambda: in_progress(running) == 4.0, "the questions are not under way")
+        streamed = pool.submit(running.ask, "What is streamed?", stream=True)
+        wait_until(lambda: in_progress(running) == 4.0, "the questions are not in progress")
         below = descendants(running.process.pid)
         running.process.send_signal(number)
         wait_until(lambda: refused(running), "newcomers are still served")
@@ -72,14 +74,14 @@ def test_answers_under_way_end(tmp_path: Path, upstream: PaperUpstream, workers:
 
 
 @each_number_of_workers
-def test_an_answer_that_outlasts_the_stop_gets_an_error(tmp_path: Path, upstream: PaperUpstream, workers: str) -> None:
-    """After the bound the client hears 503 in the one shape, and the gateway ends in order."""
+def test_question_beyond_the_shutdown_timeout_gets_a_503(tmp_path: Path, upstream: PaperUpstream, workers: str) -> None:
+    """After the timeout the client gets a 503 in the standard shape, and the gateway exits cleanly."""
     with (
         held_gateway(tmp_path, upstream, workers=workers, shutdown_timeout_s="1") as running,
         ThreadPoolExecutor(1) as pool,
     ):
         asking: Future[httpx.Response] = pool.submit(running.ask, "What takes forever?")
-        wait_until(lambda: in_progress(running) == 1.0, "the question is not under way")
+        wait_until(lambda: in_progress(running) == 1.0, "the question is not in progress")
         running.process.send_signal(signal.SIGTERM)
         reply = asking.result(60)
         assert (reply.status_code, reply.json()["error"]["type"]) == (503, "stopping")

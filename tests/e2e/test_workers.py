@@ -1,4 +1,4 @@
-"""Several workers are one gateway: real processes on simulated upstreams, counted and judged together."""
+"""Several workers act as one gateway: real processes on simulated upstreams, counted and judged together."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def settings(upstream: PaperUpstream, folder: Path, **more: str) -> dict[str, st
 
 
 async def ask_many(url: str, count: int, *, at_once: int = 12) -> list[dict[str, Any]]:
-    """Each question on a connection of its own, so that every worker gets some."""
+    """Each question on its own connection, so every worker gets some."""
     permits = asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
@@ -56,7 +56,7 @@ def get_from_each(running: Gateway, path: str) -> dict[int, httpx.Response]:
 
 
 def judged_by_each(running: Gateway) -> list[Any]:
-    """What each worker reports about the break-even; its figures are a second or more old."""
+    """The break-even that each worker reports; its figures are a second or more old."""
     return [reply.json() for reply in get_from_each(running, "/breakeven").values()]
 
 
@@ -70,7 +70,7 @@ def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """Whichever worker is asked, counters add up to what was sent, and the break-even is the same; nothing is left."""
+    """Every worker reports the same counters and the same break-even, and no file is left at the end."""
     with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
         receipts = asyncio.run(ask_many(running.url, 300))
         by_k = Counter(str(receipt["k"]) for receipt in receipts)
@@ -85,7 +85,7 @@ def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream)
         wait_until(lambda: all(one["window"]["answers"] == 300 for one in judged_by_each(running)), "not all counted")
         judged = judged_by_each(running)
         for one in judged:
-            # How long ago the first question was is all that differs.
+            # Only the age of the first question differs.
             del one["window"]["covered_seconds"]
         assert judged[0] == judged[1] == judged[2]
         assert judged[0]["window"] == {"seconds": 900, "answers": 300, "gated": 300, "workers": WORKERS}
@@ -104,8 +104,8 @@ def _environment(pid: int) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """Its questions stay in the counters and in the window; what it worked on no longer counts as under way."""
+def test_killed_worker_is_replaced_and_its_counts_stay(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """Its questions stay in the counters and in the window; its unfinished question is no longer in flight."""
     with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
         asyncio.run(ask_many(running.url, 60))
         before = set(get_from_each(running, "/healthz"))
@@ -113,7 +113,7 @@ def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, 
         with httpx.Client(base_url=running.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
             victim = client.get("/healthz").json()["worker"]
             asking = pool.submit(client.post, "/answer", json={"question": "What takes forever?"})
-            wait_until(lambda: in_progress(running) == 1.0, "the question is not under way")
+            wait_until(lambda: in_progress(running) == 1.0, "the question is not in progress")
             wait_until(lambda: on_dashboards(running) == [1] * WORKERS, "a dashboard misses another worker's question")
             os.kill(victim, signal.SIGKILL)
             assert isinstance(asking.exception(60), httpx.TransportError)
@@ -125,7 +125,7 @@ def test_a_worker_that_is_killed_is_replaced_and_keeps_counting(tmp_path: Path, 
 
 
 def on_dashboards(running: Gateway) -> list[int]:
-    """Questions in flight by the dashboard of each worker."""
+    """Questions in flight on the dashboard of each worker."""
     return [reply.json()["in_flight"] for reply in get_from_each(running, "/dashboard/data").values()]
 
 
@@ -133,8 +133,8 @@ def in_progress(running: Gateway) -> float:
     return samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "in_flight")[()]
 
 
-def test_workers_go_with_their_supervisor(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """Kill -9 on the one that was started, and none of the others stays."""
+def test_workers_end_with_their_supervisor(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """After kill -9 of the supervisor, all workers end."""
     with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
         below = descendants(running.process.pid)
         assert len([pid for pid in below if alive(pid)]) >= WORKERS
@@ -146,8 +146,8 @@ def test_workers_go_with_their_supervisor(tmp_path: Path, upstream: PaperUpstrea
 @pytest.mark.parametrize(
     ("part", "value"), [("reader", "embedded"), ("reader", "vllm"), ("vectors", "embedded")], ids=str
 )
-def test_workers_need_remote_parts(tmp_path: Path, part: str, value: str) -> None:
-    """A part that lives in one process cannot serve several: the start is refused in a sentence that says so."""
+def test_workers_need_remote_upstreams(tmp_path: Path, part: str, value: str) -> None:
+    """An upstream inside one process cannot serve several: the start is refused in one sentence."""
     remote = {"reader": "http://127.0.0.1:9", "reader_model": "m", "vectors": "http://127.0.0.1:9"}
     done = fetchwise("serve", "--workers", "2", env=command_environment(tmp_path, **(remote | {part: value})))
     assert done.returncode == 1
@@ -155,8 +155,8 @@ def test_workers_need_remote_parts(tmp_path: Path, part: str, value: str) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_a_part_that_is_down_stops_the_start_in_a_sentence(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """Before any worker is started."""
+def test_upstream_that_is_down_refuses_the_start(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """In one sentence, before any worker is started."""
     chosen = settings(upstream, tmp_path) | {"embedder": "http://127.0.0.1:9", "port": "0"}
     done = fetchwise("serve", "--workers", "2", env=command_environment(tmp_path, **chosen))
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""A reader and an embedder that cost next to nothing, in a process of their own: `python -m tests.e2e.upstreams`.
+"""A reader and an embedder that answer at once, in their own process: `python -m tests.e2e.upstreams`.
 
 Prints one JSON line with their addresses and serves until its standard input closes.
 """
@@ -17,7 +17,7 @@ from tests.wire.reader_server import MODEL, Dialect, reader_server
 
 @contextmanager
 def upstreams() -> Iterator[dict[str, str]]:
-    """Settings of a gateway on such parts."""
+    """Settings of a gateway on these upstreams."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.e2e.upstreams"], cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

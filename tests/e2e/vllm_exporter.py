@@ -1,6 +1,6 @@
-"""vLLM's metrics without vLLM: names, types and labels as of vLLM 0.32 that the dashboard asks for; made-up values.
+"""vLLM's metrics without vLLM: the names, types and labels of vLLM 0.32 that the dashboard uses, with made-up values.
 
-That a real vLLM has these names is tested in tests/vllm.
+tests/vllm checks that a real vLLM has these names.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 GAUGES = {"num_requests_running": 2.0, "num_requests_waiting": 1.0, "kv_cache_usage_perc": 0.25}
-# How much each grows from one scrape to the next.
+# The growth of each from one scrape to the next.
 COUNTERS = {
     "prefix_cache_queries": 100.0,
     "prefix_cache_hits": 60.0,
@@ -49,7 +49,7 @@ class VllmMetrics(Collector):
 
 @contextmanager
 def vllm_exporter() -> Iterator[str]:
-    """Serve them on a free port; gives the address."""
+    """Serve the metrics on a free port; yields the address."""
     registry = CollectorRegistry()
     registry.register(VllmMetrics())
     server, thread = start_http_server(0, "127.0.0.1", registry)

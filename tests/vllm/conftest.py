@@ -1,4 +1,4 @@
-"""One real vLLM on this machine's processor, started as the gateway starts it, for all tests of this folder."""
+"""One real vLLM on the CPU, started as the gateway starts it, for all tests of this folder."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -18,12 +18,12 @@ CONTEXT = 2048
 ARGUMENTS = (
     *("--served-model-name", MODEL),
     *("--dtype", "float32"),
-    # No compilation: on a processor it takes minutes and gains little for answers this short.
+    # No compilation: on a CPU it takes minutes and gains little for short answers.
     "--enforce-eager",
     *("--block-size", "32"),
     *("--max-model-len", str(CONTEXT)),
 )
-# One gigabyte of cache; without a number vLLM takes what it likes.
+# One gigabyte of cache; without a number vLLM takes most of the memory.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 
 MakeReader = Callable[..., OpenAIReader]
@@ -49,7 +49,7 @@ async def vllm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChildS
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def make_reader(vllm: ChildServer) -> AsyncIterator[MakeReader]:
-    """Make readers of the running vLLM, closed at the end."""
+    """Make readers of the running vLLM; closed at the end."""
     made: list[OpenAIReader] = []
 
     def make(model: str = MODEL, **options: Any) -> OpenAIReader:

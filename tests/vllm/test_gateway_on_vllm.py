@@ -1,4 +1,4 @@
-"""The whole gateway with real vLLM behind it: a question over HTTP, and a client that hangs up."""
+"""The whole gateway on real vLLM: a question over HTTP, and a client that disconnects."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ __all__ = ["pytestmark"]
 
 @pytest.fixture
 def seed(tmp_path: Path) -> Path:
-    """A few passages to search in."""
+    """A few passages to search."""
     lines = (REPO / "demo/passages.jsonl").read_text().splitlines()
     path = tmp_path / "seed.jsonl"
     path.write_text("\n".join([line for line in lines if "Jamaica" in line] + lines[:10]) + "\n")
@@ -28,7 +28,7 @@ def seed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def running(tmp_path: Path, vllm: ChildServer, seed: Path) -> Iterator[Gateway]:
-    """`fetchwise serve` with vLLM as its reader, and prompts that are the question as it is given."""
+    """`fetchwise serve` with vLLM as its reader, and prompts that are just the question."""
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps({"closed_book": AS_GIVEN.closed_book, "open_book": AS_GIVEN.open_book}))
     with gateway(
@@ -43,7 +43,7 @@ def running(tmp_path: Path, vllm: ChildServer, seed: Path) -> Iterator[Gateway]:
         yield one
 
 
-async def test_questions_are_answered_and_a_client_that_leaves_stops_vllm(vllm: ChildServer, running: Gateway) -> None:
+async def test_questions_are_answered_and_a_disconnect_stops_vllm(vllm: ChildServer, running: Gateway) -> None:
     """Closed-book and with five passages, each with a receipt; a dropped connection ends the generation."""
     url = f"{running.url}/answer"
     async with httpx.AsyncClient(timeout=240) as client:

@@ -1,4 +1,4 @@
-"""The dashboard's panels on vLLM ask for metrics that a real vLLM has."""
+"""The dashboard's vLLM panels use metrics that a real vLLM has."""
 
 import os
 
@@ -12,7 +12,7 @@ from tests.deploy.pieces import NAME, panels
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.asyncio(loop_scope="session"),
-    # It may be the first, which waits for vLLM to start.
+    # It may be the first test, which waits for vLLM to start.
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         "TEST_VLLM_PYTHON" not in os.environ,
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 async def test_every_vllm_metric_of_the_dashboard_exists(vllm: ChildServer) -> None:
-    """Asked as Prometheus asks; an older one gets underscores for colons, which our configuration undoes."""
+    """Scraped as Prometheus does; an older Prometheus gets underscores for colons, which our configuration undoes."""
     async with httpx.AsyncClient() as client:
         said = (await client.get(f"{vllm.url}/metrics", headers={"accept": "text/plain"}, follow_redirects=True)).text
     there = {sample.name for family in text_string_to_metric_families(said) for sample in family.samples}

@@ -1,4 +1,4 @@
-"""The parts of the preparation that need no vLLM."""
+"""The parts of the preparation that do not need vLLM."""
 
 import json
 from pathlib import Path
@@ -18,16 +18,14 @@ from tests.vllm import prepare
         ("Darwin", "aarch64", {"asimd"}, "Darwin"),
     ],
 )
-def test_an_unsuitable_processor_is_refused_with_a_reason(
-    system: str, machine: str, flags: set[str], problem: str | None
-) -> None:
-    """The check names what is missing, and nothing where nothing is."""
+def test_check_names_what_the_processor_lacks(system: str, machine: str, flags: set[str], problem: str | None) -> None:
+    """The check names what is missing, or returns None."""
     answer = prepare.why_not_here(system, machine, flags)
     assert answer is None if problem is None else answer is not None and problem in answer
 
 
-def test_a_complete_model_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory made of the same file by the same versions is not written again; any difference is."""
+def test_complete_model_is_not_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory made from the same file by the same versions is not written again; any difference rebuilds it."""
     converted: list[Path] = []
     monkeypatch.setattr(prepare, "convert", lambda gguf, out: converted.append(out))
     monkeypatch.setattr(prepare.importlib.metadata, "version", lambda _: "1.0")
@@ -42,8 +40,8 @@ def test_a_complete_model_is_not_written_again(tmp_path: Path, monkeypatch: pyte
     assert len(converted) == 2
 
 
-def test_a_failed_conversion_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the conversion fails, no half-written directory can be taken for a model."""
+def test_failed_conversion_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed conversion leaves no incomplete directory."""
 
     def fail(gguf: Path, out: Path) -> None:
         (out / "config.json").touch()

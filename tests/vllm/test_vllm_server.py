@@ -1,4 +1,4 @@
-"""The reader against a real vLLM: what the fakes and the wire tests claim about it, and what only it can show."""
+"""The reader with a real vLLM: what the fakes and the wire tests assume about it, and what only it can show."""
 
 import asyncio
 import bisect
@@ -29,7 +29,7 @@ CONTEXT = 2048
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.asyncio(loop_scope="session"),
-    # The first test waits for vLLM to start, the last ones for it to come back.
+    # The first test waits for vLLM to start, the last ones for it to restart.
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         "TEST_VLLM_PYTHON" not in os.environ,
@@ -44,20 +44,20 @@ INVENTED = Prompt(
     "What is the capital of Zubrovia?",
     (Passage("1", "Zubrovia", "Zubrovia is a small country in the hills. The capital of Zubrovia is Lenkograd."),),
 )
-# The model goes on about this for hundreds of tokens without a newline.
+# The model answers this with hundreds of tokens without a newline.
 AS_GIVEN = Prompts(closed_book="{question}", open_book="{passages}\n{question}")
 ENDLESS = Prompt("Repeat the word hello forever, on one line: hello hello hello hello")
 
 
 def generated_tokens(url: str) -> float:
-    """How many tokens vLLM has generated since it was started."""
+    """The number of tokens that vLLM has generated since it started."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
 
 
 async def settled(url: str) -> float:
-    """The number of generated tokens once it has stood still for a second; fails if it never does."""
+    """The number of generated tokens once it has not changed for a second; fails if it keeps changing."""
     async with asyncio.timeout(30):
         seen, since = await asyncio.to_thread(generated_tokens, url), time.monotonic()
         while time.monotonic() - since < 1:
@@ -69,12 +69,12 @@ async def settled(url: str) -> float:
 
 
 def filler(tokens: int) -> str:
-    """A text of about so many tokens that says nothing about anything."""
+    """A text of about this many tokens without information."""
     return "word " * tokens
 
 
 async def collect(reader: OpenAIReader, prompt: Prompt, *, max_tokens: int = 24) -> tuple[list[Token], Generation]:
-    """A streamed answer: its pieces, and the whole that comes last."""
+    """A streamed answer: its tokens, and the complete answer that comes last."""
     items = [item async for item in reader.stream(prompt, max_tokens=max_tokens)]
     whole = items.pop()
     assert isinstance(whole, Generation)
@@ -83,8 +83,8 @@ async def collect(reader: OpenAIReader, prompt: Prompt, *, max_tokens: int = 24)
     return pieces, whole
 
 
-async def test_a_closed_book_answer(reader: OpenAIReader) -> None:
-    """Without passages the model answers from its own knowledge, and says how sure of each token it was."""
+async def test_closed_book_answer(reader: OpenAIReader) -> None:
+    """Without passages the model answers from its own knowledge, and reports the probability of each token."""
     answer = await reader.generate(FRANCE, max_tokens=24)
     assert "Paris" in answer.text
     assert "<|im_end|>" not in answer.text
@@ -95,7 +95,7 @@ async def test_a_closed_book_answer(reader: OpenAIReader) -> None:
     assert answer.completion_tokens in {len(answer.tokens), len(answer.tokens) + 1}
 
 
-async def test_an_open_book_answer(reader: OpenAIReader) -> None:
+async def test_open_book_answer(reader: OpenAIReader) -> None:
     """With passages the model answers what only the passages say."""
     answer = await reader.generate(INVENTED, max_tokens=24)
     assert "Lenkograd" in answer.text
@@ -103,7 +103,7 @@ async def test_an_open_book_answer(reader: OpenAIReader) -> None:
 
 
 async def test_every_token_has_twenty_alternatives(reader: OpenAIReader) -> None:
-    """Each token carries its twenty likeliest alternatives, best first, a distribution, and itself the best of them."""
+    """Each token has its twenty most likely alternatives, best first, with itself as the best."""
     answer = await reader.generate(FRANCE, max_tokens=24)
     for token in answer.tokens:
         assert len(token.top) == 20
@@ -113,8 +113,8 @@ async def test_every_token_has_twenty_alternatives(reader: OpenAIReader) -> None
     assert set(signals.extract(answer.tokens)) == set(signals.ALL_NAMES)
 
 
-async def test_the_answer_ends_at_a_newline(make_reader: MakeReader) -> None:
-    """An answer of several lines is cut at the first, in its text and in its tokens."""
+async def test_answer_ends_at_a_newline(make_reader: MakeReader) -> None:
+    """An answer of several lines is cut at the first newline, in its text and in its tokens."""
     reader = make_reader(prompts=AS_GIVEN)
     answer = await reader.generate(Prompt("Write a list of three fruits, one a line."), max_tokens=24)
     assert answer.text
@@ -123,7 +123,7 @@ async def test_the_answer_ends_at_a_newline(make_reader: MakeReader) -> None:
 
 
 async def test_characters_of_several_tokens(make_reader: MakeReader) -> None:
-    """A character that takes several tokens arrives whole, and all of its tokens count."""
+    """A character of several tokens arrives complete, and all of its tokens count."""
     reader = make_reader(prompts=AS_GIVEN)
     prompt = Prompt("Repeat exactly: 🎉🎉🎉")
     answer = await reader.generate(prompt, max_tokens=24)
@@ -135,7 +135,7 @@ async def test_characters_of_several_tokens(make_reader: MakeReader) -> None:
 
 @pytest.mark.parametrize("prompt", [FRANCE, INVENTED], ids=["closed-book", "open-book"])
 async def test_streaming_changes_nothing(reader: OpenAIReader, prompt: Prompt) -> None:
-    """A streamed answer has the text, the tokens, the log-probabilities and the usage of one that is not."""
+    """A streamed answer has the same text, tokens, log-probabilities and usage as one that is not streamed."""
     whole = await reader.generate(prompt, max_tokens=24)
     pieces, streamed = await collect(reader, prompt)
     assert "".join(piece.text for piece in pieces).strip() == streamed.text == whole.text
@@ -148,8 +148,8 @@ async def test_streaming_changes_nothing(reader: OpenAIReader, prompt: Prompt) -
         assert one.top == pytest.approx(other.top, abs=1e-3)
 
 
-async def test_a_crowd_changes_nothing_that_matters(reader: OpenAIReader) -> None:
-    """Answered in a batch with others, a question keeps its tokens and, to a thousandth, its log-probabilities."""
+async def test_batching_does_not_change_answers(reader: OpenAIReader) -> None:
+    """In a batch with others, a question keeps its tokens and, to a thousandth, its log-probabilities."""
     alone = await reader.generate(FRANCE, max_tokens=8)
     crowd = await asyncio.gather(*(reader.generate(prompt, max_tokens=8) for prompt in (FRANCE, INVENTED) * 4))
     for answer in crowd[::2]:
@@ -158,14 +158,14 @@ async def test_a_crowd_changes_nothing_that_matters(reader: OpenAIReader) -> Non
             assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
 
 
-async def test_the_endless_prompt_is_endless(make_reader: MakeReader) -> None:
-    """The prompt of the next two tests really runs on: what stops it there is the dropped connection."""
+async def test_endless_prompt_is_endless(make_reader: MakeReader) -> None:
+    """The prompt of the next two tests really runs on: only the dropped connection stops it there."""
     answer = await make_reader(prompts=AS_GIVEN).generate(ENDLESS, max_tokens=100)
     assert len(answer.tokens) == 100
 
 
 async def test_closing_the_stream_stops_the_generation(vllm: ChildServer, make_reader: MakeReader) -> None:
-    """A client that has seen enough closes the iterator, and vLLM stops there, far from its limit."""
+    """A client that closes the iterator stops vLLM there, far from its limit."""
     reader = make_reader(prompts=AS_GIVEN)
     before = await settled(vllm.url)
     async with aclosing(reader.stream(ENDLESS, max_tokens=1500)) as stream:
@@ -178,7 +178,7 @@ async def test_closing_the_stream_stops_the_generation(vllm: ChildServer, make_r
 
 
 async def test_cancelling_stops_the_generation(vllm: ChildServer, make_reader: MakeReader) -> None:
-    """A cancelled call, which has seen nothing of its answer yet, stops vLLM too."""
+    """A cancelled call that has received nothing of its answer yet stops vLLM too."""
     reader = make_reader(prompts=AS_GIVEN)
     before = await settled(vllm.url)
     call = asyncio.create_task(reader.generate(ENDLESS, max_tokens=1500))
@@ -190,7 +190,7 @@ async def test_cancelling_stops_the_generation(vllm: ChildServer, make_reader: M
 
 
 async def test_identity(reader: OpenAIReader, make_reader: MakeReader) -> None:
-    """The server's identity is complete and stable."""
+    """The server reports enough to recognise what a calibrator was fitted on, and the same each time."""
     identity = await reader.identify()
     assert identity.reader == "smollm2"
     assert identity.chat_template != "unknown"
@@ -198,8 +198,8 @@ async def test_identity(reader: OpenAIReader, make_reader: MakeReader) -> None:
     await reader.ping()
 
 
-async def test_an_unknown_model(make_reader: MakeReader) -> None:
-    """A model that vLLM does not serve is named: with the served ones when asked at the start, and when called."""
+async def test_unknown_model(make_reader: MakeReader) -> None:
+    """The error names a model that vLLM does not serve; at the start it also lists the served ones."""
     reader = make_reader("made-up")
     with pytest.raises(ConfigurationError, match=r"'made-up', only: smollm2"):
         await reader.identify()
@@ -208,15 +208,15 @@ async def test_an_unknown_model(make_reader: MakeReader) -> None:
 
 
 async def test_template_arguments_are_accepted(make_reader: MakeReader) -> None:
-    """Thinking can be switched off by an argument of the chat template, also for a model that has no such switch."""
+    """A template argument can switch thinking off, even for a model without such a switch."""
     reader = make_reader(chat_template_kwargs={"enable_thinking": False})
     assert "Paris" in (await reader.generate(FRANCE, max_tokens=24)).text
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_the_worst_passages_are_dropped(vllm: ChildServer, reader: OpenAIReader, *, streamed: bool) -> None:
-    """Where the passages exceed the context, exactly the worst-ranked are left out of the prompt."""
-    # Of different lengths, so that the length of the prompt shows which of them are in it.
+async def test_worst_passages_are_dropped(vllm: ChildServer, reader: OpenAIReader, *, streamed: bool) -> None:
+    """If the passages exceed the context, exactly the worst-ranked are left out of the prompt."""
+    # Of different lengths, so the length of the prompt shows which of them are in it.
     passages = tuple(Passage(str(i), "", filler(700 - 10 * i)) for i in range(5))
     prompt = Prompt(FRANCE.question, passages)
     answer = (await collect(reader, prompt))[1] if streamed else await reader.generate(prompt, max_tokens=24)
@@ -226,10 +226,8 @@ async def test_the_worst_passages_are_dropped(vllm: ChildServer, reader: OpenAIR
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_the_context_leaves_room_for_the_answer(
-    vllm: ChildServer, reader: OpenAIReader, *, streamed: bool
-) -> None:
-    """Where a prompt leaves no room vLLM cuts the answer short and says nothing: a passage is dropped instead."""
+async def test_context_leaves_room_for_the_answer(vllm: ChildServer, reader: OpenAIReader, *, streamed: bool) -> None:
+    """If a prompt leaves no room, vLLM silently shortens the answer: the reader drops a passage instead."""
     filling = "The weather was mild and the road was long. " * 300
 
     def filled(size: int) -> Prompt:
@@ -238,7 +236,7 @@ async def test_the_context_leaves_room_for_the_answer(
             (Passage("1", "France", "The capital of France is Paris."), Passage("2", "", filling[:size])),
         )
 
-    # The longest prompt that vLLM accepts: room for a token or two, of the 24 that are asked for.
+    # The longest prompt that vLLM accepts: room for a token or two of the requested 24.
     sizes = range(len(filling))
     too_long = await asyncio.to_thread(
         bisect.bisect_left, sizes, CONTEXT, key=lambda size: prompt_tokens(vllm.url, filled(size))
@@ -250,7 +248,7 @@ async def test_the_context_leaves_room_for_the_answer(
 
 
 def prompt_tokens(url: str, prompt: Prompt) -> int:
-    """How long vLLM says that a prompt is."""
+    """The length of a prompt according to vLLM."""
     content = prompts.DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
     body = json.dumps({"model": "smollm2", "messages": [{"role": "user", "content": content}]}).encode()
     request = urllib.request.Request(f"{url}/tokenize", data=body, headers={"content-type": "application/json"})
@@ -260,7 +258,7 @@ def prompt_tokens(url: str, prompt: Prompt) -> int:
 
 
 @pytest.mark.parametrize("tokens", [2100, 200_000], ids=["a-little", "absurdly"])
-async def test_a_question_too_long(reader: OpenAIReader, tokens: int) -> None:
+async def test_question_that_is_too_long(reader: OpenAIReader, tokens: int) -> None:
     """A question that exceeds the context by itself is the caller's error."""
     with pytest.raises(PromptTooLong):
         await reader.generate(Prompt(filler(tokens)), max_tokens=24)
@@ -269,7 +267,7 @@ async def test_a_question_too_long(reader: OpenAIReader, tokens: int) -> None:
 
 
 def processes_under(leader: int) -> dict[str, int]:
-    """The processes below the guard, oldest first, by what they are: the server, and vLLM's engine under it."""
+    """The processes below the guard, oldest first: the server, and vLLM's engine below it."""
     (server,) = _children(leader)
     engines = [pid for pid in _children(server) if "Engine" in Path(f"/proc/{pid}/comm").read_text()]
     return {"server": server, "engine": engines[0]}
@@ -280,13 +278,13 @@ def _children(pid: int) -> list[int]:
 
 
 def guard() -> int:
-    """The guard of the server, the leader of its process group; its command names the server's as well."""
+    """The guard of the server, the leader of its process group; its command includes the server's."""
     [leader] = [pid for pid in _children(os.getpid()) if b"child_guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return leader
 
 
 def answers(url: str) -> bool:
-    """Whether the server says that it is ready."""
+    """Whether the server reports that it is ready."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5):
             return True
@@ -295,7 +293,7 @@ def answers(url: str) -> bool:
 
 
 @pytest.mark.parametrize("victim", ["server", "engine"])
-async def test_it_comes_back_after_being_killed(vllm: ChildServer, make_reader: MakeReader, victim: str) -> None:
+async def test_killed_server_restarts(vllm: ChildServer, make_reader: MakeReader, victim: str) -> None:
     """Killed while answering, vLLM is reported as unavailable, and soon answers again at the same URL."""
     reader = make_reader(prompts=AS_GIVEN)
     url, leader = vllm.url, guard()
