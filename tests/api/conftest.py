@@ -41,7 +41,7 @@ async def gateway(open_gateway: Open) -> AsyncIterator[FakeGateway]:
 
 @pytest.fixture
 def open_keyed(open_gateway: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenKeyed:
-    """Open a gateway that has an operator's key from the start, and looks for others all the time."""
+    """Open a gateway that has an operator's key from the start and reads new keys at once."""
     monkeypatch.setattr("app.wiring.gateway.KEYS_EVERY_S", 0.01)
 
     @asynccontextmanager

@@ -44,24 +44,24 @@ NEEDS: dict[tuple[str, str], Scope | None] = {
 
 
 def as_asked(path: str) -> str:
-    """The path of a route with something in the place of its parameter."""
+    """The path of a route with a value for its parameter."""
     return path.replace("{name}", "ask.js").replace("{model}", "fetchwise")
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """A gateway, the file with its keys, and a key that may operate, if it had one from the start."""
+    """A gateway, the file with its keys, and the operator's key."""
 
     gateway: FakeGateway
     path: Path
     operator: str = ""
 
     def make(self, *scopes: Scope, **chosen: Any) -> tuple[Key, str]:
-        """Another key; by default one that may answer and give feedback."""
+        """Create a key, by default with the scopes `answer` and `feedback`."""
         return make_key(self.path, **(chosen | ({"scopes": list(scopes)} if scopes else {})))
 
     async def known(self, *presented: str) -> None:
-        """Wait until the gateway has read the keys that were made."""
+        """Wait until the gateway has read these keys."""
         keys = self.gateway.app.state.gateway.guard.keys
         await until(lambda: all(keys.find(one) for one in presented))
 
@@ -76,12 +76,12 @@ class Keyed:
         return await self.send("POST", "/answer", presented, json=more)
 
     async def denied(self) -> dict[str, float]:
-        """What the metric has counted, by why."""
+        """The values of the metric, by reason."""
         lines = (await self.send("GET", "/metrics", self.operator)).text.splitlines()
         counted = dict(line.rsplit(" ", 1) for line in lines if line.startswith("fetchwise_denied_total{"))
         return {why.value: float(counted[f'fetchwise_denied_total{{reason="{why.value}"}}']) for why in Denial}
 
 
 def basic(password: str, user: str = "me") -> dict[str, str]:
-    """The header by which a browser presents a password."""
+    """The HTTP Basic header with this password."""
     return {"authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}

@@ -1,4 +1,4 @@
-"""What every refusal looks like, on every route."""
+"""The shape of every error, on every route."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ OPENAI_CODES = {
 
 
 def check_shape(response: httpx.Response, status: int, kind: str) -> Any:
-    """The error, which must hold the three keys and nothing else, or below /v1/ the four of OpenAI's API."""
+    """The error; it must have exactly our three keys, or below /v1/ the four of OpenAI's API."""
     there = response.request.url.path.startswith("/v1/")
     assert response.status_code == (400 if there and status == 422 else status), response.text
     assert response.headers["content-type"] == "application/json"

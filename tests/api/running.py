@@ -1,4 +1,4 @@
-"""A gateway in an event loop that goes on between the examples of a property."""
+"""A gateway whose event loop is shared by the examples of a property."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from tests.fakes.gateway import FakeGateway, fake_gateway
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running gateway; every request is a turn of its event loop."""
+    """A running gateway; its event loop runs only during a request."""
 
     runner: asyncio.Runner
     gateway: FakeGateway
 
     def send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """One request, to its end."""
+        """Send one request and wait for its response."""
         return self.runner.run(self.gateway.client.request(method, path, **more))
 
     def post(self, path: str, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
-        """One body that says it is JSON."""
+        """Send a body with the content type of JSON."""
         said = {"content-type": "application/json"} | (headers or {})
         return self.send("POST", path, content=content, headers=said)
 
 
 @contextmanager
 def running_gateway(folder: Path, **chosen: Any) -> Iterator[Running]:
-    """One gateway for all examples; see `fake_gateway` for what may be chosen."""
+    """One gateway for all examples; `fake_gateway` documents the arguments."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         gateway = runner.run(stack.enter_async_context(fake_gateway(folder, **chosen)))

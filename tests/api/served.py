@@ -18,13 +18,13 @@ from tests.waiting import PATIENCE_S, until
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are pytest's."""
+        """Leave signals to pytest."""
         yield
 
 
 @dataclass
 class Served:
-    """A server that runs, and how to stop it."""
+    """A running server."""
 
     port: int
     server: uvicorn.Server
@@ -32,7 +32,7 @@ class Served:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator["Connection"]:
-        """A plain connection to it."""
+        """Open a plain connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             yield Connection(reader, writer)
@@ -46,7 +46,7 @@ class Served:
 
 @dataclass
 class Reply:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
@@ -59,7 +59,7 @@ class Reply:
 
 @dataclass
 class Connection:
-    """Bytes to and from the server."""
+    """A plain connection to the server."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -68,7 +68,7 @@ class Connection:
         self.writer.write(data)
 
     async def reply(self) -> Reply:
-        """The next reply: its body by its declared length."""
+        """The next response."""
         async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
             headers = {
@@ -85,7 +85,7 @@ class Connection:
 
 @asynccontextmanager
 async def served(gateway: FakeGateway) -> AsyncIterator[Served]:
-    """Serve it on a free port; whatever is still under way at the end is stopped."""
+    """Serve it on a free port; requests that still run at the end are cancelled."""
     config = ServerConfig(gateway.app, gateway.settings)
     # The fake gateway has opened what the lifespan opens.
     config.lifespan = "off"
@@ -114,12 +114,12 @@ async def connected(
 
 
 def post(path: str, body: bytes, *, headers: str = "") -> bytes:
-    """A request with a whole body."""
+    """A complete request."""
     return head(path, len(body), headers=headers) + body
 
 
 def head(path: str, length: int, *, headers: str = "") -> bytes:
-    """The head of a request whose body is still to come."""
+    """The head of a request, without its body."""
     lines = [
         f"POST {path} HTTP/1.1",
         "host: gateway",

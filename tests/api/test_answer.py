@@ -1,4 +1,4 @@
-"""`POST /answer` over fakes: what a request may choose. The golden walks hold what each choice comes to."""
+"""`POST /answer` over fakes: the options of a request. The golden walks test the result of each option."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ async def test_a_calibrator_for_something_else(open_gateway: Open, changes: dict
 
 
 async def test_naming_a_default_changes_nothing(gateway: FakeGateway) -> None:
-    """The calibrator's own max_tokens and an empty filter leave an answer certified."""
+    """An answer stays certified with the calibrator's own max_tokens and an empty filter."""
     receipt = await gateway.receipt(max_tokens=24, filter={})
     assert receipt["decision"]["calibrator"]["certified"] is True
 
 
 async def test_the_question_is_cleaned(gateway: FakeGateway) -> None:
-    """White space around a question goes, and line breaks and tabs within it are allowed."""
+    """White space around a question is removed; line breaks and tabs inside are allowed."""
     await gateway.receipt(f"  {ASKED}\n")
     assert gateway.reader.prompts[0].question == ASKED
     await gateway.receipt("What\tis\r\nthis? 🎉 é")
@@ -31,5 +31,5 @@ async def test_the_question_is_cleaned(gateway: FakeGateway) -> None:
 
 
 async def test_the_longest_question(gateway: FakeGateway) -> None:
-    """A question of exactly the allowed length is allowed, counted in characters and without its margins."""
+    """A question of exactly the maximum length is accepted, counted in characters without surrounding white space."""
     await gateway.receipt("é" * 200 + "   ")

@@ -1,4 +1,4 @@
-"""`GET /audit` over HTTP: rates by tag from what the log holds."""
+"""`GET /audit` over HTTP: rates by tag from the decision log."""
 
 from pydantic import TypeAdapter
 
@@ -12,7 +12,7 @@ REPORT = TypeAdapter(AuditReport)
 
 
 async def test_groups_are_distinguished_by_their_tags(open_gateway: Open) -> None:
-    """Skips and abstentions count for every question, errors only where feedback was asked for."""
+    """Skips and abstentions count for every question, errors only for answers drawn for feedback."""
     async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
         for team, policy, correct in (("day", "never", True), ("day", "never", False), ("night", "always", True)):
             receipt = await gateway.receipt(policy=policy, abstain=False, tags={"team": team})

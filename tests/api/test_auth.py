@@ -1,4 +1,4 @@
-"""Keys over HTTP: which route wants which scope, how a key is presented, and what a refusal looks like."""
+"""Keys over HTTP: the scope of each route, how to send a key, and the errors."""
 
 from collections.abc import Iterator
 
@@ -29,14 +29,14 @@ def _routes(router: APIRouter) -> Iterator[tuple[str, str]]:
 
 
 async def test_every_route_is_decided_on(keyed: Keyed) -> None:
-    """A new route fails here until somebody says what it wants."""
+    """A new route fails here until its scope is listed."""
     routes = {(method, as_asked(path)) for method, path in _routes(keyed.gateway.app.router)}
     assert routes == NEEDS.keys()
 
 
 @pytest.mark.parametrize(("method", "path"), NEEDS)
 async def test_routes_and_scopes(keyed: Keyed, method: str, path: str) -> None:
-    """Each route lets in exactly the keys with its scope; open ones let in everybody, with any key and with none."""
+    """Each route accepts exactly the keys with its scope; open routes accept everyone."""
     needed = NEEDS[method, path]
     made = {scope: keyed.make(scope)[1] for scope in Scope}
     await keyed.known(*made.values())
@@ -78,7 +78,7 @@ async def test_routes_and_scopes(keyed: Keyed, method: str, path: str) -> None:
     ],
 )
 async def test_ways_to_present_a_key(keyed: Keyed, headers: dict[str, str], status: int) -> None:
-    """As a bearer token or in its own header, and in no other way."""
+    """As a bearer token or in the header X-API-Key; nothing else is accepted."""
     _, presented = keyed.make()
     await keyed.known(presented)
     filled = [(name.encode(), value.format(presented).encode("latin-1")) for name, value in headers.items()]
@@ -90,7 +90,7 @@ async def test_ways_to_present_a_key(keyed: Keyed, headers: dict[str, str], stat
 
 
 async def test_a_key_in_the_address_is_no_key(keyed: Keyed) -> None:
-    """Addresses end up in logs."""
+    """A key in the URL is ignored, because URLs end up in logs."""
     _, presented = keyed.make()
     await keyed.known(presented)
     response = await keyed.gateway.client.post("/answer", json=ASKED, params={"key": presented, "api_key": presented})
@@ -98,7 +98,7 @@ async def test_a_key_in_the_address_is_no_key(keyed: Keyed) -> None:
 
 
 async def test_the_dashboard_asks_a_browser_for_the_key(keyed: Keyed) -> None:
-    """As a password; what the page loads takes the same, but never makes the browser ask again and again."""
+    """As an HTTP Basic password. The data of the page accepts it too, but sends no challenge."""
     operator, answerer = keyed.operator, keyed.make()[1]
     await keyed.known(answerer)
     refused = await keyed.send("GET", "/dashboard")
@@ -114,7 +114,7 @@ async def test_the_dashboard_asks_a_browser_for_the_key(keyed: Keyed) -> None:
 
 
 async def test_a_password_is_for_the_dashboard_alone(keyed: Keyed) -> None:
-    """A browser presents it by itself, also where another site makes it send something."""
+    """A browser sends a password also for requests made by other sites, so other routes refuse it."""
     _, presented = keyed.make(*Scope)
     await keyed.known(presented)
     for (method, path), needed in NEEDS.items():
@@ -123,7 +123,7 @@ async def test_a_password_is_for_the_dashboard_alone(keyed: Keyed) -> None:
 
 
 async def test_readiness_shows_details_to_operators_only(open_keyed: OpenKeyed) -> None:
-    """Which part is not ready is for the load balancer; addresses, models and folders are not."""
+    """Everyone sees which upstream is down; only operators see addresses, models and folders."""
     async with open_keyed(artifact=None) as keyed:
         keyed.gateway.reader.fail_with = UpstreamUnavailable("reader", "http://10.0.0.7:8000 is not there")
         await keyed.gateway.refresh()
@@ -142,7 +142,7 @@ async def test_readiness_shows_details_to_operators_only(open_keyed: OpenKeyed) 
 
 
 async def test_every_denial_is_counted_once(keyed: Keyed) -> None:
-    """By why, from zero on."""
+    """By reason; every reason starts at zero."""
     assert await keyed.denied() == dict.fromkeys((why.value for why in Denial), 0)
     _, presented = keyed.make()
     await keyed.known(presented)
@@ -153,7 +153,7 @@ async def test_every_denial_is_counted_once(keyed: Keyed) -> None:
 
 
 async def test_the_description_knows_the_key(keyed: Keyed) -> None:
-    """So that /docs can be tried with one: the scheme, and on which operations it is wanted."""
+    """The document names the scheme and the operations that need a key, so that /docs can use one."""
     described = (await keyed.gateway.client.get("/openapi.json")).json()
     assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     for path, operations in described["paths"].items():
@@ -166,7 +166,7 @@ async def test_the_description_knows_the_key(keyed: Keyed) -> None:
 @pytest.mark.parametrize("path", [path for method, path in NEEDS if method == "POST"])
 @pytest.mark.parametrize("body", [b"", b"{", b'{"unknown": 1}', b"\xff" * 1000])
 async def test_the_key_is_looked_at_before_the_body(keyed: Keyed, path: str, body: bytes) -> None:
-    """Whoever has no key learns nothing of what a body should have been, and a key without the scope as little."""
+    """The key and its scope are checked before the body, so errors of the body are not shown."""
     _, asker = keyed.make(Scope.ANSWER, Scope.FEEDBACK)
     await keyed.known(asker)
     json = {"content-type": "application/json"}

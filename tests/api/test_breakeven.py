@@ -1,4 +1,4 @@
-"""`GET /breakeven` and the gauges beside it, over a gateway of fakes."""
+"""`GET /breakeven` and its gauges, over fakes."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ async def shown(gateway: FakeGateway, name: str) -> dict[tuple[str, ...], float]
 
 
 async def test_before_the_first_question(gateway: FakeGateway) -> None:
-    """No traffic is no error: nothing is known, everything says what it needs, and no gauge makes a number up."""
+    """Without traffic every figure says what it needs, and no gauge has a value."""
     found = await breakeven(gateway)
     assert found.sentence.startswith("The gate decided no question")
     assert found.reference == "k1"
@@ -60,7 +60,7 @@ async def test_before_the_first_question(gateway: FakeGateway) -> None:
 
 
 async def test_figures_come_from_what_was_served(gateway: FakeGateway) -> None:
-    """Shares and tokens are those of the questions asked, and the gauges say the same as the page."""
+    """Shares and tokens match the questions asked, and the gauges match the report."""
     await mixed(gateway)
     found = await breakeven(gateway)
     assert (found.window.answers, found.window.gated, found.window.workers) == (160, 160, 1)
@@ -94,7 +94,7 @@ def _value(estimate: Any) -> float:
 
 
 async def test_withheld_answers_are_shares_of_their_own_and_cost_what_they_read(open_gateway: Open) -> None:
-    """Abstentions are no skips: k is what was read."""
+    """An abstention is not a skip; k is the number of passages read."""
     async with open_gateway(artifact={"abstention": an_abstention(tau=0.5)}) as gateway:
         gateway.reader.says(UNSURE, "No idea", sure=0.3)
         await ask(gateway, UNSURE, 30)
@@ -114,7 +114,7 @@ async def test_what_the_caller_chose_is_not_gated(gateway: FakeGateway) -> None:
 
 
 async def test_money_needs_a_tariff(open_gateway: Open) -> None:
-    """With prices there is money, in the answer and in the gauges."""
+    """With prices the report and the gauges have money."""
     async with open_gateway(artifact={}, tariff_call=2.0) as gateway:
         await mixed(gateway)
         found = await breakeven(gateway)
@@ -128,7 +128,7 @@ async def test_money_needs_a_tariff(open_gateway: Open) -> None:
 
 
 async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) -> None:
-    """Nothing gates, and five passages are what serves."""
+    """Without a calibrator the reference is the largest k."""
     async with open_gateway() as gateway:
         await ask(gateway, SURE, 3)
         found = await breakeven(gateway)
@@ -138,14 +138,14 @@ async def test_without_a_calibrator_the_reference_is_five(open_gateway: Open) ->
 
 
 async def test_the_window_is_the_callers_choice(gateway: FakeGateway) -> None:
-    """A window in the query is answered for; the default is the setting."""
+    """The query may name a window; the default is the setting."""
     assert (await breakeven(gateway, "?window=60")).window.seconds == 60
     assert (await breakeven(gateway)).window.seconds == gateway.settings.economics.window_s
 
 
 @pytest.mark.parametrize("window", ["0", "-5", "86401", "1.5", "nan", "inf", "soon", "", "1e3", "9" * 400])
 async def test_a_bad_window_is_a_422(gateway: FakeGateway, window: str) -> None:
-    """In the one error shape, naming the field."""
+    """The error names the field."""
     response = await gateway.client.get("/breakeven", params={"window": window})
     assert response.status_code == 422
     error = response.json()["error"]
@@ -154,7 +154,7 @@ async def test_a_bad_window_is_a_422(gateway: FakeGateway, window: str) -> None:
 
 
 async def test_a_search_that_fails_saves_nothing(gateway: FakeGateway) -> None:
-    """Questions that got no passages because the vectors are down do not count as skipped."""
+    """A question without passages because the vector store is down does not count as skipped."""
     gateway.reader.says(UNSURE, "No idea", k=0, sure=0.3)
     gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
     await ask(gateway, UNSURE, 30)
@@ -163,7 +163,7 @@ async def test_a_search_that_fails_saves_nothing(gateway: FakeGateway) -> None:
 
 
 async def test_the_document_says_what_the_fields_mean(gateway: FakeGateway) -> None:
-    """The core's own types are the schema, with what they mean over HTTP beside each field."""
+    """The dataclasses are the schema, and every field listed in FIELDS has its description."""
     schema = (await gateway.client.get("/openapi.json")).json()
     operation = schema["paths"]["/breakeven"]["get"]
     assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorOut")
@@ -173,7 +173,7 @@ async def test_the_document_says_what_the_fields_mean(gateway: FakeGateway) -> N
 
 
 async def test_which_parts_answer_is_shown(open_gateway: Open) -> None:
-    """By the same pings as readiness: vectors without the collection are not up."""
+    """The metric uses the pings of readiness: a vector store without the collection is down."""
     async with open_gateway(collection=False) as gateway:
         assert (await gateway.client.get("/readyz")).status_code == 503
         assert await shown(gateway, "upstream_up") == {("embedder",): 1, ("reader",): 1, ("vectors",): 0}

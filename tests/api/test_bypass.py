@@ -1,4 +1,4 @@
-"""The bypass over HTTP, and an operator's own rules."""
+"""The bypass over HTTP, and mandatory rules."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ async def test_breakeven_says_that_the_bypass_is_off(open_gateway: Open) -> None
 
 
 async def test_a_gate_that_never_pays_is_bypassed(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every question reads in the end, most probes are skipped, and receipts, metric and `/breakeven` say so."""
+    """If every question reads passages anyway, most skip the probe; receipts, metric and `/breakeven` show it."""
     monkeypatch.setattr("app.wiring.gateway.BYPASS_EVERY_S", 0.02)
     async with open_gateway(
         artifact={"policies": {"graded": a_fit(0.95, 0.0)}}, bypass="auto", objective="tokens"
@@ -51,7 +51,7 @@ async def test_a_gate_that_never_pays_is_bypassed(open_gateway: Open, monkeypatc
 
 
 async def test_an_operators_rules_are_read_from_a_file(open_gateway: Open, tmp_path: Path) -> None:
-    """Words and phrases, one a line, with comments; a question that holds one is answered from passages."""
+    """A question that contains a word or phrase of the file is answered from passages."""
     rules = tmp_path / "rules.txt"
     rules.write_text("# what changes\n\n  Side effect  \nlatest\n", encoding="utf-8")
     async with open_gateway(artifact={}, mandatory_retrieval=rules) as gateway:
@@ -75,14 +75,14 @@ async def test_an_operators_rules_are_read_from_a_file(open_gateway: Open, tmp_p
 async def test_what_cannot_be_done_is_refused_at_the_start(
     open_gateway: Open, settings: dict[str, Any], sentence: str
 ) -> None:
-    """With a sentence that names the setting."""
+    """The error names the setting."""
     with pytest.raises(ConfigurationError, match=sentence):
         async with open_gateway(artifact={}, **settings):
             pass
 
 
 async def test_a_rule_without_a_word_is_refused(open_gateway: Open, tmp_path: Path) -> None:
-    """It could never hold, which is hardly what was meant."""
+    """A rule that can never match is refused at the start."""
     rules = tmp_path / "rules.txt"
     rules.write_text("latest\n???\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="contains no word"):

@@ -1,4 +1,4 @@
-"""`GET /calibrators`, revocation as seen from outside, and drawing answers for feedback."""
+"""`GET /calibrators`, revocation over HTTP, and answers drawn for feedback."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from .conftest import Open
 
 
 async def calibrator(gateway: FakeGateway) -> dict[str, Any]:
-    """What readiness says of it."""
+    """The calibrator in the reply of `/readyz`."""
     await gateway.refresh()
     said = (await gateway.client.get("/readyz")).json()["calibrator"]
     assert isinstance(said, dict)
@@ -31,7 +31,7 @@ async def listed(gateway: FakeGateway, **query: Any) -> CalibratorList:
 
 
 async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
-    """Versions newest first, what serves, what each was fitted on, and what is wrong with those that cannot serve."""
+    """Versions newest first, the served one, the identity of each, and the problem of those that cannot be served."""
     store = ArtifactStore(gateway.settings.calibration.where)
     store.publish(await matching(gateway.reader, gateway.embedder, version="3-foreign", max_tokens=48))
     (Path(store.where) / "4-broken.json").write_text("{")
@@ -55,7 +55,7 @@ async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
 
 
 async def test_a_rejected_current_is_reported(gateway: FakeGateway) -> None:
-    """Where CURRENT names what cannot serve, both versions are there, and the problem says which serves."""
+    """If CURRENT cannot be served, both versions are listed and the problem says which one is served."""
     store = ArtifactStore(gateway.settings.calibration.where)
     artifact = await matching(gateway.reader, gateway.embedder, version="foreign", max_tokens=48)
     store.publish(artifact)
@@ -73,7 +73,7 @@ async def test_a_rejected_current_is_reported(gateway: FakeGateway) -> None:
 
 
 async def test_no_folder_is_no_error(open_gateway: Open) -> None:
-    """Before the first refit there is nothing to list, and the problem says what that means."""
+    """Before the first refit the list is empty, and the problem says what that means."""
     async with open_gateway() as gateway:
         found = await listed(gateway)
         assert (found.current, found.serving, found.versions, found.changes) == (None, None, (), ())
@@ -81,7 +81,7 @@ async def test_no_folder_is_no_error(open_gateway: Open) -> None:
 
 
 async def test_an_invalid_folder_is_reported(gateway: FakeGateway) -> None:
-    """CURRENT that names nothing is a problem in the reply, not a failed request."""
+    """A broken CURRENT is a problem in the reply, not an error."""
     (gateway.settings.calibration.where / "CURRENT").write_text("../x")
     found = await listed(gateway)
     assert found.current is None
@@ -90,14 +90,14 @@ async def test_an_invalid_folder_is_reported(gateway: FakeGateway) -> None:
 
 @pytest.mark.parametrize("limit", ["0", "501", "many"])
 async def test_an_invalid_limit_is_a_422(gateway: FakeGateway, limit: str) -> None:
-    """In the one shape."""
+    """The error has the usual shape."""
     response = await gateway.client.get("/calibrators", params={"limit": limit})
     assert response.status_code == 422
     assert response.json()["error"]["fields"][0]["field"].endswith("limit")
 
 
 async def wrong(gateway: FakeGateway, times: int) -> list[dict[str, Any]]:
-    """Ask, and say of every answer that it was wrong."""
+    """Ask, and send feedback that every answer was wrong."""
     receipts = []
     for _ in range(times):
         receipt = await gateway.receipt()
@@ -180,7 +180,7 @@ async def test_unsolicited_feedback_does_not_count(open_gateway: Open) -> None:
 
 
 async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With FETCHWISE_DRIFT_ACTION=alert the evidence is there to see, and the calibrator serves on."""
+    """With FETCHWISE_DRIFT_ACTION=alert the metric shows the evidence, and the calibrator stays in use."""
     monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
     async with open_gateway(artifact={}, solicit_share=1.0, drift_action="alert") as gateway:
         await wrong(gateway, 40)
@@ -196,7 +196,7 @@ async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPa
 
 
 async def test_no_feedback_is_requested_without_a_log(open_gateway: Open) -> None:
-    """Without a decision log feedback would go nowhere, so none is asked for, and drift is not judged."""
+    """Without a decision log no feedback is requested, and drift is not tested."""
     async with open_gateway(artifact={}, solicit_share=1.0, decision_log="off") as gateway:
         assert not (await gateway.receipt())["feedback_wanted"]
         assert ("fetchwise_drift_evidence", ()) not in await gateway.metrics()

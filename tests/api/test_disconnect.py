@@ -1,4 +1,4 @@
-"""A client that leaves: its work is given up, and its permit goes to somebody who still waits."""
+"""A client that leaves: its work is cancelled and its permit released."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from .conftest import Open
     ids=["plain", "stream, probing", "stream, reading"],
 )
 async def test_a_client_that_hangs_up_stops_the_work(open_gateway: Open, asked: dict[str, Any], status: int) -> None:
-    """The generation under way is cancelled, no answer is sent, and the permit is free again."""
+    """The generation is cancelled, no answer is sent, and the permit is released."""
     async with open_gateway(artifact={}, max_in_flight=1) as gateway:
         gateway.reader.hang = True
         left = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Every 4xx and 5xx in the one shape, on every route, with a message that a caller can act on."""
+"""Every 4xx and 5xx has the same shape, on every route, with a message that says what to do."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ CHATTED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "
 
 @dataclass(frozen=True)
 class Case:
-    """One wrong request."""
+    """An invalid request and its expected error."""
 
     status: int
     kind: str
@@ -31,12 +31,12 @@ class Case:
 
 
 def invalid(says: str, **body: Any) -> Case:
-    """A body that does not validate."""
+    """An invalid body."""
     return Case(422, "invalid_request", says, body={"question": ASKED} | body)
 
 
 def raw(content: bytes, status: int = 422, says: str = "", **headers: str) -> Case:
-    """A body that is not even JSON of the right kind."""
+    """A body that is not JSON, or not an object."""
     sent = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
     return Case(status, "invalid_request", says, content=content, headers=sent)
 
@@ -135,7 +135,7 @@ CASES: dict[str, Case] = {
 
 
 async def test_every_wrong_request(gateway: FakeGateway) -> None:
-    """Each wrong request gets its own 4xx in the one shape, which names what is wrong, and no part is bothered."""
+    """Each invalid request gets its 4xx, which names what is wrong, and no upstream is called."""
     for name, case in CASES.items():
         # Encoded by hand: the client would refuse to send what a careless one sends.
         response = await gateway.client.request(
@@ -156,12 +156,12 @@ async def test_every_wrong_request(gateway: FakeGateway) -> None:
 
 
 def encoded(body: Any) -> bytes:
-    """JSON in which every character beyond ASCII is escaped, lone surrogates too."""
+    """JSON with every non-ASCII character escaped, including lone surrogates."""
     return json.dumps(body).encode()
 
 
 async def test_every_wrong_field_is_named(gateway: FakeGateway) -> None:
-    """A request with several mistakes hears of all of them at once."""
+    """The error lists all invalid fields."""
     body = {"question": "", "policy": "greedy", "colour": "red"}
     error = check_shape(await gateway.client.post("/answer", json=body), 422, "invalid_request")
     assert {problem.field for problem in error.error.fields} == {"question", "policy", "colour"}
@@ -169,7 +169,7 @@ async def test_every_wrong_field_is_named(gateway: FakeGateway) -> None:
 
 
 async def test_a_body_that_grows_over_the_limit(gateway: FakeGateway) -> None:
-    """A body of undeclared length is refused as soon as it is too long, and not read to its end."""
+    """A body without declared length is refused as soon as it is too long, without reading the rest."""
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -185,7 +185,7 @@ async def test_a_body_that_grows_over_the_limit(gateway: FakeGateway) -> None:
 
 
 async def test_a_body_within_the_limit_may_come_in_pieces(gateway: FakeGateway) -> None:
-    """A chunked body is as good as a whole one."""
+    """A chunked body is accepted."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b'{"question": '

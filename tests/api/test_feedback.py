@@ -1,4 +1,4 @@
-"""`POST /feedback` over HTTP: what is kept, what is refused, and in which words."""
+"""`POST /feedback` over HTTP: what is stored, and what is refused."""
 
 import sqlite3
 from contextlib import closing
@@ -22,7 +22,7 @@ async def say(gateway: FakeGateway, identifier: str, **said: Any) -> httpx.Respo
 
 
 async def test_a_verdict_at_once_after_the_answer(gateway: FakeGateway) -> None:
-    """The decision may still wait to be written: both are on disk when the reply comes."""
+    """Feedback on a decision that is not written yet: both are on disk when the reply arrives."""
     receipt = await gateway.receipt(tags={"team": "night"})
     response = await say(gateway, receipt["id"], correct=True, comment="yes", tags={"by": "me"})
     assert response.status_code == 200, response.text
@@ -45,7 +45,7 @@ async def test_a_verdict_at_once_after_the_answer(gateway: FakeGateway) -> None:
 
 
 async def test_verdicts_replace_each_other_and_the_same_again_is_no_news(gateway: FakeGateway) -> None:
-    """A client may repeat what it is not sure has arrived: the reply is the same, and it is kept and counted once."""
+    """Repeated feedback gets the same reply, and is stored and counted once."""
     gateway.reader.says(ASKED, "It is Paris.", k=0, sure=0.9)
     receipt = await gateway.receipt(policy="never")
     said: list[dict[str, Any]] = [{"references": ["Lyon", "the paris."]}, {"correct": False}, {"correct": False}]
@@ -61,7 +61,7 @@ async def test_verdicts_replace_each_other_and_the_same_again_is_no_news(gateway
 
 
 async def test_what_cannot_be_judged(gateway: FakeGateway) -> None:
-    """404 where the answer is not known, 409 where none was given; references to an abstention are no verdict."""
+    """404 for an unknown id, 409 for a withheld answer; references for one are stored without a verdict."""
     error = check_shape(await say(gateway, "f" * 24, correct=True), 404, "unknown_decision")
     assert "pruned" in error.error.message
     receipt = await gateway.receipt(**ABSTAINING)
@@ -90,7 +90,7 @@ async def test_what_cannot_be_judged(gateway: FakeGateway) -> None:
     ],
 )
 async def test_what_is_not_valid_names_its_field(gateway: FakeGateway, said: dict[str, Any], where: str) -> None:
-    """Each mistake is a 422 with the place of the mistake."""
+    """Each error is a 422 that names the field."""
     response = await gateway.client.post("/feedback", json={"id": "a" * 24} | said)
     error = check_shape(response, 422, "invalid_request")
     assert error.error.fields[0].field == where
@@ -99,7 +99,7 @@ async def test_what_is_not_valid_names_its_field(gateway: FakeGateway, said: dic
 async def test_a_locked_database_refuses_feedback_and_answers_go_on(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 with Retry-After, never a false yes; once the lock is gone the same request is kept."""
+    """A locked database gives 503 with Retry-After; when the lock is gone, the same request is stored."""
     monkeypatch.setattr("app.storage.database.BUSY_TIMEOUT_S", 0.05)
     async with open_gateway(artifact={}) as gateway:
         receipt = await gateway.receipt(policy="never")
@@ -131,7 +131,7 @@ async def test_without_a_log_nothing_is_kept_and_nothing_can_be_judged(open_gate
 
 
 async def test_the_documentation_has_every_status_and_real_examples(gateway: FakeGateway) -> None:
-    """What /feedback can reply is described, and its examples are valid."""
+    """Every status of /feedback is documented, and its examples are valid."""
     schema = (await gateway.client.get("/openapi.json")).json()
     responses = schema["paths"]["/feedback"]["post"]["responses"]
     assert set(responses) == {"200", "400", "401", "403", "404", "409", "413", "422", "429", "500", "503"}

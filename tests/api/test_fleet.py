@@ -60,7 +60,7 @@ async def test_keys_and_their_limits(tmp_path: Path, database: str) -> None:
 
 
 async def test_calibrators(tmp_path: Path, database: str) -> None:
-    """A version that is promoted in the database serves on every gateway, and so does the way back."""
+    """A version that is promoted or rolled back in the database is served by every gateway."""
     store = ArtifactStore(database)
     async with two_gateways(tmp_path, calibrators=database) as (one, other):
 

@@ -1,4 +1,4 @@
-"""Any body at all: a receipt or a 4xx in the one shape, never a 500."""
+"""Any body gets a receipt or a 4xx in the usual shape, never a 500."""
 
 import json
 from typing import Any
@@ -39,12 +39,12 @@ STATUS_OF = {kind: status for _, status, kind in STATUSES}
 
 
 def test_every_field_is_fuzzed() -> None:
-    """A new field of the request is fuzzed from the day it is there."""
+    """Every field of the request is fuzzed."""
     assert set(PLAUSIBLE) == set(AnswerRequest.model_fields)
 
 
 def ended(response: httpx.Response) -> tuple[int, Any]:
-    """The status and body of a reply; of a stream its last event, an error with the status that came too late."""
+    """The status and body of a reply; for a stream those of its last event."""
     if response.headers["content-type"].startswith("text/event-stream"):
         name, data = events_of(response)[-1]
         return (200 if name == "final" else STATUS_OF[data["error"]["type"]]), data
@@ -52,7 +52,7 @@ def ended(response: httpx.Response) -> tuple[int, Any]:
 
 
 def check(response: httpx.Response) -> None:
-    """A receipt, or an error of the caller's in the one shape (503: less time was allowed than it took)."""
+    """A receipt, or a 4xx in the usual shape (503 if the requested time was too short)."""
     status, body = ended(response)
     if status == 200:
         Receipt.model_validate(body)
@@ -63,11 +63,11 @@ def check(response: httpx.Response) -> None:
 
 @given(body=BODIES)
 def test_any_json(running: Running, body: Any) -> None:
-    """Whatever JSON comes, lone surrogates, NaN and huge numbers included, is answered or refused."""
+    """Any JSON, including lone surrogates, NaN and huge numbers, is answered or refused."""
     check(running.post("/answer", json.dumps(body).encode()))
 
 
 @given(content=st.binary(max_size=200) | st.builds(lambda raw: b'{"question": "' + raw + b'"}', st.binary(max_size=60)))
 def test_any_bytes(running: Running, content: bytes) -> None:
-    """Whatever bytes come are answered or refused."""
+    """Any bytes are answered or refused."""
     check(running.post("/answer", content))

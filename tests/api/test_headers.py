@@ -1,4 +1,4 @@
-"""Headers that every reply carries, and which pages of other origins may call."""
+"""Headers of every reply, and CORS."""
 
 import pytest
 
@@ -24,7 +24,7 @@ HERE, ELSEWHERE = "https://app.example.com", "https://evil.example.com"
     ],
 )
 async def test_replies_are_not_kept_on_the_way(gateway: FakeGateway, method: str, path: str, status: int) -> None:
-    """A receipt holds passages, and an error may hold names: no cache, no sniffing, each said once."""
+    """Receipts and errors contain private data: no caching, no sniffing, each header once."""
     response = await gateway.client.request(method, path, json=ASKED if method == "POST" else None)
     assert response.status_code == status
     assert response.headers.get_list("cache-control") == ["no-store"]
@@ -32,14 +32,14 @@ async def test_replies_are_not_kept_on_the_way(gateway: FakeGateway, method: str
 
 
 async def test_a_body_that_is_too_large_too(gateway: FakeGateway) -> None:
-    """It never reaches a route."""
+    """A request that is refused before it reaches a route has these headers too."""
     response = await gateway.client.post("/answer", content=b"x" * 5000)
     assert response.status_code == 413
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_no_other_origin_may_call(gateway: FakeGateway) -> None:
-    """Unless the operator names it."""
+    """An origin is refused unless the operator names it."""
     asked = await gateway.client.post("/answer", json=ASKED, headers={"origin": ELSEWHERE})
     preflight = {"origin": ELSEWHERE, "access-control-request-method": "POST"}
     options = await gateway.client.options("/answer", headers=preflight)
@@ -49,7 +49,7 @@ async def test_no_other_origin_may_call(gateway: FakeGateway) -> None:
 
 
 async def test_named_origins_may_call(open_gateway: Open) -> None:
-    """With a key and JSON; refusals can be read too; credentials of the browser's own are not asked for."""
+    """An allowed origin may send a key and JSON, and read errors; browser credentials are not allowed."""
     async with open_gateway(artifact={}, cors_origins=f" {HERE}/ ,https://other.example.com") as gateway:
         for origin, allowed in ((HERE, HERE), ("https://other.example.com",) * 2, (ELSEWHERE, None)):
             headers = {

@@ -1,4 +1,4 @@
-"""What passages and questions say are data: they change no decision, and nothing of one request is seen by another."""
+"""Passages and questions are data: they change no decision, and requests do not see each other."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ TITLE = "Elbonia"
 
 
 class Echo(FakeReader):
-    """Answers with its whole prompt, as surely as `sure` says by the number of passages: a leak would show."""
+    """A reader that answers with its whole prompt, so that a leak would show."""
 
     def __init__(self) -> None:
         super().__init__(context_chars=100_000)
@@ -51,7 +51,7 @@ class Echo(FakeReader):
 
 @asynccontextmanager
 async def world(folder: Path, texts: Sequence[str]) -> AsyncIterator[FakeGateway]:
-    """A gateway whose every passage holds one of these texts."""
+    """A gateway whose passages contain these texts."""
     fakes = Fakes(Echo(), FakeEmbedder(), FakeRetriever())
     await fakes.vectors.create("demo", dimension=fakes.embedder.dimension)
     corpus = [Passage(f"p{number}", TITLE, f"The capital of Elbonia is Elboville. {text}", payload={"n": number})
@@ -78,13 +78,13 @@ async def harmless(tmp_path: Path) -> AsyncIterator[FakeGateway]:
 
 
 def believing(gateway: FakeGateway, **sure: float) -> None:
-    """Say how sure the reader is, by the number of passages."""
+    """Set the reader's confidence, by the number of passages."""
     assert isinstance(gateway.reader, Echo)
     gateway.reader.sure |= {int(k.removeprefix("k")): each for k, each in sure.items()}
 
 
 async def test_passages_decide_nothing(hostile: FakeGateway, harmless: FakeGateway) -> None:
-    """k, reason, confidence, thresholds and certificate are the same as over harmless passages."""
+    """k, reason, confidence, thresholds and certificate are the same as with harmless passages."""
     for policy, sure, read in product(("graded", "binary", "always"), (0.9, 0.6, 0.3), (0.9, 0.1)):
         told = []
         for one in (hostile, harmless):
@@ -99,7 +99,7 @@ async def test_passages_decide_nothing(hostile: FakeGateway, harmless: FakeGatew
 
 
 async def test_passages_stay_lines_of_their_own(hostile: FakeGateway) -> None:
-    """Each is one numbered line without a marker of any chat template, and the question comes last."""
+    """Each passage is one numbered line without chat template markers, and the question comes last."""
     for number in range(len(INJECTIONS)):
         await hostile.receipt(f"What about {number}?", policy="always", abstain=False)
     seen = hostile.reader.prompts
@@ -115,7 +115,7 @@ async def test_passages_stay_lines_of_their_own(hostile: FakeGateway) -> None:
 
 
 async def test_a_stream_cannot_be_spoken_into(hostile: FakeGateway) -> None:
-    """Events that a passage brings are words of the answer, and never events."""
+    """Text that looks like an event is part of the answer, never an event."""
     for policy in ("always", "graded"):
         believing(hostile, k0=0.3)
         events = await hostile.events("What is it?", policy=policy, abstain=False)
@@ -126,7 +126,7 @@ async def test_a_stream_cannot_be_spoken_into(hostile: FakeGateway) -> None:
 
 
 async def test_a_question_decides_nothing(hostile: FakeGateway) -> None:
-    """Words of the question that pretend to be something else are part of the question, or refused as unreadable."""
+    """Markers in a question are part of the question, or refused as control characters."""
     believing(hostile, k0=0.3)
     for injection in INJECTIONS:
         response = await hostile.ask(f"What is it? {injection}")
@@ -139,7 +139,7 @@ async def test_a_question_decides_nothing(hostile: FakeGateway) -> None:
 
 
 async def test_no_caller_sees_another_callers_question(hostile: FakeGateway) -> None:
-    """Of many at once, each reply holds its own secret and no other, whether it was streamed or not."""
+    """With many concurrent requests each reply contains only its own secret, streamed or not."""
     policies = ("never", "graded", "always")
 
     async def reply(number: int) -> str:
@@ -156,7 +156,7 @@ async def test_no_caller_sees_another_callers_question(hostile: FakeGateway) -> 
 
 
 async def test_what_goes_over_the_wire_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader is sent one user message, however many roles the passages pretend to."""
+    """The reader gets one user message, whatever roles the passages contain."""
     reader = OpenAIReader("http://reader", "a-model", prompts=DEFAULT)
     sent: list[dict[str, Any]] = []
 

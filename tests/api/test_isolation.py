@@ -1,4 +1,4 @@
-"""A key of one tenant never sees a passage of another, whatever is asked, over the embedded vector engine."""
+"""The key of one tenant never sees a passage of another, with the embedded vector engine."""
 
 import os
 import random
@@ -26,7 +26,7 @@ COLLECTIONS = {"demo": (OURS, THEIRS), "archive": (OURS, THEIRS), "theirs": (THE
 
 
 def passages(tenant: str) -> list[Passage]:
-    """Nearly the same texts for both tenants, so that each question is as near to one as to the other."""
+    """Similar texts for both tenants, so that each question is equally close to both."""
     return [
         Passage(
             id=f"{tenant}-{number}",
@@ -44,7 +44,7 @@ def passages(tenant: str) -> list[Passage]:
 
 
 class Unpredictable(FakeReader):
-    """As sure as the dice say, so that every path is taken: none, one or five passages, and no answer."""
+    """A reader with random confidence, so that every k and abstentions occur."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Unpredictable(FakeReader):
 
 @dataclass(frozen=True)
 class Tenants:
-    """A gateway whose collections hold the passages of two tenants, keys to it, and what may be asked of it."""
+    """A gateway with passages of two tenants, their keys, and random requests."""
 
     gateway: FakeGateway
     rng: random.Random
@@ -67,11 +67,11 @@ class Tenants:
     unbound: str
 
     async def ask(self, presented: str, body: dict[str, Any], path: str = "/answer") -> tuple[int, bytes]:
-        """One request, straight to the application: a client library would take most of the time."""
+        """Send one request directly to the application, because a client library is slow."""
         return await self.gateway.straight(orjson.dumps(body), path=path, presented=presented)
 
     def question(self) -> dict[str, Any]:
-        """Anything that a tenant might send, and much that only somebody who looks for a hole would."""
+        """A random request, including ones that try to break the isolation."""
         rng = self.rng
         words = rng.sample(WORDS, 2)
         body: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Tenants:
         return body
 
     def chat(self) -> dict[str, Any]:
-        """The same by the OpenAI API, often in a conversation, which is searched for too."""
+        """The same for the OpenAI API, often with a conversation."""
         chosen = self.question()
         longest = {"max_tokens": chosen.pop("max_tokens")} if "max_tokens" in chosen else {}
         said = [
@@ -118,7 +118,7 @@ class Tenants:
         return self.rng.choice(names), self.rng.choice(values)
 
     def leaked(self, body: bytes) -> bool:
-        """Whether the reply, or any prompt that the reader was given for it, holds something of the other tenant."""
+        """Whether the reply or a prompt of the reader contains text of the other tenant."""
         prompts = self.gateway.reader.prompts
         read = [passage for prompt in prompts for passage in prompt.passages]
         prompts.clear()
@@ -148,7 +148,7 @@ async def world(tmp_path: Path) -> AsyncIterator[Tenants]:
 
 
 async def test_without_a_filter_the_other_tenant_is_found(world: Tenants) -> None:
-    """So that the test below could fail: the same questions do lead to those passages."""
+    """Without the filter the same questions find those passages, so the test below can fail."""
     leaks = 0
     for _ in range(300):
         _, body = await world.ask(world.unbound, world.question())
@@ -158,7 +158,7 @@ async def test_without_a_filter_the_other_tenant_is_found(world: Tenants) -> Non
 
 @pytest.mark.timeout(900)
 async def test_a_tenant_never_sees_another(world: Tenants) -> None:
-    """Ten thousand times, over random questions, filters, collections, policies and modes of retrieval."""
+    """Ten thousand requests with random questions, filters, collections, policies and retrieval."""
     seen: Counter[Any] = Counter()
     for number in range(TRIES):
         asked = world.question()
@@ -179,7 +179,7 @@ async def test_a_tenant_never_sees_another(world: Tenants) -> None:
 
 @pytest.mark.timeout(300)
 async def test_nor_by_the_openai_api(world: Tenants) -> None:
-    """A thousand times, with and without a conversation."""
+    """A thousand requests, with and without a conversation."""
     path = "/v1/chat/completions"
     unbound = 0
     for _ in range(200):

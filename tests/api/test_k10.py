@@ -31,7 +31,7 @@ def ten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def parts() -> Fakes:
-    """A reader whose closed-book answers are right as often as it is sure, and that needs all ten passages else."""
+    """A reader whose closed-book answers are calibrated, and that needs ten passages for the others."""
     reader, embedder, vectors = Fakes(FakeReader(), FakeEmbedder(), FakeRetriever())
     chance = random.Random(3)
     for question in QUESTIONS:

@@ -1,4 +1,4 @@
-"""The whole loop in one running gateway: confidence stops coming true, the gate is revoked, refitted and back."""
+"""Drift in one running gateway: confidences become too high, the calibrator is revoked, and a refit restores it."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ RIGHT, WRONG = "Certainly right.", "Certainly wrong."
 
 @dataclass
 class Fading:
-    """Questions whose closed-book answer is right as often as it is sure, until the reader's knowledge goes."""
+    """Questions with calibrated closed-book answers, until the reader becomes worse."""
 
     gateway: FakeGateway
     chance: random.Random = field(default_factory=lambda: random.Random(7))
@@ -33,7 +33,7 @@ class Fading:
     asked: int = 0
 
     async def ask(self) -> dict[str, Any]:
-        """Ask something new, and judge the answer by its reference."""
+        """Ask a new question and send its reference as feedback."""
         self.asked += 1
         question = f"What is the secret of number {self.asked}?"
         sure = self.chance.uniform(0.3, 0.99)
@@ -56,7 +56,7 @@ class Fading:
 async def test_drift_revokes_and_a_refit_from_the_log_restores(
     open_gateway: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No restart anywhere: alarm, fallback, refit on shadow runs since the change, and the new version serves."""
+    """Alarm, fallback, refit on shadow runs since the change, and the new version is served, without a restart."""
     monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
     monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
     monkeypatch.setattr(shadow, "IDLE_S", 0.0)
@@ -96,7 +96,7 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
 
 
 def refitted(data: Path, calibrators: Path, since: float) -> str:
-    """What `fetchwise refit --from-log` does beside a running gateway; the version that it makes CURRENT."""
+    """Do what `fetchwise refit --from-log` does; returns the new CURRENT."""
     store = SqlDecisionStore.open(str(data / "decisions.sqlite3"))
     try:
         logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since)

@@ -1,4 +1,4 @@
-"""What is taken on, and for how long: permits, the line before them, refusals, and the time that a question has."""
+"""Limits: permits, the queue, refusals and deadlines."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ BODY = json.dumps({"question": ASKED}).encode()
 
 @asynccontextmanager
 async def in_line(gateway: FakeGateway, *, waiting: int = 0) -> AsyncIterator[list["asyncio.Task[httpx.Response]"]]:
-    """Keep the one permit taken, and so many others in line, while this is open."""
+    """Take the only permit and fill the queue with so many questions."""
     async with gateway.busy() as working:
         tasks = [asyncio.create_task(gateway.ask()) for _ in range(waiting)]
         await queued(gateway, waiting)
@@ -34,7 +34,7 @@ async def in_line(gateway: FakeGateway, *, waiting: int = 0) -> AsyncIterator[li
 
 
 async def queued(gateway: FakeGateway, number: int) -> None:
-    """Wait until so many questions wait in line."""
+    """Wait until the queue has so many questions."""
 
     async def reached() -> bool:
         return await gateway.metric("queued") == number
@@ -43,7 +43,7 @@ async def queued(gateway: FakeGateway, number: int) -> None:
 
 
 async def test_a_question_waits_in_line_for_a_permit(open_gateway: Open) -> None:
-    """It is answered once the one before it has ended, and its receipt and the metrics count the wait."""
+    """A queued question is answered when a permit is free; receipt and metrics include the wait."""
     async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway:
         async with in_line(gateway, waiting=1) as (working, waiting):
             assert gateway.reader.calls == 1
@@ -59,7 +59,7 @@ async def test_a_question_waits_in_line_for_a_permit(open_gateway: Open) -> None
 
 
 async def test_a_stream_waits_in_line_too(open_gateway: Open) -> None:
-    """And is refused by a status, not by an event, where it waits too long."""
+    """A streamed question that waits too long is refused with a status, not with an event."""
     async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway, gateway.busy() as (working,):
         asking = asyncio.create_task(gateway.events())
         await queued(gateway, 1)
@@ -71,7 +71,7 @@ async def test_a_stream_waits_in_line_too(open_gateway: Open) -> None:
 
 
 async def test_a_stream_gives_its_permit_back(open_gateway: Open) -> None:
-    """The next is served, whether it came to its end or failed on the way; the failure is counted."""
+    """The permit is released after success and after failure; the failure is counted."""
     async with open_gateway(artifact={}, max_in_flight=1, queue=0) as gateway:
         assert (await gateway.events())[-1][0] == "final"
         gateway.reader.fail_with, gateway.reader.fail_on_k = UpstreamUnavailable("reader", "gone"), 5
@@ -82,7 +82,7 @@ async def test_a_stream_gives_its_permit_back(open_gateway: Open) -> None:
 
 
 async def test_who_waits_too_long_is_refused(open_gateway: Open) -> None:
-    """The line is for short waits."""
+    """A wait that is too long is refused."""
     async with open_gateway(max_in_flight=1, queue=4, queue_wait_s=0.01) as gateway, gateway.busy():
         check_shape(await gateway.ask(), 429, "overloaded")
         assert (await gateway.metric("queued"), await gateway.metric("shed_total")) == (0, 1)
@@ -91,14 +91,14 @@ async def test_who_waits_too_long_is_refused(open_gateway: Open) -> None:
 
 
 async def test_the_time_in_line_is_part_of_the_questions_time(open_gateway: Open) -> None:
-    """A question without time for the line is refused, not kept."""
+    """A question whose deadline passes in the queue is refused."""
     async with open_gateway(max_in_flight=1, queue=4, queue_wait_s=3600) as gateway, gateway.busy():
         refused = await gateway.ask(timeout_ms=10)
         check_shape(refused, 429, "overloaded")
 
 
 async def test_a_client_that_leaves_the_line_gives_its_place_up(open_gateway: Open) -> None:
-    """The next may wait in its stead, and the permit goes to whoever is still there."""
+    """Its place in the queue is free, and the permit goes to a client that still waits."""
     async with open_gateway(max_in_flight=1, queue=1, queue_wait_s=60) as gateway:
         async with served(gateway) as server, gateway.busy() as (working,):
             async with server.connection() as leaving:
@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_the_line_gives_its_place_up(open_gateway: Op
 
 @pytest.mark.parametrize("path", ["/answer", "/v1/chat/completions"])
 async def test_past_the_line_nothing_is_read_and_no_key_is_looked_at(open_keyed: OpenKeyed, path: str) -> None:
-    """Whatever is sent, and by whomever, gets the same refusal in the shape of its route."""
+    """Every request gets the same refusal, in the shape of its route."""
     async with open_keyed(max_in_flight=1, queue=0) as keyed:
         gateway = keyed.gateway
         await gateway.app.state.gateway.permits.take()
@@ -139,7 +139,7 @@ async def test_past_the_line_nothing_is_read_and_no_key_is_looked_at(open_keyed:
 
 
 async def test_only_questions_are_refused(open_gateway: Open) -> None:
-    """Operators and feedback get through, and a wrong method is still a wrong method."""
+    """Operators and feedback are still served, and a wrong method is still a 405."""
     async with open_gateway(max_in_flight=1, queue=0) as gateway, gateway.busy():
         for path in ("/healthz", "/readyz", "/metrics", "/breakeven", "/"):
             assert (await gateway.client.get(path)).status_code == 200
@@ -149,7 +149,7 @@ async def test_only_questions_are_refused(open_gateway: Open) -> None:
 
 
 async def test_a_flood_leaves_one_line(open_gateway: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """Refusals are counted; the log says once that there are some."""
+    """Refusals are counted, and logged once."""
     async with open_gateway(max_in_flight=1, queue=0) as gateway, gateway.busy():
         with caplog.at_level(logging.INFO, logger="app"):
             for _ in range(50):
@@ -180,7 +180,7 @@ async def test_a_refused_connection_can_be_used_again(open_gateway: Open, late: 
 
 
 async def test_a_refused_client_of_another_origin_hears_why(open_gateway: Open) -> None:
-    """A browser hides a reply from its page unless the origin is named in it."""
+    """A refusal has the CORS headers, because a browser hides it otherwise."""
     async with open_gateway(max_in_flight=1, queue=0, cors_origins="https://a.example") as gateway, gateway.busy():
         refused = await gateway.ask(headers={"origin": "https://a.example"})
         check_shape(refused, 429, "overloaded")
@@ -189,7 +189,7 @@ async def test_a_refused_client_of_another_origin_hears_why(open_gateway: Open) 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_reader_that_outlasts_the_question(gateway: FakeGateway, stream: bool) -> None:
-    """It is given up, named, and asked no more; the permit is free again."""
+    """The call is cancelled, the error names the upstream, and the permit is released."""
     gateway.reader.hang = True
     error = check_shape(await gateway.ask(timeout_ms=20, stream=stream), 503, "deadline_passed")
     assert "reader" in error.error.message
@@ -199,7 +199,7 @@ async def test_a_reader_that_outlasts_the_question(gateway: FakeGateway, stream:
 
 
 async def test_the_servers_own_limit_holds(open_gateway: Open) -> None:
-    """A request may ask for less time, never for more."""
+    """A request may shorten the deadline, never extend it."""
     async with open_gateway(request_timeout_s=0.02) as gateway:
         gateway.reader.hang = True
         response = await gateway.ask(timeout_ms=600_000)

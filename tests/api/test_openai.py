@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` and `/v1/models`: what `/answer` would say, in the words of OpenAI's API."""
+"""`/v1/chat/completions` and `/v1/models`: the same as `/answer`, in the format of OpenAI's API."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ async def chat(gateway: FakeGateway, **more: Any) -> httpx.Response:
 
 
 async def completed(gateway: FakeGateway, **more: Any) -> dict[str, Any]:
-    """The body of a completion, which must be as documented."""
+    """The body of a completion; it must match the schema."""
     response = await chat(gateway, **more)
     assert response.status_code == 200, response.text
     ChatCompletion.model_validate(response.json())
@@ -40,7 +40,7 @@ async def completed(gateway: FakeGateway, **more: Any) -> dict[str, Any]:
 
 
 async def chunked(gateway: FakeGateway, **more: Any) -> list[dict[str, Any]]:
-    """The chunks of a streamed completion, which must end as they do."""
+    """The chunks of a streamed completion; the last line must be [DONE]."""
     response = await chat(gateway, stream=True, **more)
     assert response.status_code == 200, response.text
     *chunks, last = [event.removeprefix("data: ") for event in response.text.strip().split("\n\n")]
@@ -49,19 +49,19 @@ async def chunked(gateway: FakeGateway, **more: Any) -> list[dict[str, Any]]:
 
 
 def joined(chunks: list[dict[str, Any]], field: str) -> str | None:
-    """What the deltas say together; None where none says anything."""
+    """The joined text of the deltas; None if there is none."""
     pieces = [choice["delta"][field] for chunk in chunks for choice in chunk["choices"] if field in choice["delta"]]
     return "".join(pieces) if pieces else None
 
 
 def comparable(receipt: dict[str, Any]) -> dict[str, Any]:
-    """A receipt without what time and chance make different."""
+    """A receipt without times and ids."""
     return {name: value for name, value in receipt.items() if name not in {"id", "timings_ms", "feedback_wanted"}}
 
 
 @pytest.mark.parametrize("sure", [CONFIDENT, BORDERLINE, UNCERTAIN, HOPELESS])
 async def test_a_single_message_is_answered_like_answer(gateway: FakeGateway, sure: float) -> None:
-    """Whole or in chunks, the receipt is that of `/answer`; message and usage say no more and no less."""
+    """With and without streaming the receipt is that of `/answer`, and message and usage match it."""
     gateway.reader.says(ASKED, SECRET, sure=sure)
     for policy, abstain in itertools.product([*Policy, None], [True, False]):
         chosen = {"abstain": abstain} | ({"policy": policy.value} if policy else {})
@@ -84,7 +84,7 @@ async def test_a_single_message_is_answered_like_answer(gateway: FakeGateway, su
 
 
 async def test_a_model_is_a_policy(gateway: FakeGateway) -> None:
-    """`fetchwise-` and its name; the same policy may be said twice, and no other one beside it."""
+    """`fetchwise-` and the policy. `fetchwise.policy` may repeat it, but not contradict it."""
     for policy in Policy:
         model = f"fetchwise-{policy.value}"
         body = await completed(gateway, model=model)
@@ -96,13 +96,13 @@ async def test_a_model_is_a_policy(gateway: FakeGateway) -> None:
 
 
 async def test_the_default_model_follows_the_server(open_gateway: Open) -> None:
-    """`fetchwise` is whatever policy the operator chose."""
+    """`fetchwise` uses the default policy of the server."""
     async with open_gateway(artifact={}, policy="always") as gateway:
         assert (await completed(gateway))["fetchwise"]["decision"]["policy"] == "always"
 
 
 async def test_a_refusal_is_whole(gateway: FakeGateway) -> None:
-    """However long the answer that it withholds."""
+    """The finish reason of a refusal is always `stop`."""
     gateway.reader.says(ASKED, "word " * 30, sure=HOPELESS)
     (choice,) = (await completed(gateway))["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (None, "stop")
@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 async def test_wrong_requests(open_gateway: Open) -> None:
-    """Each is a 400 whose `param` names what is wrong, and no part is bothered."""
+    """Each is a 400 whose `param` names the field, and no upstream is called."""
     async with open_gateway(max_question_chars=200, max_earlier_chars=250) as gateway:
         for name, (changes, param) in WRONG.items():
             error = check_shape(await chat(gateway, **changes), 422, "invalid_request")
@@ -130,7 +130,7 @@ async def test_wrong_requests(open_gateway: Open) -> None:
 
 
 async def test_conversations_teach_nothing(open_gateway: Open) -> None:
-    """Chance has no part in them, and no shadow run repeats them."""
+    """Conversations are neither explored nor repeated by shadow runs."""
     async with open_gateway(artifact={}, explore_share=1.0, shadow_share=1.0) as gateway:
         alone = (await completed(gateway))["fetchwise"]
         assert alone["feedback_wanted"]

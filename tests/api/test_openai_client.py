@@ -1,4 +1,4 @@
-"""The `openai` client against the gateway on a real socket: it understands every reply, and every refusal."""
+"""The `openai` client against the gateway on a real socket."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ CONFIDENT, UNCERTAIN, HOPELESS = 0.9, 0.4, 0.1
 
 @asynccontextmanager
 async def opened(tmp_path: Path, **chosen: Any) -> AsyncIterator[tuple[FakeGateway, AsyncOpenAI]]:
-    """A gateway on a socket, and a client that does not try again."""
+    """A gateway on a socket, and a client without retries."""
     async with (
         fake_gateway(tmp_path, **({"artifact": {}} | chosen)) as gateway,
         served(gateway) as server,
@@ -52,7 +52,7 @@ async def streamed(client: AsyncOpenAI, **more: Any) -> list[ChatCompletionChunk
 
 
 async def test_a_whole_answer(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """The content, the usage that adds up, the receipt beside it, and the headers, the request's id among them."""
+    """Content, usage, receipt, headers and request id."""
     gateway, client = running
     gateway.reader.says(ASKED, SECRET, sure=UNCERTAIN)
     raw = await client.chat.completions.with_raw_response.create(model="fetchwise", messages=MESSAGES)
@@ -74,7 +74,7 @@ async def test_a_whole_answer(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
 
 
 async def test_a_streamed_answer(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """The pieces are the answer; the chunk that ends it has the receipt, and the usage comes last."""
+    """The pieces are the answer; the last content chunk has the receipt, then comes the usage."""
     gateway, client = running
     gateway.reader.says(ASKED, SECRET, sure=UNCERTAIN)
     more = {"stream_options": {"include_usage": True}, "extra_body": {"fetchwise": {"abstain": False}}}
@@ -91,7 +91,7 @@ async def test_a_streamed_answer(running: tuple[FakeGateway, AsyncOpenAI]) -> No
 
 
 async def test_the_clients_own_accumulation(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """Its helper for streams makes the same message of the chunks that a whole answer has."""
+    """The stream helper of the client builds the same message as a completion."""
     gateway, client = running
     for sure in (CONFIDENT, HOPELESS):
         gateway.reader.says(ASKED, SECRET, sure=sure)
@@ -104,7 +104,7 @@ async def test_the_clients_own_accumulation(running: tuple[FakeGateway, AsyncOpe
 
 
 async def test_an_abstention_is_a_refusal(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """No content, a sentence instead, and not a word of what is withheld; it can be sent back as it came."""
+    """A refusal instead of content, without any withheld text; it can be sent back in a conversation."""
     gateway, client = running
     gateway.reader.says(ASKED, SECRET, sure=HOPELESS)
     answer = await client.chat.completions.create(model="fetchwise", messages=MESSAGES)
@@ -123,7 +123,7 @@ async def test_an_abstention_is_a_refusal(running: tuple[FakeGateway, AsyncOpenA
 
 
 async def test_models(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """They can be listed, looked at, and asked."""
+    """Models can be listed, retrieved and used."""
     _, client = running
     names = [model.id async for model in client.models.list()]
     assert names == ["fetchwise", *(f"fetchwise-{policy.value}" for policy in Policy)]
@@ -133,7 +133,7 @@ async def test_models(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
 
 
 async def test_refusals_are_its_own_exceptions(tmp_path: Path) -> None:
-    """Each with the code that a program can test, and the field that is to blame."""
+    """Each error has its code and the invalid field."""
     path = tmp_path / "data" / "keys.json"
     _, slow = make_key(path, per_minute=1)
     _, judge = make_key(path, "judge", scopes=["feedback"])
@@ -185,7 +185,7 @@ async def test_too_many_at_once(tmp_path: Path) -> None:
 
 
 async def test_what_fails_behind(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """Before the first chunk it is a status, afterwards an error in the stream: both are raised."""
+    """Before the first chunk an error is a status, later an error in the stream; the client raises both."""
     gateway, client = running
     gateway.reader.says(ASKED, SECRET, k=0, sure=UNCERTAIN)
     gateway.reader.fail_with = UpstreamUnavailable("reader", "the reader is gone")
@@ -203,7 +203,7 @@ async def test_what_fails_behind(running: tuple[FakeGateway, AsyncOpenAI]) -> No
 
 
 async def test_leaving_a_stream_stops_the_work(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """Closing it after the first chunk ends the generation behind it."""
+    """Closing the stream cancels the generation."""
     gateway, client = running
     gateway.reader.hang = True
     more: Any = {"extra_body": {"fetchwise": {"policy": "always", "abstain": False}}}
@@ -214,7 +214,7 @@ async def test_leaving_a_stream_stops_the_work(running: tuple[FakeGateway, Async
 
 
 async def test_the_client_that_blocks(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """It is the same."""
+    """The synchronous client gets the same reply."""
     gateway, client = running
     gateway.reader.says(ASKED, SECRET, sure=CONFIDENT)
 
@@ -228,7 +228,7 @@ async def test_the_client_that_blocks(running: tuple[FakeGateway, AsyncOpenAI]) 
 
 
 async def test_the_example_of_the_documentation(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """Its lines run as they stand, but for the address."""
+    """The example of the documentation runs, with another address."""
     gateway, client = running
     gateway.reader.says("What is the capital of Jamaica?", "Kingston.", sure=CONFIDENT)
     (example,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/ask.md").read_text(), re.DOTALL)

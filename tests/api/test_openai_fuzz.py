@@ -1,4 +1,4 @@
-"""Any body on the OpenAI path: a completion or an error in OpenAI's shape, never a 5xx; and chunks that add up."""
+"""Any body on the OpenAI path gets a completion or a 4xx in OpenAI's shape; chunks match the completion."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ BODIES = (
 
 
 def checked(response: httpx.Response) -> httpx.Response:
-    """A completion, whole or in chunks, or a mistake of the caller's in OpenAI's shape."""
+    """A completion, streamed or not, or a 4xx in OpenAI's shape."""
     kind = response.headers["content-type"]
     if response.status_code != 200:
         assert 400 <= response.status_code < 500, response.text
@@ -66,19 +66,19 @@ def checked(response: httpx.Response) -> httpx.Response:
 
 @given(body=BODIES)
 def test_any_json(running: Running, body: Any) -> None:
-    """Whatever JSON comes, lone surrogates, NaN and huge numbers included, is answered or refused."""
+    """Any JSON, including lone surrogates, NaN and huge numbers, is answered or refused."""
     checked(running.post(PATH, json.dumps(body).encode()))
 
 
 @given(content=st.binary(max_size=200) | st.builds(lambda raw: b'{"model": "' + raw + b'"}', st.binary(max_size=60)))
 def test_any_bytes(running: Running, content: bytes) -> None:
-    """Whatever bytes come are refused."""
+    """Any bytes are refused."""
     assert checked(running.post(PATH, content)).status_code == 400
 
 
 @given(messages=MESSAGES)
 def test_any_messages(running: Running, messages: list[dict[str, Any]]) -> None:
-    """Whatever was said is a 400 or a completion, and nothing else."""
+    """Any conversation gets a completion or a 400."""
     body = {"model": "fetchwise", "messages": messages}
     assert checked(running.post(PATH, json.dumps(body).encode())).status_code in {200, 400}
 
@@ -108,7 +108,7 @@ def test_chunks_add_up_to_the_whole(
     max_tokens: int,
     usage: bool,
 ) -> None:
-    """The deltas joined are the content, or the refusal of an answer of which no word is sent; the rest is the same."""
+    """The joined deltas are the content or the refusal; a withheld answer is never sent."""
     question = "What is said?"
     running.gateway.reader.says(question, f"{ANSWER} {said}", sure=sure)
     body = {

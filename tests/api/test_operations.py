@@ -1,4 +1,4 @@
-"""What operators look at: health, readiness, metrics, and the documentation of the interface."""
+"""Health, readiness, metrics and the OpenAPI document."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ async def ready(gateway: FakeGateway, status: int) -> Readiness:
 
 
 async def test_an_observer_that_fails_is_counted(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is sent all the same."""
+    """The answer is still sent."""
     assert await gateway.metric("background_failures_total", task="observers") == 0
 
     def broken(*_: object) -> None:
@@ -40,7 +40,7 @@ async def test_an_observer_that_fails_is_counted(gateway: FakeGateway, monkeypat
 
 
 async def test_healthz_needs_no_part(gateway: FakeGateway) -> None:
-    """The process is up, whatever is down behind it."""
+    """The process is up, even if upstreams are down."""
     gateway.reader.fail_with = UpstreamUnavailable("reader", "down")
     response = await gateway.client.get("/healthz")
     assert (response.status_code, response.json()) == (200, {"status": "ok", "worker": os.getpid()})
@@ -60,7 +60,7 @@ async def test_ready(gateway: FakeGateway) -> None:
 
 @pytest.mark.parametrize("part", ["reader", "embedder", "vectors"])
 async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None:
-    """The part that fails is named with its own words, and the others stay ok."""
+    """The failing upstream is shown with its error, the others stay ok."""
     getattr(gateway, part).fail_with = UpstreamTimeout(part, f"the {part} sleeps")
     state = await ready(gateway, 503)
     assert not state.ready
@@ -71,7 +71,7 @@ async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None
 
 
 async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ping that hangs is cut off, so that readiness itself always replies."""
+    """A ping that hangs times out."""
     monkeypatch.setattr("app.telemetry.snapshot.PING_TIMEOUT_S", 0.05)
     monkeypatch.setattr(gateway.reader, "_turn", asyncio.Event().wait)
     state = await ready(gateway, 503)
@@ -106,7 +106,7 @@ async def test_a_part_that_dies_shows_at_the_next_ping(open_gateway: Open, monke
 
 
 async def test_a_missing_collection(open_gateway: Open) -> None:
-    """A gateway without its collection is not ready, and says how to fill it."""
+    """A gateway without its collection is not ready, and says how to create it."""
     async with open_gateway(collection=False) as gateway:
         state = await ready(gateway, 503)
         assert "fetchwise ingest" in state.upstreams["vectors"]
@@ -124,7 +124,7 @@ async def test_a_missing_collection(open_gateway: Open) -> None:
 async def test_a_calibrator_that_does_not_decide(
     open_gateway: Open, artifact: dict[str, Any] | None, problem: str, version: str
 ) -> None:
-    """The gateway is ready and says why in readiness; the metric says which version serves, and that none decides."""
+    """The gateway is ready, `/readyz` has the reason, and the metric shows the version as not certified."""
     async with open_gateway(artifact=artifact) as gateway:
         state = await ready(gateway, 200)
         assert problem in state.calibrator.problem
@@ -133,7 +133,7 @@ async def test_a_calibrator_that_does_not_decide(
 
 
 async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A published calibrator serves without a restart."""
+    """A published calibrator is served without a restart."""
     monkeypatch.setattr("app.wiring.gateway.CALIBRATOR_EVERY_S", 0.02)
     async with open_gateway() as gateway:
         publish(gateway.settings.calibration.where, await matching(gateway.reader, gateway.embedder))
@@ -147,7 +147,7 @@ async def test_a_new_calibrator_is_taken_up(open_gateway: Open, monkeypatch: pyt
 
 
 async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
-    """After some questions each counter is the sum over the receipts that were given out."""
+    """Each counter is the sum over the receipts."""
     await gateway.receipt(policy="always")
     before = await gateway.metrics()
     receipts = []
@@ -189,7 +189,7 @@ async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
 
 
 async def test_failures_are_counted_once(gateway: FakeGateway) -> None:
-    """A failed part is counted once a question, whether or not the question could still be answered."""
+    """A failed upstream is counted once per question, whether or not the question is answered."""
     gateway.reader.says(ASKED, "Paris", k=0, sure=0.375)
     gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
     assert (await gateway.ask()).status_code == 200
@@ -224,7 +224,7 @@ async def test_metrics_answer_without_a_redirect(gateway: FakeGateway) -> None:
 
 
 async def test_two_gateways_do_not_share_metrics(open_gateway: Open, gateway: FakeGateway) -> None:
-    """Each application has a registry of its own."""
+    """Each application has its own registry."""
     async with open_gateway() as other:
         await other.receipt(policy="always")
         assert await other.metric("passages_total", k="5") == 5
@@ -232,14 +232,14 @@ async def test_two_gateways_do_not_share_metrics(open_gateway: Open, gateway: Fa
 
 
 async def test_the_lifespan_closes_every_part(open_gateway: Open) -> None:
-    """When the gateway ends, so do its parts."""
+    """The lifespan closes all upstreams."""
     async with open_gateway() as gateway:
         assert not any(part.closed for part in (gateway.reader, gateway.embedder, gateway.vectors))
     assert all(part.closed for part in (gateway.reader, gateway.embedder, gateway.vectors))
 
 
 async def test_openapi_documents_every_status(gateway: FakeGateway) -> None:
-    """Each status that the table of errors can give is in the description of /answer, in the one shape."""
+    """Every status of the error table is documented for /answer, in the usual shape."""
     schema = (await gateway.client.get("/openapi.json")).json()
     responses = schema["paths"]["/answer"]["post"]["responses"]
     # A conflict is feedback's.
@@ -256,7 +256,7 @@ async def test_openapi_documents_every_status(gateway: FakeGateway) -> None:
 
 
 async def test_openapi_examples_are_real(gateway: FakeGateway) -> None:
-    """Every example of the documentation is valid, and the requests among them are answered."""
+    """Every example is valid, and the example requests are answered."""
     components = (await gateway.client.get("/openapi.json")).json()["components"]["schemas"]
     examples = components["AnswerRequest"]["examples"]
     assert examples
@@ -270,7 +270,7 @@ async def test_openapi_examples_are_real(gateway: FakeGateway) -> None:
 
 
 async def test_the_event_loops_lag_is_measured(gateway: FakeGateway) -> None:
-    """What blocks the loop for a while shows as a lag of about that long."""
+    """Blocking the loop shows as a lag of about that time."""
 
     async def shown() -> bool:
         time.sleep(0.6)  # noqa: ASYNC251 - it is to block

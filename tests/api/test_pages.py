@@ -1,4 +1,4 @@
-"""The pages for people: they are there, they stay on this host, and their data has its shape without traffic too."""
+"""The pages: they exist, load nothing from other hosts, and their data has its shape without traffic."""
 
 import re
 from html import escape
@@ -22,7 +22,7 @@ STATIC = (*OWN, "swagger-ui-bundle.js", "swagger-ui.css")
 
 
 class Links(HTMLParser):
-    """Everything that a page loads, leads to, or says inline."""
+    """Everything that a page loads, links to, or contains inline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Links(HTMLParser):
 
 
 async def links(gateway: FakeGateway, path: str) -> Links:
-    """Read a page as a browser would."""
+    """Parse a page."""
     parser = Links()
     parser.feed((await gateway.client.get(path)).text)
     return parser
@@ -46,7 +46,7 @@ async def links(gateway: FakeGateway, path: str) -> Links:
 
 @pytest.mark.parametrize("path", [*PAGES, *(f"/static/{name}" for name in STATIC)])
 async def test_every_file_has_strict_headers(gateway: FakeGateway, path: str) -> None:
-    """Nothing inline, nothing from outside, no sniffing, no framing, no referrer; and a tag to come back with."""
+    """Nothing inline or from other hosts, no sniffing, framing or referrer, and an ETag."""
     response = await gateway.client.get(path)
     assert response.status_code == 200
     policy = dict(part.strip().split(" ", 1) for part in response.headers["content-security-policy"].split(";"))
@@ -66,7 +66,7 @@ async def test_every_file_has_strict_headers(gateway: FakeGateway, path: str) ->
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_page_stays_on_this_host(gateway: FakeGateway, path: str) -> None:
-    """What a page loads and where it leads is relative, exists, and none of it is inline."""
+    """All links of a page are relative and exist, and nothing is inline."""
     found = await links(gateway, path)
     assert found.links
     assert found.inline == []
@@ -78,14 +78,14 @@ async def test_a_page_stays_on_this_host(gateway: FakeGateway, path: str) -> Non
 
 @pytest.mark.parametrize("name", OWN)
 def test_no_own_file_names_another_host(name: str) -> None:
-    """Scripts and styles fetch, import and embed nothing from outside; namespaces are names, not addresses."""
+    """Scripts and styles load nothing from other hosts."""
     text = (files("app.api") / "static" / name).read_text().replace("http://www.w3.org/2000/svg", "")
     assert re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text) == []
     assert "innerHTML" not in text
 
 
 async def test_an_unknown_file_is_a_404_in_the_one_shape(gateway: FakeGateway) -> None:
-    """Nor can a page be had under another name, or anything outside the folder."""
+    """Pages have one path each, and files outside the folder are not served."""
     for name in ("nothing.js", "ask.html", "..%2Fpages.py", "%2e%2e/pages.py"):
         response = await gateway.client.get(f"/static/{name}")
         assert response.status_code == 404, name
@@ -93,13 +93,13 @@ async def test_an_unknown_file_is_a_404_in_the_one_shape(gateway: FakeGateway) -
 
 
 async def test_the_pages_are_not_part_of_the_interface(gateway: FakeGateway) -> None:
-    """What programs may rely on is documented; the pages and their data are not among it."""
+    """The pages and their data are not in the OpenAPI document."""
     paths = (await gateway.client.get("/openapi.json")).json()["paths"]
     assert not {"/", "/dashboard", "/dashboard/data", "/docs", "/static/{name}"} & set(paths)
 
 
 def test_the_receipt_has_words_for_everything() -> None:
-    """Each reason is explained on the page, and each choice of a request can be made there."""
+    """The page explains every reason and offers every option of a request."""
     static = files("app.api") / "static"
     script = (static / "receipt.js").read_text()
     page = (static / "ask.html").read_text()
@@ -111,7 +111,7 @@ def test_the_receipt_has_words_for_everything() -> None:
 
 @pytest.mark.parametrize("collection", ["demo", 'a "quoted" <name>'])
 async def test_the_page_knows_what_it_searches(collection: str) -> None:
-    """The page has what is searched, whatever that is called, because examples are of the demo world; and the ks."""
+    """The page knows the collection, because examples are only for the demo, and the ks."""
     app = FastAPI()
     add_pages(app, collection=collection, ks=(0, 2, 10))
     async with client_of(app) as client:
@@ -158,13 +158,13 @@ async def test_the_dashboard_counts_what_was_answered(gateway: FakeGateway) -> N
 
 
 async def test_the_dashboard_names_a_part_that_is_down(gateway: FakeGateway) -> None:
-    """An operator sees what failed, in its own words."""
+    """The dashboard shows the error of the upstream."""
     gateway.reader.fail_with = UpstreamUnavailable("reader", "the reader is gone")
     assert (await data(gateway))["upstreams"]["reader"] == "the reader is gone"
 
 
 async def test_without_a_calibrator_there_are_no_thresholds(open_gateway: Open) -> None:
-    """Nothing decides, and the dashboard says why instead of drawing a line."""
+    """Without a calibrator there are no thresholds, and the problem says why."""
     async with open_gateway() as gateway:
         found = await data(gateway)
     assert found["thresholds"] is None
@@ -174,7 +174,7 @@ async def test_without_a_calibrator_there_are_no_thresholds(open_gateway: Open) 
 
 @pytest.mark.parametrize("window", ["0", "301", "x", "-1"])
 async def test_only_the_windows_of_the_page_are_served(gateway: FakeGateway, window: str) -> None:
-    """Each window is computed once for everyone, so there are only a few."""
+    """Only three windows are allowed, because each is computed once for all viewers."""
     response = await gateway.client.get("/dashboard/data", params={"window": window})
     assert response.status_code == 422
     assert response.json()["error"]["fields"][0]["field"] == "query.window"

@@ -58,7 +58,7 @@ async def test_logged_decisions_replay(open_gateway: Open, texts: str) -> None:
 
 
 async def test_explored_decisions_replay(open_gateway: Open) -> None:
-    """What was drawn is in the row."""
+    """The random draw is in the row."""
     async with open_gateway(artifact={}, explore_share=0.5, learning_budget=1.0) as gateway:
         found, again = await decided_again(gateway, await ask_everything(gateway))
     assert len([one for one in found if one.effective_policy["sampled"]["explore"] is not None]) > 10
@@ -88,7 +88,7 @@ async def test_decisions_with_a_failure_replay(open_gateway: Open, broken: str, 
 
 
 async def test_decisions_without_a_calibrator_replay(open_gateway: Open) -> None:
-    """There is no artifact to load."""
+    """Decisions without a calibrator need no artifact."""
     async with open_gateway() as gateway:
         found, again = await decided_again(gateway, await ask_everything(gateway))
     assert {one.reason for one in found} >= {"not_calibrated", "retrieval_forbidden"}

@@ -1,4 +1,4 @@
-"""The log of requests: every line carries its request's id, one line an answer, and never what was asked."""
+"""The request log: every line has its request id, one line per answer, never the question."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def lines(request: pytest.FixtureRequest) -> Iterator[Lines]:
-    """Everything that the gateway logs, as JSON; of level `info` unless the test says otherwise."""
+    """All log lines as JSON, from level `info`."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines(log_questions=False))
@@ -36,12 +36,12 @@ def lines(request: pytest.FixtureRequest) -> Iterator[Lines]:
 
 
 def access(lines: Lines) -> list[dict[str, Any]]:
-    """The lines about whole requests."""
+    """The lines of the request log."""
     return [line for line in lines() if line["logger"] == "app.api.http.middleware"]
 
 
 async def test_one_line_an_answer(gateway: FakeGateway, lines: Lines) -> None:
-    """It says what was decided, how long it took and with which status, and names the receipt."""
+    """It has the decision, the time, the status and the id of the receipt."""
     response = await gateway.client.post("/answer", json={"question": ASKED, "policy": "always"}, headers=ID)
     receipt = response.json()
     assert response.headers.get_list("x-request-id") == [ID["x-request-id"]]
@@ -60,7 +60,7 @@ async def test_one_line_an_answer(gateway: FakeGateway, lines: Lines) -> None:
 
 @pytest.mark.parametrize("given", ["", "two words", "{json}", "x" * 129, "naïve", "a\tb"])
 async def test_an_id_that_could_forge_a_line_is_replaced(gateway: FakeGateway, lines: Lines, given: str) -> None:
-    """What is too long or holds other characters gets an id of our own, a new one each time."""
+    """An id that is too long or has other characters is replaced by a new one."""
     seen = set()
     for _ in range(2):
         response = await gateway.client.post(
@@ -75,7 +75,7 @@ async def test_an_id_that_could_forge_a_line_is_replaced(gateway: FakeGateway, l
 
 
 async def test_errors_carry_the_id_too(gateway: FakeGateway, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong, at whichever layer, the response and every line have the id, and the status is right."""
+    """For errors in any layer, the response and every line have the id and the status."""
 
     async def broken(*_: object) -> None:
         raise RuntimeError("unforeseen")
@@ -101,7 +101,7 @@ async def test_errors_carry_the_id_too(gateway: FakeGateway, lines: Lines, monke
 
 @pytest.mark.parametrize("lines", [logging.DEBUG], indirect=True)
 async def test_the_question_stays_out(gateway: FakeGateway, lines: Lines) -> None:
-    """Neither answers nor failures log it, even where a server repeats it in quotes; nor do they log a key."""
+    """The question and the key are never logged, even if an upstream repeats the question in an error."""
     headers = {"authorization": "Bearer s3cret"}
     assert (await gateway.client.post("/answer", json={"question": ASKED}, headers=headers)).status_code == 200
     for quoted in (ASKED, json.dumps(ASKED), json.dumps({"input": ASKED}, ensure_ascii=False), repr([ASKED])):
@@ -115,7 +115,7 @@ async def test_the_question_stays_out(gateway: FakeGateway, lines: Lines) -> Non
 
 
 async def test_the_question_is_logged_where_the_operator_wants_it(open_gateway: Open, lines: Lines) -> None:
-    """With the setting, the line about the answer has it."""
+    """With the setting, the line has the question."""
     async with open_gateway(log_questions=True) as gateway:
         await gateway.client.post("/answer", json={"question": ASKED})
     (line,) = access(lines)
@@ -123,7 +123,7 @@ async def test_the_question_is_logged_where_the_operator_wants_it(open_gateway: 
 
 
 async def test_reading_is_not_worth_a_line(gateway: FakeGateway, lines: Lines) -> None:
-    """Probes and scrapers are echoed their id and leave no line."""
+    """Probes and scrapes get their id back, and are not logged."""
     for path in ("/healthz", "/readyz", "/metrics", "/nowhere"):
         response = await gateway.client.get(path, headers=ID)
         assert response.headers["x-request-id"] == ID["x-request-id"]
@@ -132,14 +132,14 @@ async def test_reading_is_not_worth_a_line(gateway: FakeGateway, lines: Lines) -
 
 @pytest.mark.parametrize("lines", [logging.DEBUG], indirect=True)
 async def test_reading_has_a_line_for_those_who_debug(gateway: FakeGateway, lines: Lines) -> None:
-    """At the level `debug` reading is logged too, its path as it came."""
+    """At level `debug` they are logged, with the raw path."""
     await gateway.client.get("/no%0Awhere?key=s3cret")
     (line,) = access(lines)
     assert (line["path"], line["status"], line["level"]) == ("/no%0Awhere", 404, "debug")
 
 
 async def test_questions_at_the_same_time_keep_their_own_ids(gateway: FakeGateway, lines: Lines) -> None:
-    """Each line has the receipt of its own request."""
+    """Each line belongs to its own request."""
 
     async def ask(number: int) -> tuple[str, str]:
         body = {"question": f"What is the capital of country {number}?"}

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: whatever it allows, and much that it does not, is answered as it says."""
+"""The OpenAPI document is correct: valid and invalid requests get documented responses."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -56,7 +56,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, li
 
 
 def check(case: schemathesis.Case, running: Running, **headers: str) -> int:
-    """Send what was made up, and hold the reply against the document; says the status."""
+    """Send a generated request, check the response against the document, and return the status."""
     sent = requests.Request(**case.as_transport_kwargs(base_url=BASE_URL, headers=headers)).prepare()
     assert sent.url is not None
     reply = running.send(str(sent.method), sent.url, content=sent.body or b"", headers=dict(sent.headers))
@@ -66,7 +66,7 @@ def check(case: schemathesis.Case, running: Running, **headers: str) -> int:
 
 
 def _hurried(case: schemathesis.Case, reply: httpx.Response) -> bool:
-    """Whether the parts got less time than was needed because so little was asked for."""
+    """Whether the requested time was too short."""
     body = case.body if isinstance(case.body, dict) else {}
     # On the OpenAI API it is among our own choices.
     chosen = body["fetchwise"] if isinstance(body.get("fetchwise"), dict) else body
@@ -86,7 +86,7 @@ def test_without_keys(case: schemathesis.Case, open_to_all: Running) -> None:
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES // 4)
 def test_with_keys(case: schemathesis.Case, keys: tuple[Running, list[dict[str, str]]]) -> None:
-    """Whoever asks, with whatever key or none: nothing comes that is not documented."""
+    """With any key or none every response is documented."""
     running, callers = keys
     for headers in callers:
         check(case, running, **headers)

@@ -1,4 +1,4 @@
-"""Clients that dawdle, and a server that stops: over real sockets, with short bounds."""
+"""Slow clients, and a server that stops: over real sockets, with short timeouts."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def check_shape(reply: Reply, status: int, kind: str) -> None:
 )
 @pytest.mark.parametrize("used", [False, True], ids=["new connection", "used connection"])
 async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: bytes, used: bool) -> None:
-    """It is answered 408 in the one shape, the connection is closed, and no part was asked."""
+    """The response is a 408, the connection is closed, and no upstream is called."""
     async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (gateway, _, slow):
         if used:
             slow.send(HEALTHZ)
@@ -58,14 +58,14 @@ async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: b
 
 @pytest.mark.parametrize(("sent", "said"), [(b"", b""), (b"\r\n", b"HTTP/1.1 408 ")], ids=["nothing", "line breaks"])
 async def test_a_connection_on_which_nothing_is_asked(open_gateway: Open, sent: bytes, said: bytes) -> None:
-    """It is closed: browsers open some in advance, and attackers many."""
+    """An idle connection is closed."""
     async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, idle):
         idle.send(sent)
         assert (await idle.rest())[:13] == said
 
 
 async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
-    """The bound is on the whole request, however diligently it trickles."""
+    """The timeout is for the whole request, however steadily its bytes arrive."""
 
     async def trickle(connection: Connection) -> None:
         for byte in b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 10_000:
@@ -83,7 +83,7 @@ async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: py
     access = "app.api.http.middleware"
 
     def logged() -> list[str]:
-        """The lines of the access log; the server's own are no concern of this test."""
+        """The lines of the request log."""
         return [record.getMessage() for record in caplog.records if record.name == access]
 
     with caplog.at_level(logging.INFO, logger=access):
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: py
 
 
 async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
-    """Once a request is whole the bound is no longer on the client, also where it came in pieces."""
+    """A complete request has no receive timeout any more, also if it arrived in pieces."""
     async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (gateway, _, patient):
         gateway.reader.hang = True
         patient.send(head("/answer", len(BODY)))
@@ -109,21 +109,21 @@ async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
 
 
 async def test_an_endless_head(gateway: FakeGateway) -> None:
-    """Nothing is kept of a head beyond any use."""
+    """A head that is too large is refused."""
     async with served(gateway) as server, server.connection() as endless:
         endless.send(b"GET /healthz HTTP/1.1\r\nx-long: " + b"y" * (MAX_HEAD_BYTES + 1))
         check_shape(await endless.reply(), 431, "head_too_large")
 
 
 async def test_what_is_not_http(gateway: FakeGateway) -> None:
-    """Even that is answered in the one shape."""
+    """Bytes that are not HTTP get an error in the usual shape."""
     async with served(gateway) as server, server.connection() as odd:
         odd.send(b"\x16\x03\x01\x02\x00\x01")
         check_shape(await odd.reply(), 400, "invalid_request")
 
 
 async def test_below_v1_the_shape_is_openais(open_gateway: Open) -> None:
-    """The path is known as soon as the head is."""
+    """The error has the shape of the path."""
     async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, slow):
         slow.send(head("/v1/chat/completions", 100))
         reply = await slow.reply()
@@ -132,7 +132,7 @@ async def test_below_v1_the_shape_is_openais(open_gateway: Open) -> None:
 
 
 async def asking(gateway: FakeGateway, connection: Connection, **more: Any) -> None:
-    """Ask a question, and return once the reader works on it."""
+    """Ask a question, and return when the reader has it."""
     gateway.reader.hang = True
     connection.send(post("/answer", json.dumps({"question": ASKED} | more).encode()))
     await until(lambda: gateway.reader.calls)

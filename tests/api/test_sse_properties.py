@@ -45,7 +45,7 @@ SAME = ("answer", "action", "k", "confidence", "citations", "usage", "decision")
 
 @dataclass(frozen=True)
 class Scene:
-    """What the reader will say at each k and how surely, at which k it fails, and what is asked."""
+    """A request, and for each k the reader's text, confidence and failure."""
 
     said: str
     sure: dict[int, float]
@@ -79,7 +79,7 @@ SCENES = st.builds(
 
 @given(scene=SCENES)
 def test_a_stream_says_what_the_receipt_says(running: Running, scene: Scene) -> None:
-    """In order, to exactly one end; the tokens are the answer, and a withheld one is not in it."""
+    """Events are in order with exactly one end; the tokens are the answer, and a withheld answer is not sent."""
     scene.set_up(running)
     body = {"question": QUESTION} | scene.asked
     whole = running.send("POST", "/answer", json=body)
@@ -113,7 +113,7 @@ ENDS = st.none() | st.sampled_from([UpstreamUnavailable, KeyError])
 @given(heard=HEARD, end=ENDS)
 @example(heard=[("token", "\n\nevent: final\ndata: {}\n\n")], end=None)
 def test_whatever_a_listener_hears_is_parsed_back(heard: list[tuple[str, str]], end: type[Exception] | None) -> None:
-    """Event by event, in the order it was said, and one end; what was held is given back once."""
+    """Events are in order with one end, and resources are released once."""
     released: list[None] = []
     stream = asyncio.run(_played(heard, end, lambda: released.append(None)))
     events = events_of(httpx.Response(200, headers={"content-type": "text/event-stream"}, content=stream))
@@ -128,7 +128,7 @@ def _text(data: dict[str, Any]) -> Any:
 
 
 async def _played(heard: list[tuple[str, str]], end: type[Exception] | None, release: Callable[[], None]) -> bytes:
-    """The bytes of a stream whose work says this and then ends so."""
+    """The bytes of a stream whose work sends these events and ends like this."""
 
     async def work(listener: Listener) -> DecisionRecord:
         listener.step(Step("k0", Search(5), 5, Reason.UNCERTAIN, 0.5))

@@ -1,4 +1,4 @@
-"""What a key is held to: its collections, its filter, its limits, and its own answers."""
+"""What a key is limited to: its collections, its filter, its rates, and its own answers."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ from .replies import check_shape
 
 
 async def test_collections_and_filters(keyed: Keyed) -> None:
-    """403 says what is not allowed, whether or not it exists."""
+    """403 is the same whether or not the collection exists."""
     _, presented = keyed.make(collections=["demo"], filter={"lang": "en"})
     await keyed.known(presented)
     for collection in ("nowhere", "other"):
@@ -33,7 +33,7 @@ async def test_collections_and_filters(keyed: Keyed) -> None:
 
 
 async def test_a_forced_filter_is_never_certified(keyed: Keyed) -> None:
-    """The certificate is about the whole collection."""
+    """The certificate applies to the whole collection only."""
     (_, free), (_, bound) = keyed.make(), keyed.make(filter={"lang": "en"})
     await keyed.known(free, bound)
     assert (await keyed.ask(free)).json()["decision"]["calibrator"]["certified"] is True
@@ -61,7 +61,7 @@ async def test_the_rate_of_a_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_questions_max_concurrent(keyed: Keyed) -> None:
-    """The key's own limit, whatever the gateway could take on; it is free again when one ends, however it ends."""
+    """The limit of the key applies even if the gateway is idle; it is free again when a question ends or fails."""
     (_, presented), (_, other) = keyed.make(max_concurrent=2), keyed.make()
     await keyed.known(presented, other)
     reader = keyed.gateway.reader
@@ -83,7 +83,7 @@ async def test_questions_max_concurrent(keyed: Keyed) -> None:
 
 
 async def test_feedback_is_for_ones_own_answers(keyed: Keyed) -> None:
-    """Another key's id, an unknown id and one from before there were keys are the same 404, word for word."""
+    """The id of another key's answer, an unknown id and an id from before keys give the same 404."""
     (mine, me), (_, you) = keyed.make(), keyed.make()
     await keyed.known(me, you)
     identifier = (await keyed.ask(me)).json()["id"]
@@ -119,7 +119,7 @@ async def test_what_was_answered_without_keys_is_nobodys(open_gateway: Open, tmp
 
 
 async def test_feedback_is_wanted_of_those_who_may_give_it(open_keyed: OpenKeyed) -> None:
-    """Of a key without that scope nothing is asked that it could not do, streamed or not, by either API."""
+    """A key without the scope is never asked for feedback, on either API, streamed or not."""
     chatted = BODIES["/v1/chat/completions"]
     async with open_keyed(solicit_share=1.0, shadow_share=1.0, learning_budget=10.0) as keyed:
         (_, judge), (_, silent) = keyed.make(Scope.ANSWER, Scope.FEEDBACK), keyed.make(Scope.ANSWER)

@@ -249,7 +249,7 @@ def conversation(
     earlier = (*([Turn("system", "\n\n".join(instructions))] if instructions else ()), *turns)
     length = sum(len(turn.text) for turn in earlier)
     if length > earlier_chars:
-        _refuse(f"the messages before the question have {length} characters of {earlier_chars}: remove some")
+        _refuse(f"the messages before the question exceed {earlier_chars} characters ({length}): remove some")
     return question, earlier
 
 

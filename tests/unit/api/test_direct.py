@@ -1,4 +1,4 @@
-"""Routes whose arguments are worked out once: dependencies before the body, and the same documentation."""
+"""Direct routes: arguments are resolved once, dependencies run before the body is read, and they are documented."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -15,7 +15,7 @@ from app.api.http.direct import DirectRoute
 
 
 class Asked(BaseModel):
-    """What is asked."""
+    """A request body."""
 
     text: str
 
@@ -27,14 +27,14 @@ class Recorded(BaseModel):
 
 
 async def doorkeeper(request: Request) -> str:
-    """Let in who says who they are."""
+    """Require a name in the headers."""
     if "x-name" not in request.headers:
         raise HTTPException(401, "who are you?")
     return str(request.headers["x-name"])
 
 
 async def response(request: Request, body: Asked) -> Response:
-    """Say where it was asked."""
+    """Return the path."""
     return Response(f"{request.url.path} {body.text}")
 
 
@@ -60,7 +60,7 @@ async def post(
 
 
 async def test_what_an_endpoint_asks_for_is_given() -> None:
-    """Dependencies, the body and the request, under their own names; a model is rendered, a response sent as it is."""
+    """Arguments have any names; a model is rendered, a response is sent unchanged."""
     told = await post("/model", b'{"text": "hello"}', **{"x-name": "Ada"})
     assert (told.status_code, told.json()) == (200, {"heard": "Ada: hello"})
     assert (await post("/response", b'{"text": "hello"}')).text == "/response hello"
@@ -68,7 +68,7 @@ async def test_what_an_endpoint_asks_for_is_given() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"text": 1}', b"\xff"])
 async def test_who_may_not_ask_is_not_read(body: bytes) -> None:
-    """Whatever the body is, the missing name is what is wrong."""
+    """A failing dependency is reported whatever the body is."""
     assert (await post("/model", body)).status_code == 401
 
 
@@ -92,12 +92,12 @@ async def test_a_wrong_body(body: bytes, status: int) -> None:
     ],
 )
 async def test_only_json_is_read(kind: str, status: int) -> None:
-    """A page of any origin may send plain text without asking first, so that must not be taken for JSON."""
+    """Other content types are refused: a page of any origin can send plain text without a preflight."""
     assert (await post("/response", b'{"text": "hello"}', kind)).status_code == status
 
 
 def test_the_documentation_is_the_usual_one() -> None:
-    """The body and the reply are described from the signature."""
+    """The body and the response are documented from the signature."""
     described = an_app().openapi()["paths"]["/model"]["post"]
     assert described["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Asked"}
     assert described["responses"]["200"]["content"]["application/json"]["schema"] == {
@@ -106,7 +106,7 @@ def test_the_documentation_is_the_usual_one() -> None:
 
 
 def test_an_argument_that_cannot_be_given_is_refused_at_once() -> None:
-    """Not when the first request comes."""
+    """An unsupported argument is an error at declaration, not at the first request."""
     router = APIRouter(route_class=DirectRoute)
 
     async def endpoint(number: int) -> Recorded:
@@ -117,14 +117,14 @@ def test_an_argument_that_cannot_be_given_is_refused_at_once() -> None:
 
 
 class TestWhatMayGo:
-    """Each fails with the FastAPI that makes one of the adaptions in `app.api.http.direct` needless."""
+    """Each test fails when FastAPI no longer needs one of the changes in `app.api.http.direct`."""
 
     def test_it_is_the_version_that_was_adapted(self) -> None:
-        """With another minor version: run these tests, `make bench-gateway`, and move the pin in pyproject.toml."""
+        """For another minor version: run these tests and `make bench-gateway`, then change pyproject.toml."""
         assert fastapi.__version__.startswith("0.162.")
 
     async def test_a_plain_route_reads_the_body_first(self) -> None:
-        """Else, and if `make bench-gateway` shows plain routes to be as fast, DirectRoute may go."""
+        """If this fails and `make bench-gateway` shows that plain routes are as fast, remove DirectRoute."""
         app = FastAPI()
 
         @app.post("/model")
@@ -134,7 +134,7 @@ class TestWhatMayGo:
         assert (await post("/model", b"{", app=app)).status_code != 401
 
     def test_an_included_route_is_wrapped(self) -> None:
-        """Else include_direct may go."""
+        """If this fails, remove include_direct."""
         router = APIRouter(route_class=DirectRoute)
         router.post("/response", response_model=Recorded)(response)
         app = FastAPI()
@@ -142,7 +142,7 @@ class TestWhatMayGo:
         assert router.routes[0] not in app.routes
 
     async def test_middleware_does_not_see_the_reply_to_an_unexpected_error(self) -> None:
-        """Else the request log may be middleware like any other."""
+        """If this fails, make the request log a normal middleware."""
         app, seen = FastAPI(), []
 
         @app.middleware("http")
@@ -159,7 +159,7 @@ class TestWhatMayGo:
         assert seen == []
 
     def test_fastapi_documents_errors_of_its_own(self) -> None:
-        """Else the OpenAPI document may stay as it is: below `/v1/` nobody ever gets a 422."""
+        """If this fails, FastAPI's OpenAPI document can be used: no route below `/v1/` returns a 422."""
         app = FastAPI()
 
         @app.get("/{number}")

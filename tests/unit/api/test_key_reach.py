@@ -1,4 +1,4 @@
-"""What a key allows a caller to search: the filter that always holds, and the collections."""
+"""The filter and the collections of a key."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ FILTERS = st.dictionaries(st.sampled_from(["tenant", "lang", "year", "public"]),
 
 
 def holds(where: Any, payload: dict[str, Any]) -> bool:
-    """Whether a passage is found: every field is there with the same value of the same type."""
+    """Whether a passage matches: each field has the same value of the same type."""
     return all(name in payload and type(payload[name]) is type(v) and payload[name] == v for name, v in where.items())
 
 
 @given(forced=FILTERS, asked=FILTERS | st.none(), payload=FILTERS)
 def test_a_filter_only_ever_narrows(forced: Any, asked: Any, payload: Any) -> None:
-    """What is searched with holds for exactly those passages for which both the key's and the caller's filter hold."""
+    """The combined filter matches exactly the passages that match the key's and the caller's filter."""
     contradicted = [name for name in forced if asked and name in asked and not holds({name: forced[name]}, asked)]
     if contradicted:
         with pytest.raises(Denied) as caught:
@@ -43,7 +43,7 @@ def test_another_value_or_another_type_contradicts(forced: Any, asked: Any) -> N
 
 
 def test_no_filter_stays_none() -> None:
-    """A certified policy is not taken for a filtered one."""
+    """Without any filter the result is None, so the policy stays certified."""
     assert narrowed({}, None) is None
     assert narrowed({}, {}) is None
     assert narrowed({"a": 1}, None) == {"a": 1}
@@ -63,7 +63,7 @@ def test_no_filter_stays_none() -> None:
     ],
 )
 def test_collections(listed: list[str], asked: str | None, searched: str | None) -> None:
-    """None listed: all. Who names none gets the default, or the first of the key's own."""
+    """A key without collections may search all. Without a requested one it gets the default, or its first."""
     if searched is None:
         with pytest.raises(Denied) as caught:
             collection_for(listed, asked, "demo")

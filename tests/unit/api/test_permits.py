@@ -1,4 +1,4 @@
-"""Permits and the line before them: never too many at once, first come first served, and none ever lost."""
+"""Permits and their queue: never too many, first in first out, and none is lost."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ FOREVER_S = 3600.0
 
 
 class Watched:
-    """Permits, and what the metrics say about them."""
+    """Permits and their metrics."""
 
     def __init__(self, count: int, places: int, *, max_wait_s: float = FOREVER_S) -> None:
         self._registry = CollectorRegistry()
@@ -30,13 +30,13 @@ class Watched:
 
 
 async def turns() -> None:
-    """Let everything run that can."""
+    """Let all tasks run until they wait."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 class Schedule:
-    """Questions that come, end, and are given up in any order; each checks what must always hold."""
+    """Questions that arrive, end and are cancelled in any order; each step checks the invariants."""
 
     def __init__(self, count: int, places: int) -> None:
         self.count, self.places = count, places
@@ -81,7 +81,7 @@ class Schedule:
             in_progress[which % len(in_progress)].cancel()
 
     def check(self) -> None:
-        """Once everything has come to rest."""
+        """Check when all tasks wait."""
         assert len(self.running) <= self.count
         assert len(self.waiting) <= self.places
         # No question waits while a permit is free: otherwise a permit was lost.
@@ -99,7 +99,7 @@ STEPS = st.lists(
 
 @given(count=st.integers(1, 3), places=st.integers(0, 4), steps=STEPS)
 def test_any_schedule(count: int, places: int, steps: list[tuple[str, int]]) -> None:
-    """Whoever comes, ends or leaves, also several at once: the invariants hold, and all permits come back."""
+    """In any order of arrivals, ends and cancellations the invariants hold, and all permits are released."""
 
     async def carried_out() -> None:
         schedule = Schedule(count, places)
@@ -143,7 +143,7 @@ async def test_a_permit_handed_to_one_who_leaves_goes_on_to_the_next() -> None:
 
 @pytest.mark.parametrize(("max_wait_s", "until_s"), [(0.01, None), (0.01, FOREVER_S), (FOREVER_S, 0.01)])
 async def test_who_waits_too_long_is_refused(max_wait_s: float, until_s: float | None) -> None:
-    """After the longest wait, or at the deadline, the place is free again and the refusal is counted like any other."""
+    """After the maximum wait or at the deadline the place is free again, and the refusal is counted."""
     watched = Watched(1, 1, max_wait_s=max_wait_s)
     await watched.permits.take()
     until = None if until_s is None else asyncio.get_running_loop().time() + until_s
@@ -159,7 +159,7 @@ async def test_who_waits_too_long_is_refused(max_wait_s: float, until_s: float |
 
 
 async def test_a_wait_says_how_long_it_was() -> None:
-    """It belongs to the time that the answer took; a free permit takes none."""
+    """The wait is returned; it is 0 for a free permit."""
     watched = Watched(1, 1)
     assert await watched.permits.take() == 0.0
     asyncio.get_running_loop().call_later(0.02, watched.permits.give_back)
@@ -167,7 +167,7 @@ async def test_a_wait_says_how_long_it_was() -> None:
 
 
 def test_refusals_are_said_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """One line at once, and then one every few seconds with how many there were."""
+    """One log line at once, then one every few seconds with the number of refusals."""
     now = 100.0
     monkeypatch.setattr("app.api.http.permits.time.monotonic", lambda: now)
     watched = Watched(1, 0)
@@ -182,5 +182,5 @@ def test_refusals_are_said_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog:
 
 @pytest.mark.parametrize(("max_wait_s", "seconds"), [(0.1, 1), (1.0, 1), (2.5, 3)])
 def test_retry_after_is_whole_seconds(max_wait_s: float, seconds: int) -> None:
-    """At least one, and long enough for the line to have moved on."""
+    """At least one second, and at least the maximum wait."""
     assert retry_after_s(max_wait_s) == seconds

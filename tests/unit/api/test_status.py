@@ -24,7 +24,7 @@ PARTIAL = Part(up=True, remark="1 of 2 readers answer")
     ],
 )
 def test_the_gateway_is_ready_if_every_part_is_up(vectors: Part, details: bool, ready: bool, text: str) -> None:
-    """A part that is up may have a remark; remarks are details."""
+    """An upstream that is up may have a remark, which is a detail."""
     snapshot = a_snapshot(parts={"reader": UP, "vectors": vectors})
     found = Readiness.of(snapshot, now=snapshot.pinged_at, details=details)
     assert (found.ready, found.upstreams) == (ready, {"reader": "ok", "vectors": text})
@@ -32,7 +32,7 @@ def test_the_gateway_is_ready_if_every_part_is_up(vectors: Part, details: bool, 
 
 @pytest.mark.parametrize(("age", "ready"), [(STALE_S, True), (STALE_S + 2, False)])
 def test_a_snapshot_that_is_too_old_is_not_ready(age: float, ready: bool) -> None:
-    """Nothing is known about parts that have not been pinged for long."""
+    """The state of upstreams that have not been pinged for long is unknown."""
     snapshot = a_snapshot(parts={"reader": UP})
     found = Readiness.of(snapshot, now=snapshot.pinged_at + age, details=False)
     assert found.ready is ready
@@ -40,7 +40,7 @@ def test_a_snapshot_that_is_too_old_is_not_ready(age: float, ready: bool) -> Non
 
 
 def test_the_calibrators_problem_is_a_detail() -> None:
-    """It may name a folder. That there is one is public."""
+    """The text may name a folder, so it is hidden; that there is a problem is public."""
     status = CalibratorStatus(None, certified=False, matches=False, problem="no calibrator in /srv", fallback_k=5)
     snapshot = replace(a_snapshot(), calibrator=status)
     shown, brief = (Readiness.of(snapshot, now=snapshot.pinged_at, details=details) for details in (True, False))

@@ -1,4 +1,4 @@
-"""Commands run in this process, as a person would run them."""
+"""Run commands in this process."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from app.cli.console import err, out
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
-    """Run `fetchwise …` on a wide terminal; checks its exit code, and returns its stdout and stderr."""
+    """Run `fetchwise …` on a wide terminal, check its exit code, and return its stdout and stderr."""
     for console in (out, err):
         monkeypatch.setattr(console, "_width", 300)
 

@@ -1,4 +1,4 @@
-"""`fetchwise calibrators` as an operator meets it."""
+"""`fetchwise calibrators`: output and errors."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tests.fakes.artifacts import (
 
 
 class Console:
-    """Runs commands on one folder, and reads what they print."""
+    """Runs commands on one folder, and returns their output."""
 
     def __init__(self, folder: Path, run: Callable[..., tuple[str, str]]) -> None:
         self.store = ArtifactStore(folder)
@@ -30,7 +30,7 @@ class Console:
         self.store.publish(an_artifact(version=version, **changes))
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """Run `calibrators …`; what it printed, on stderr where it failed."""
+        """Run `calibrators …`; returns stdout, or stderr if it fails."""
         out, err = self._run("calibrators", *arguments, code=code)
         return err if code else out + err
 
@@ -51,12 +51,12 @@ def test_help_names_every_command(console: Console) -> None:
 
 
 def test_list_of_nothing_says_what_to_do(console: Console) -> None:
-    """An empty folder is no error."""
+    """An empty folder is not an error."""
     assert "no version is served" in console.run("list")
 
 
 def test_list_marks_what_is_current(console: Console) -> None:
-    """Every version is there with its certificate and thresholds; the served one has an arrow and a time."""
+    """Every version has its certificate and thresholds; CURRENT has an arrow and a time."""
     console.publish("a", policies={"graded": an_uncertified_fit(0.875)}, abstention=an_abstention(certificate=None))
     console.publish("b", policies={})
     console.run("promote", "a")
@@ -85,7 +85,7 @@ def test_list_as_json_is_what_the_gateway_says(console: Console) -> None:
 
 
 def test_show_says_what_is_guaranteed(console: Console) -> None:
-    """In words by default, the file itself with --json; CURRENT where no version is named."""
+    """A table by default, the file with --json; the default version is CURRENT."""
     console.publish("a", policies={"graded": a_fit(), "binary": an_uncertified_fit()})
     console.run("promote", "a")
     printed = console.run("show")
@@ -99,7 +99,7 @@ def test_show_says_what_is_guaranteed(console: Console) -> None:
 
 
 def test_diff_names_each_difference(console: Console) -> None:
-    """Number by number, against CURRENT by default; the long parts on request."""
+    """Every value that differs, against CURRENT by default; long fields on request."""
     console.publish("a")
     console.publish("b", policies={"graded": a_fit(0.875)}, report={"test": {"accuracy": 0.5}})
     console.run("promote", "b")
@@ -115,7 +115,7 @@ def test_diff_names_each_difference(console: Console) -> None:
 
 
 def test_promote_and_roll_back(console: Console) -> None:
-    """There and back, as often as there is something before."""
+    """Promote, then roll back until there is no earlier version."""
     for version in ("a", "b"):
         console.publish(version)
         assert f"CURRENT is {version}" in console.run("promote", version)
@@ -126,7 +126,7 @@ def test_promote_and_roll_back(console: Console) -> None:
 
 @pytest.mark.parametrize("version", ["gone", "../x", "torn", "old", "bare"])
 def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> None:
-    """A file that does not load, or that nothing can match, is one sentence, and CURRENT stays."""
+    """A damaged file or one without identity is refused with one sentence, and CURRENT stays."""
     console.publish("good")
     console.run("promote", "good")
     console.publish("bare", identity=None)
@@ -141,7 +141,7 @@ def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> No
 
 
 def test_promote_warns_of_another_system(console: Console) -> None:
-    """A calibrator for another reader is promoted with a word on when it will serve."""
+    """A calibrator for another reader is promoted with a note about when it is served."""
     console.publish("a")
     console.publish("b", identity=an_identity(reader="new"))
     assert "note" not in console.run("promote", "a")
@@ -155,7 +155,7 @@ def test_nothing_to_show(console: Console) -> None:
 
 
 def test_another_folder(console: Console, tmp_path: Path) -> None:
-    """`--folder` overrules the setting."""
+    """`--folder` overrides the setting."""
     other = ArtifactStore(tmp_path / "other")
     other.publish(an_artifact(version="x"))
     console.run("promote", "x", "--folder", str(Path(other.where)))

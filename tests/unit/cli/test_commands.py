@@ -1,4 +1,4 @@
-"""The commands as a person meets them: what they print, what they refuse, and their exit codes."""
+"""Commands: output, errors and exit codes."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run one command in this process; its exit code."""
+    """Run one command in this process; returns its exit code."""
     monkeypatch.setattr(sys, "argv", ["fetchwise", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_the_bar_marks_p_and_the_thresholds() -> None:
-    """A dot for p; thresholds within (0, 1] are strokes, unreachable ones are left out."""
+    """A dot for p, and strokes for thresholds within (0, 1]."""
     drawn = bar(0.5, {"tau0": 0.8, "tau1": 0.0, "tau_abstain": None})
     assert drawn.index("●") < drawn.index("|")
     assert drawn.count("|") == 1
@@ -39,7 +39,7 @@ def test_the_bar_marks_p_and_the_thresholds() -> None:
 
 
 def test_every_reason_has_words() -> None:
-    """`fetchwise ask` can explain each member of the closed set."""
+    """`fetchwise ask` explains every reason."""
     assert set(WHY) == {reason.value for reason in Reason}
     assert WHY["uncertain"].format(passages="ten passages") == "the model is unsure: ten passages"
 
@@ -47,7 +47,7 @@ def test_every_reason_has_words() -> None:
 def test_ask_without_a_gateway_says_how_to_start_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A refused connection is a sentence."""
+    """A refused connection is one sentence."""
 
     def refused(*_: object, **__: object) -> None:
         raise httpx.ConnectError("connection refused")
@@ -69,7 +69,7 @@ def test_a_wrong_setting_is_named_as_it_is_written(
 def test_refit_evaluate_and_report_run_on_one_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path
 ) -> None:
-    """The three commands of the offline job, one after the other, as docs/labels.md shows them."""
+    """The three offline commands in the order of docs/labels.md."""
     folder = tmp_path / "calibrators" / "demo"
     assert run(monkeypatch, "refit", "--outcomes", str(table), "--out", str(folder)) == 0
     version = (folder / "CURRENT").read_text().split()[0]
@@ -112,7 +112,7 @@ def test_a_bad_table_is_refused_and_nothing_published(
     spoil: object,
     says: str,
 ) -> None:
-    """Each fault is one sentence with its line or remedy, exit code 1, and no file."""
+    """Each error is one sentence with its line or its fix, exit code 1, and no file is written."""
     bad = tmp_path / "bad.jsonl"
     assert callable(spoil)
     bad.write_text("\n".join(spoil(table.read_text().splitlines())) + "\n")
@@ -124,7 +124,7 @@ def test_a_bad_table_is_refused_and_nothing_published(
 def test_an_unknown_signal_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path
 ) -> None:
-    """Asking for a signal that the table lacks names it and what there is."""
+    """The error names a signal that the table lacks, and those that it has."""
     arguments = ("refit", "--outcomes", str(table), "--out", str(tmp_path / "out"), "--signal", "vibes")
     assert run(monkeypatch, *arguments) == 1
     assert "vibes" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`fetchwise keys` as an operator meets it, and a gateway that will not be open to others by accident."""
+"""`fetchwise keys`, and a gateway that refuses to serve other machines without keys."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeyFile:
 
 
 def test_the_key_is_printed_once_and_alone(run: Run, file: KeyFile) -> None:
-    """On stdout, to be piped; it is the one in the file, and no command shows it again, nor its hash."""
+    """Only `create` prints the key; the file has its hash, and no command shows either again."""
     printed, said = run("keys", "create", "acme")
     presented = printed.strip()
     (made,) = file.read() or ()
@@ -45,7 +45,7 @@ def test_the_key_is_printed_once_and_alone(run: Run, file: KeyFile) -> None:
 
 
 def test_what_a_key_may_do(run: Run, file: KeyFile) -> None:
-    """Every option arrives; numbers, truth values and text stay what they are, and markup is shown as written."""
+    """Every option is stored with its type, and markup is shown literally."""
     run(
         "keys", "create", "[bold]acme[/]", "--scope", "operate", "--scope", "answer", "--collection", "a",
         "--collection", "b", "--filter", "tenant=acme", "--filter", "year=7", "--filter", "open=true", "--filter",
@@ -69,7 +69,7 @@ def test_what_a_key_may_do(run: Run, file: KeyFile) -> None:
 
 
 def test_a_key_by_default(run: Run, file: KeyFile) -> None:
-    """It may answer and give feedback, everywhere and without limits."""
+    """By default a key may answer and give feedback, in all collections and without limits."""
     assert "fetchwise keys create" in run("keys", "list")[0]
     run("keys", "create", "app")
     (made,) = file.read() or ()
@@ -83,7 +83,7 @@ def test_a_key_by_default(run: Run, file: KeyFile) -> None:
      (["--max-concurrent", "-1"], 2), (["--filter", 'a="x"y"'], 2), (["--filter", f"{'a' * 65}=b"], 1)],
 )  # fmt: skip
 def test_wrong_options_make_no_key(run: Run, file: KeyFile, wrong: list[str], code: int) -> None:
-    """And say what is wrong."""
+    """The error says what is wrong."""
     said = run("keys", "create", "x", *wrong, code=code)[1]
     assert said
     assert "Traceback" not in said
@@ -91,7 +91,7 @@ def test_wrong_options_make_no_key(run: Run, file: KeyFile, wrong: list[str], co
 
 
 def test_revoking(run: Run, file: KeyFile) -> None:
-    """It stays in the list, with when; `--file` goes before the settings."""
+    """A revoked key stays in the list with its time; `--file` overrides the settings."""
     run("keys", "create", "acme")
     (made,) = file.read() or ()
     assert "was revoked at" in run("keys", "revoke", made.id)[0]
@@ -105,7 +105,7 @@ def test_revoking(run: Run, file: KeyFile) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "no-such-host.invalid"])
 def test_an_open_gateway_is_refused_where_others_reach_it(tmp_path: Path, host: str) -> None:
-    """With what to do about it; keys, a loopback address or the words will do."""
+    """The error says what to do: create a key, use a loopback address, or allow it."""
     with pytest.raises(ConfigurationError, match="fetchwise keys create") as caught:
         check_keys(Settings.of(host=host, data_dir=tmp_path))
     assert f"FETCHWISE_OPEN_TO_ANYONE='{WORDS}'" in str(caught.value)
@@ -116,7 +116,7 @@ def test_an_open_gateway_is_refused_where_others_reach_it(tmp_path: Path, host: 
 
 
 def test_serve_refuses_before_it_binds(run: Run, file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other words than those are refused too, and say which they would have to be."""
+    """Other words are refused, and the error says which are needed."""
     monkeypatch.setattr("app.cli.serve._listen", lambda *_: pytest.fail("it listened"))
     _, said = run("serve", "--host", "0.0.0.0", "--port", "0", code=1)
     assert "other machines can reach 0.0.0.0" in said
@@ -131,7 +131,7 @@ def test_serve_refuses_before_it_binds(run: Run, file: KeyFile, monkeypatch: pyt
      ({"keys": Path("kyes.json")}, "does not exist")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, chosen: dict[str, Any], says: str) -> None:
-    """Whoever could reach it; a misspelt name must not mean that keys are off."""
+    """A missing or damaged key file refuses the start: a misspelt name must not turn keys off."""
     (tmp_path / "keys.json").write_text("{")
     with pytest.raises(ConfigurationError, match=says):
         check_keys(Settings.of(data_dir=tmp_path, open_to_anyone=WORDS, **chosen))
@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, chosen: di
 
 @pytest.mark.parametrize("key", [None, "fw_0a1b2c3d4e5f_secret"])
 def test_ask_presents_the_key(run: Run, file: KeyFile, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
-    """From the environment, so that it is in no history of commands; nothing is printed of it."""
+    """`fetchwise ask` reads the key from the environment, and never prints it."""
     sent: list[dict[str, Any]] = []
 
     def post(_: str, **how: Any) -> httpx.Response:

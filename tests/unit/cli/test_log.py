@@ -1,4 +1,4 @@
-"""`fetchwise log`: what is exported, what is deleted, and what is said."""
+"""`fetchwise log`: export, prune, stats and replay."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def log(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
-    """A log of twelve decisions, one a day up to today, the oldest with a verdict that was replaced."""
+    """A log of twelve decisions, one per day up to today; the oldest has feedback that was replaced."""
     store = SqlDecisionStore.open(str(tmp_path / "decisions.sqlite3"))
     now = time.time()
     entries = [(now - age * DAY, a_record(id=f"day{age}", signals={"margin": 2.5})) for age in range(11, 0, -1)]
@@ -70,7 +70,7 @@ def test_export_as_json_lines(log: Run, filled: Path) -> None:
 
 
 def test_export_as_parquet(log: Run, filled: Path) -> None:
-    """The file's name says the format; columns have types, and the same content as the JSON lines."""
+    """The suffix chooses the format; columns have types and the content of the JSON lines."""
     out, also = filled / "log.parquet", filled / "log.jsonl"
     log("export", "--out", str(out))
     log("export", "--out", str(also))
@@ -84,7 +84,7 @@ def test_export_as_parquet(log: Run, filled: Path) -> None:
 
 
 def test_replay(log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Says what agrees; exit code 1 where a decision comes out otherwise, and one line where its calibrator is gone."""
+    """Prints how many agree; exit code 1 if a decision differs, and one line for a missing calibrator."""
     artifact = an_artifact()
     publish(tmp_path / "calibrators", artifact)
     monkeypatch.setenv("FETCHWISE_CALIBRATORS", str(tmp_path / "calibrators"))
@@ -108,7 +108,7 @@ def test_replay(log: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_an_export_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
-    """A folder that is not there, an extra that is missing: nothing is left behind."""
+    """A missing folder or extra is an error, and no file is left behind."""
     assert "nowhere" in log("export", "--out", str(filled / "nowhere" / "log.jsonl"), code=1)[1]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "fetchwise[parquet]" in log("export", "--out", str(filled / "log.parquet"), code=1)[1]
@@ -116,7 +116,7 @@ def test_an_export_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.Monke
 
 
 def test_prune(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
-    """Old decisions go, a few at a time, with what was said about them; the rest stays."""
+    """Old decisions and their feedback are deleted in batches; the rest stays."""
     monkeypatch.setattr("app.cli.log._PRUNED_AT_ONCE", 2)
     assert "deleted 5 decisions" in log("prune", "--older-than", "7d")[0]
     found = json.loads(log("stats", "--json")[0])
@@ -125,13 +125,13 @@ def test_prune(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
 
 @pytest.mark.parametrize("span", ["7", "week", "-1d", "1.5d", "d"])
 def test_a_span_that_makes_no_sense_is_refused(log: Run, filled: Path, span: str) -> None:
-    """Nothing is deleted for a typing mistake."""
+    """An invalid time span deletes nothing."""
     log("prune", f"--older-than={span}", code=2)
     assert json.loads(log("stats", "--json")[0])["decisions"] == 12
 
 
 def test_stats(log: Run, filled: Path) -> None:
-    """Decisions and verdicts by action, for people and for programs."""
+    """Decisions and feedback by action, as a table and as JSON."""
     shown, _ = log("stats")
     for text in ("12 decisions", "0 (0%)", "schema version"):
         assert text in shown
@@ -142,7 +142,7 @@ def test_stats(log: Run, filled: Path) -> None:
 
 
 def test_no_log_is_said_and_none_is_made(monkeypatch: pytest.MonkeyPatch, log: Run, tmp_path: Path) -> None:
-    """Looking does not create."""
+    """Reading does not create a log."""
     assert "no decision log" in log("stats", code=1)[1]
     monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")
     assert "off" in log("stats", code=1)[1]
@@ -159,7 +159,7 @@ def test_a_log_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch, log: Run, fil
 
 
 async def test_doctor_looks_into_the_log(monkeypatch: pytest.MonkeyPatch, log: Run, filled: Path) -> None:
-    """How many decisions there are, or that none are kept."""
+    """The doctor counts decisions, or says that none are stored."""
     async with AsyncExitStack() as stack:
         assert (await _decision_log(_Checked(read_settings(), stack))).endswith("decisions.sqlite3: 12 decisions")
         monkeypatch.setenv("FETCHWISE_DECISION_LOG", "off")

@@ -1,4 +1,4 @@
-"""`fetchwise refit --from-log` as an operator meets it: what it prints, what it refuses, and in which words."""
+"""`fetchwise refit --from-log`: output and errors."""
 
 import json
 import re
@@ -19,7 +19,7 @@ Run = Callable[..., tuple[str, str]]
 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A gateway that keeps its data and its calibrators here."""
+    """Settings of a gateway with its data and calibrators in this folder."""
     monkeypatch.setenv("FETCHWISE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("FETCHWISE_CALIBRATORS", str(tmp_path / "served"))
     (tmp_path / "data").mkdir()
@@ -27,7 +27,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_log_becomes_a_published_calibrator(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The settings name the log; notes say what was used, and the artifact says the same and when."""
+    """It reads the log of the settings; notes and artifact say which rows were used."""
     write_log(tmp_path / "data" / "decisions.sqlite3", WORLD, 600, seed=1, explore_share=0.3, shadow_share=0.4)
     out = tmp_path / "new"
     said, _ = run("refit", "--from-log", "--since", "99999d", "--out", str(out), "--clip", "8")
@@ -69,7 +69,7 @@ def test_sources_that_do_not_fit_are_refused(
     arguments: tuple[str, ...],
     says: str,
 ) -> None:
-    """One sentence, exit code 1, and neither a calibrator nor a database that was not there."""
+    """One sentence, exit code 1, and no calibrator or database is created."""
     _, printed = run("refit", *arguments, "--out", str(tmp_path / "new"), code=1)
     assert says in " ".join(printed.split())
     assert list((tmp_path / "data").iterdir()) == []
@@ -90,7 +90,7 @@ def test_without_a_log_there_is_nothing_to_refit_from(
 
 
 def test_help_explains_the_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where rows come from, which settings make them, and what they are used for."""
+    """The help says where rows come from, which settings produce them, and what they are used for."""
     monkeypatch.setenv("COLUMNS", "200")
     printed = " ".join(run("refit", "--help")[0].replace("│", " ").split())
     for word in ("--from-log", "--since", "--clip", "FETCHWISE_SHADOW_SHARE", "FETCHWISE_EXPLORE_SHARE", "references"):

@@ -1,4 +1,4 @@
-"""Seeding: the demo world goes into a collection that is not there yet, and into no other."""
+"""Seeding fills only a collection that does not exist yet."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Path, parts: Parts) -> None:
-    """The first start makes it; nothing is left that says it is unfinished."""
+    """The first start creates it, and removes the marker of an unfinished one."""
     settings = Settings.of(data_dir=tmp_path)
     await _seed(settings, seed, parts)
     assert await parts.vectors.count("demo") == 100
@@ -38,14 +38,14 @@ async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Pa
 
 
 async def test_another_collection_is_not_seeded(tmp_path: Path, seed: Path, parts: Parts) -> None:
-    """What the operator ingested is never mixed with the seed."""
+    """An existing collection is not changed."""
     await parts.vectors.create("demo", dimension=parts.embedder.dimension)
     await _seed(Settings.of(data_dir=tmp_path), seed, parts)
     assert await parts.vectors.count("demo") == 0
 
 
 async def test_an_interrupted_seeding_is_finished_by_the_next_start(tmp_path: Path, seed: Path, parts: Parts) -> None:
-    """A collection that is there but was not filled to the end is filled to the end."""
+    """A collection that an earlier start left incomplete is completed."""
     settings, embedder = Settings.of(data_dir=tmp_path), parts.embedder
     assert isinstance(embedder, FakeEmbedder)
     embedder.fail_with = UpstreamUnavailable("embedder", "interrupted")

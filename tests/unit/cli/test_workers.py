@@ -1,4 +1,4 @@
-"""Several workers: refused where a part lives inside the process, and described by the settings alone."""
+"""Several workers: refused if a part runs inside the process."""
 
 import pickle
 from functools import partial
@@ -19,12 +19,12 @@ def settings(**changes: Any) -> Settings:
 
 
 def test_remote_parts_can_be_shared() -> None:
-    """Any number of workers on servers of their own; the embedder may be in each of them."""
+    """Any number of workers is allowed with remote servers; the embedder may be local."""
     check_workers(settings(workers=8))
 
 
 def test_one_worker_may_hold_its_parts() -> None:
-    """The embedded default is one process."""
+    """One worker is allowed with embedded parts."""
     check_workers(Settings.of())
 
 
@@ -39,14 +39,14 @@ def test_one_worker_may_hold_its_parts() -> None:
     ids=str,
 )
 def test_a_part_inside_one_process_is_named(changes: dict[str, str], named: str) -> None:
-    """The message says which setting to change, and that one worker would do."""
+    """The error names the setting to change."""
     with pytest.raises(ConfigurationError, match="FETCHWISE_WORKERS") as refusal:
         check_workers(settings(workers=2, **changes))
     assert named in str(refusal.value)
 
 
 def test_what_a_worker_is_made_of_travels_to_it(tmp_path: Path) -> None:
-    """Settings are read once, by the process that was started: keys and all, they can be sent to another."""
+    """Settings can be pickled for workers, including secrets."""
     chosen = settings(workers=2, reader_api_key="s3cret", port=0)
     arrived = pickle.loads(pickle.dumps(partial(worker, chosen, tmp_path)))
     assert (arrived.func, arrived.args) == (worker, (chosen, tmp_path))
