@@ -1,13 +1,13 @@
 """The decision log as an observer: records are queued, and one thread writes them.
 
     observe ──► pending ──┐
-                          ├──► one transaction a turn ──► store
-    give ─────► asked ────┘              │
+                          ├──► one transaction ──► store
+    give ─────► waiting ──┘              │
       ▲                                  │ committed, or refused
       └──────────────────────────────────┘
 
-Answers never wait for the log: a full queue drops records and counts them. Feedback always does: it is acknowledged
-once it is on disk together with the decision that it is about, or refused.
+Answers never wait for the log: a full queue drops records and counts them. Feedback does: it is acknowledged once
+it is stored together with its decision, or refused.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from app.ports import Documents, Rows
 logger = logging.getLogger(__name__)
 
 _DAY_S = 86_400.0
-# Small, so that a turn of the writer stays short.
+# Small, so that each write stays short.
 _PRUNED_AT_ONCE = 1_000
 _MAX_PENDING_FEEDBACK = 1_000
 
@@ -140,7 +140,7 @@ class DecisionLog:
         try:
             return await self._submit(feedback)
         except UnknownDecision:
-            # Another worker may have answered a moment ago, and writes the decision within its turn.
+            # Another worker may have answered a moment ago, and writes the decision soon.
             await asyncio.sleep(2 * self._pace.write_every_s)
             return await self._submit(feedback)
 

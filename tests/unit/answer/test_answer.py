@@ -1,4 +1,4 @@
-"""The life of a question: what no reply shows. The golden walks hold what each way through comes to."""
+"""The life of a question: what no reply shows. The golden walks test the replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ HOPELESS, UNCERTAIN, CONFIDENT = 0.125, 0.375, 0.875
 
 
 def down() -> UpstreamUnavailable:
-    """What a retriever raises that is not there."""
+    """The error of a retriever that is down."""
     return UpstreamUnavailable("vectors", "vectors are down")
 
 
@@ -91,13 +91,13 @@ class World:
         self.reader.before = lambda prompt: self.clock.spend(100 + 20 * len(prompt.passages))
 
     def knows(self, p: float, *, k1: float = 0.9, k5: float = 0.9) -> None:
-        """Make the closed-book answer sure to the degree p, and those from passages to k1 and k5."""
+        """Set the probability of the closed-book answer to p, and of those from passages to k1 and k5."""
         self.reader.says(ASKED, "Paris", k=0, sure=p)
         self.reader.says(ASKED, "It is Franville", k=1, sure=k1)
         self.reader.says(ASKED, "Franville it is", k=5, sure=k5)
 
     async def answer(self, *, where: Filter | None = None, collection: str = "demo", **ask: Any) -> DecisionRecord:
-        """Ask the question, and check what holds of every answered one."""
+        """Ask the question, and check what is true of every answer."""
         seen = len(self.notebook.records)
         ask = {"filtered": where is not None} | ask
         record = await self.answerer().answer(
@@ -159,7 +159,7 @@ async def test_only_passages_that_were_really_read_are_cited() -> None:
 
 
 async def test_no_record_of_a_question_that_failed() -> None:
-    """Its error goes to the caller, and no observer hears of it."""
+    """The caller gets its error, and no observer gets a record."""
     world = await a_world(UNCERTAIN)
     world.reader.fail_with = UpstreamTimeout("reader", "slow")
     with pytest.raises(UpstreamTimeout):
@@ -176,7 +176,7 @@ async def test_every_observer_gets_the_record_once() -> None:
 
 
 async def test_the_record_says_whether_the_answer_was_cut() -> None:
-    """Of the answer that is given: the probe's where nothing was read, else the reading's."""
+    """Of the given answer: the probe's if no passage was read, else the reading's."""
     world = await a_world(CONFIDENT)
     for policy, k in ((Policy.NEVER, 0), (Policy.ALWAYS, 5)):
         world.reader.says(ASKED, "one two three", k=k, sure=CONFIDENT)

@@ -1,4 +1,4 @@
-"""A question's time: every stage is bounded by it, and what it falls back to is what a failed stage falls back to."""
+"""The time of a question bounds every stage; a stage that is too slow is handled like one that failed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 
 class Lapse:
-    """Lets the event loop believe that time has passed."""
+    """Moves the event loop's clock forward."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._ahead_s = 0.0
@@ -35,7 +35,7 @@ class Lapse:
         self._ahead_s += seconds
 
     async def outlast(self, *_: object, **__: object) -> Any:
-        """Take longer than any question has, and never end by itself."""
+        """Take longer than any question may, without end."""
         self.pass_by(2 * HOUR_S)
         await asyncio.Event().wait()
 
@@ -57,7 +57,7 @@ async def ask(world: World, deadline: float | None, listener: Any = SILENT, **ch
 async def test_retrieval_that_outlasts_it_is_a_retrieval_that_failed(
     lapse: Lapse, monkeypatch: pytest.MonkeyPatch, part: str, method: str, upstream: str
 ) -> None:
-    """The closed-book answer stands if it may, and the record names the part that was too slow."""
+    """The closed-book answer is given if allowed, and the record names the slow upstream."""
     world = await a_world(UNCERTAIN)
     monkeypatch.setattr(getattr(world, part), method, lapse.outlast)
     record = await ask(world, lapse.within())
@@ -68,7 +68,7 @@ async def test_retrieval_that_outlasts_it_is_a_retrieval_that_failed(
 
 
 class Heard:
-    """A listener that keeps what it hears."""
+    """A listener that stores what it receives."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -84,7 +84,7 @@ class Heard:
 
 
 async def test_a_stream_that_outlasts_it_is_closed(lapse: Lapse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was heard was heard; then the reader is named, and the stream upstream is closed."""
+    """What was streamed stays; the error names the reader, and the upstream stream is closed."""
     world = await a_world(UNCERTAIN)
     closed = asyncio.Event()
 
@@ -114,7 +114,7 @@ async def test_a_stage_for_which_no_time_is_left_is_not_begun(lapse: Lapse) -> N
 async def test_a_timeout_that_is_not_the_questions_is_not_taken_for_it(
     lapse: Lapse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A defect stays a defect."""
+    """A bug in our own code is not a timeout."""
     world = await a_world(UNCERTAIN)
 
     async def defect(*_: object, **__: object) -> Generation:
@@ -137,7 +137,7 @@ async def test_the_wait_in_line_is_part_of_the_time_it_took() -> None:
 async def test_what_was_heard_of_a_stream_is_never_taken_back(
     monkeypatch: pytest.MonkeyPatch, pieces: list[str]
 ) -> None:
-    """A stream that breaks before its first word gives way to the probe's answer; after that it ends with the error."""
+    """A stream that breaks before its first token falls back to the probe's answer; later it ends with the error."""
     world = await a_world(UNCERTAIN)
 
     async def stream(prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:

@@ -1,4 +1,4 @@
-"""Watching drift: signals as answers pass, and confidences as judgements come in."""
+"""Drift of signals, and of confidences by feedback."""
 
 import asyncio
 import random
@@ -89,7 +89,7 @@ async def test_right_answers_do_not(world: World) -> None:
 
 
 async def test_workers_and_restarts_share_one_test(world: World) -> None:
-    """Two that look in turn, and one that starts later, are bit for bit where one that read everything is."""
+    """Two workers that take turns, and one that starts later, have the same state as one that read everything."""
     chance = random.Random(50)
     other = world.a_watch()
     for _ in range(333):
@@ -139,7 +139,7 @@ async def test_another_tolerance_is_another_test(world: World) -> None:
 
 
 async def test_a_state_that_cannot_be_stored_is_stored_later(world: World) -> None:
-    """What was learned counts meanwhile, and is written by the next look, without anything new in the log."""
+    """The new state is used meanwhile, and is written by the next refresh, without new feedback."""
     await world.watch.refresh()
     world.log.judged(correct=False, times=40)
     world.documents.fail_with = StorageError("locked")
@@ -153,7 +153,7 @@ async def test_a_state_that_cannot_be_stored_is_stored_later(world: World) -> No
 
 
 async def test_a_new_version_starts_from_nothing(world: World) -> None:
-    """What one version did is not held against the next; the old one's judgements count if it comes back."""
+    """A new version starts from zero; the old one's feedback counts again if it comes back."""
     world.log.judged(correct=False, times=40)
     world.log.judged(correct=True, times=40, version="two")
     await world.watch.refresh()
@@ -231,7 +231,7 @@ def test_the_same_traffic_is_stable() -> None:
 
 
 def test_other_traffic_is_not() -> None:
-    """Signals that moved exceed the limit, and do so no more once the window has left them behind."""
+    """Shifted signals exceed the limit until they have left the window."""
     drift = SignalDrift(uniform, window=400)
     fed(drift, shift=0.4, times=400)
     moved = drift.report().signals["seq_logprob"]
@@ -242,7 +242,7 @@ def test_other_traffic_is_not() -> None:
 
 
 def test_a_new_calibrator_starts_from_nothing() -> None:
-    """Counts belong to one version; answers begun under another, or under none, are passed over."""
+    """Counts belong to one version; answers under another, or under none, are ignored."""
     serving = [uniform()]
     drift = SignalDrift(lambda: serving[-1])
     fed(drift, shift=0.4, times=300)

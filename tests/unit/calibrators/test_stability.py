@@ -1,4 +1,4 @@
-"""The stability index: silent on samples of the same population, loud on another one, whatever their size."""
+"""The stability index: below its limit for the same population, above it for another, whatever the size."""
 
 import random
 from collections import deque
@@ -68,7 +68,7 @@ def test_another_population_exceeds_it(shift: float, n: int) -> None:
 
 
 def test_a_fixed_limit_would_cry_wolf() -> None:
-    """Where only 60 were fitted on, an index of 0.2 is ordinary: the limit knows, the rule of thumb does not."""
+    """Where only 60 were fitted on, an index of 0.2 is ordinary: the limit allows it, the rule of thumb does not."""
     chance = random.Random(32)
     found = [index(chance, fitted(chance, 60), n=ENOUGH) for _ in range(200)]
     assert sum(value > 0.2 for value in found) >= 40
@@ -76,7 +76,7 @@ def test_a_fixed_limit_would_cry_wolf() -> None:
 
 
 def test_the_limit_falls_with_the_sample() -> None:
-    """More questions on either side, a lower limit; it never falls below what is tolerated."""
+    """More questions on either side, a lower limit; it never falls below the tolerance."""
     limits = [psi_limit(n, 800, 10) for n in (200, 500, 1000, 2000, 10**9)]
     assert limits == sorted(limits, reverse=True)
     assert psi_limit(1000, 8000, 10) < psi_limit(1000, 800, 10)

@@ -35,7 +35,7 @@ class IdentifiedReader:
 
 
 class World:
-    """A gatekeeper with everything around it."""
+    """A live calibrator with everything around it."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.store = ArtifactStore(folder)
@@ -81,7 +81,7 @@ def world(tmp_path: Path) -> World:
 
 
 async def test_no_calibrator(world: World) -> None:
-    """An empty or missing folder is no error: nothing decides, and the standing says so."""
+    """An empty or missing folder is no error: nothing decides, and the status says so."""
     standing = await world.look(identify=True)
     folder = Path(world.store.where)
     assert standing == CalibratorStatus(
@@ -95,7 +95,7 @@ async def test_no_calibrator(world: World) -> None:
 
 
 async def test_before_the_first_look(world: World) -> None:
-    """Until it has looked the gate is shut, and asking is safe."""
+    """Before the first refresh nothing decides, and `matching` can be called."""
     world.promote()
     assert world.artifact() is None
     assert world.live_calibrator.status().version is None
@@ -127,7 +127,7 @@ async def test_a_match_serves(world: World) -> None:
     ],
 )
 async def test_a_mismatch_is_named(world: World, part: str, fitted: Any, running: Any) -> None:
-    """An artifact that differs in any part decides nothing, and the standing names the part and both values."""
+    """An artifact that differs in any part decides nothing, and the status names the field and both values."""
     artifact = world.promote(identity=an_identity(**{part: fitted}))
     standing = await world.look()
     assert (standing.version, standing.certified, standing.matches) == (artifact.version, False, False)
@@ -164,7 +164,7 @@ async def test_fitted_for_the_question_alone(world: World) -> None:
 
 
 async def test_a_new_current_is_taken_up(world: World) -> None:
-    """A promotion is served at the next look, and so is the way back."""
+    """A promotion is served after the next refresh, and so is a rollback."""
     for version in ("one", "two", "one"):
         world.promote(version=version)
         assert (await world.look()).version == version
@@ -174,7 +174,7 @@ async def test_a_new_current_is_taken_up(world: World) -> None:
 
 
 async def test_a_bad_new_one_is_refused(world: World) -> None:
-    """A corrupt file is refused with the reason, and the artifact before it keeps serving."""
+    """A corrupt file is rejected with the reason, and the previous artifact keeps serving."""
     good = world.promote(version="good")
     await world.look()
     path = published(world.store, an_artifact(version="bad"))
@@ -194,7 +194,7 @@ async def test_a_bad_new_one_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("content", [b"../../x", b"", b"\xff\xfe", b"gone"], ids=repr)
 async def test_a_bad_current_is_refused(world: World, content: bytes) -> None:
-    """CURRENT that names nothing to be served is refused, and the artifact before it keeps serving."""
+    """A CURRENT that cannot be served is rejected, and the previous artifact keeps serving."""
     good = world.promote()
     await world.look()
     (Path(world.store.where) / "CURRENT").write_bytes(content)
@@ -203,7 +203,7 @@ async def test_a_bad_current_is_refused(world: World, content: bytes) -> None:
 
 
 async def test_a_bad_first_one_says_that_nothing_serves(world: World) -> None:
-    """Where there is no artifact before the refused one, the standing does not pretend that there is."""
+    """Without a previous artifact, the status does not claim that one keeps serving."""
     world.name("gone")
     standing = await world.look()
     assert standing.version is None
@@ -253,7 +253,7 @@ async def test_a_new_one_that_does_not_match_is_refused(world: World) -> None:
 
 
 async def test_a_new_one_replaces_one_that_does_not_match_either(world: World) -> None:
-    """Where nothing matches there is nothing to protect: the standing is that of CURRENT."""
+    """If nothing matches, the status is that of CURRENT."""
     world.promote(version="one", identity=an_identity(reader="another"))
     await world.look()
     world.promote(version="two", identity=an_identity(reader="a third"))
@@ -388,7 +388,7 @@ async def test_both_problems_are_reported(world: World) -> None:
 
 
 async def test_a_reader_that_is_down_at_the_start(world: World) -> None:
-    """While the reader has never been identified nothing decides; each look asks again, until it answers."""
+    """While the reader has never been identified nothing decides; each refresh asks again, until it answers."""
     artifact = world.promote()
     world.reader.down = True
     for asked in (1, 2):
@@ -405,7 +405,7 @@ async def test_a_reader_that_is_down_at_the_start(world: World) -> None:
 
 
 async def test_a_reader_that_goes_down_later(world: World) -> None:
-    """The last known identity stands while the reader is away."""
+    """The last known identity is kept while the reader is down."""
     artifact = world.promote()
     await world.look()
     world.reader.down = True
@@ -414,7 +414,7 @@ async def test_a_reader_that_goes_down_later(world: World) -> None:
 
 
 async def test_a_model_swapped_behind_the_url(world: World) -> None:
-    """Another model is noticed when the reader is next identified, and shuts the gate."""
+    """Another model is noticed when the reader is next identified, and nothing decides any more."""
     world.promote()
     await world.look()
     world.reader.identity = Identity("swapped", "none", "x", "y", stop=("\n",), logprobs="top20")
@@ -426,7 +426,7 @@ async def test_a_model_swapped_behind_the_url(world: World) -> None:
 
 
 async def test_an_uncertified_artifact_says_so(tmp_path: Path) -> None:
-    """An artifact without a certificate is in the gate with its problem; where the operator allows it, without."""
+    """An artifact without a certificate is reported as a problem, unless the operator allows it."""
     for allowed in (False, True):
         world = World(tmp_path, allow_uncertified=allowed)
         artifact = world.promote(policies={"graded": an_uncertified_fit()})
@@ -444,7 +444,7 @@ async def test_an_artifact_without_the_graded_policy_is_not_certified(world: Wor
 
 
 async def test_each_change_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has one line for each new standing: a warning if it is a problem."""
+    """The log has one line for each new status: a warning if it is a problem."""
     caplog.set_level(logging.INFO, logger=module.__name__)
     for _ in range(2):
         await world.look()

@@ -1,4 +1,4 @@
-"""The calibrator folder: what is published comes back whole, and nothing else comes back at all."""
+"""The calibrator folder: what is published is loaded unchanged, and nothing else is loaded."""
 
 import json
 import os
@@ -202,7 +202,7 @@ def test_history_lists_each_change(store: ArtifactStore) -> None:
 
 
 def test_what_was_written_by_hand_counts(store: ArtifactStore) -> None:
-    """A version alone on a line names it; the lines below stay the way back, whatever one of them looks like."""
+    """A version alone on a line names it; the lines below stay the history, even if one of them is invalid."""
     served(store, "a", "b")
     current = Path(store.where) / "CURRENT"
     current.write_text("a\n")
@@ -349,7 +349,7 @@ def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[s
     ids=["empty", "binary", "list", "string", "null", "deep", "bare"],
 )
 def test_what_is_no_artifact_is_refused(raw: bytes) -> None:
-    """Any other bytes are a schema error with the file's name in it."""
+    """Any other bytes are a schema error that names the file."""
     with pytest.raises(ArtifactSchemaError, match="some-file"):
         parse(raw, name="some-file")
 
@@ -365,7 +365,7 @@ def test_what_is_not_a_number_is_refused(where: bytes, number: str) -> None:
 
 
 def test_half_a_character_is_refused() -> None:
-    """A lone surrogate, which JSON can spell and UTF-8 cannot, is refused wherever it stands."""
+    """A lone surrogate, which JSON can spell and UTF-8 cannot, is refused wherever it occurs."""
     raw = serialise(an_artifact(name="half"))
     for text in (b'"half"', b'"outcomes.jsonl"', b'"accuracy"'):
         with pytest.raises(ArtifactError):

@@ -1,4 +1,4 @@
-"""Rates by tag, with intervals that hold what they promise."""
+"""Rates by tag, and their intervals."""
 
 import random
 
@@ -8,7 +8,7 @@ from app.core.feedback import AuditRow
 
 
 def test_rates_by_tag() -> None:
-    """Each value of each tag has its own skip, abstain and error rates; an untagged row counts in the whole alone."""
+    """Each value of each tag has its own skip, abstain and error rates; a row without tags counts only in the total."""
     rows = [
         AuditRow({"lang": "en", "team": "a"}, "k0", 0, correct=True, solicited=True),
         AuditRow({"lang": "en"}, "k5", 5, correct=False, solicited=True),
@@ -37,7 +37,7 @@ def test_only_answers_drawn_at_random_tell_the_error_rate() -> None:
 
 
 def test_the_commonest_values_are_shown() -> None:
-    """A tag with endless values does not make an endless report, and says how many it left out."""
+    """A tag with many values does not make a long report, which says how many it omits."""
     rows = [AuditRow({"user": f"u{n:03}"}, "k0", 0) for n in range(100)]
     rows += [AuditRow({"user": "u070"}, "k0", 0)] * 2
     found = audit(rows, most=3)
@@ -46,7 +46,7 @@ def test_the_commonest_values_are_shown() -> None:
 
 
 def test_a_real_difference_shows() -> None:
-    """A group that is answered wrongly twice as often has an interval that does not reach the other's."""
+    """The intervals of two groups do not overlap if one is wrong twice as often."""
     chance = random.Random(40)
     rows = [
         AuditRow({"group": group}, "k0", 0, correct=chance.random() > wrong, solicited=True)

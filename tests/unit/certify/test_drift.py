@@ -1,4 +1,4 @@
-"""The sequential test of shown confidences: hardly ever wrong, soon right, and deaf to a single liar."""
+"""The sequential test of confidences: few false alarms, early detection, and no alarm from a single key."""
 
 import math
 import random
@@ -18,14 +18,14 @@ Feedback = tuple[float, bool]
 
 
 def traffic(chance: random.Random, gap: float) -> Iterator[Feedback]:
-    """Endless confidences of every size that exceed the chance of being right by exactly `gap`."""
+    """An endless stream of confidences that exceed the probability of being right by exactly `gap`."""
     while True:
         known = math.sqrt(chance.random())
         yield gap + (1.0 - gap) * known, chance.random() < (1.0 - gap) * known
 
 
 def first_alarm(feedback: Iterator[Feedback], most: int) -> int | None:
-    """After how many feedbacks, looked at after each, the alarm came."""
+    """The number of judged answers after which the alarm came."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
     for number, (p, correct) in enumerate(islice(feedback, most), start=1):
         test.update(p, correct=correct)
@@ -57,7 +57,7 @@ def test_false_alarms_are_rare_however_often_one_looks() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans(), st.sampled_from([None, "a", "b"])), max_size=60))
 def test_an_alarm_stays(after: list[tuple[float, bool, str | None]]) -> None:
-    """Nothing that comes later, whoever says it, takes an alarm back."""
+    """No later feedback cancels an alarm."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
     while not test.alarm:
         for liar in ("a", "c"):
@@ -69,7 +69,7 @@ def test_an_alarm_stays(after: list[tuple[float, bool, str | None]]) -> None:
 
 @pytest.mark.parametrize(("gap", "half", "most"), [(0.15, 180, 420), (0.25, 60, 110)])
 def test_drift_is_found_soon(gap: float, half: int, most: int) -> None:
-    """The alarm comes within so many feedbacks in half of the streams, and within so many in nine out of ten."""
+    """The median and the 90th percentile of the delay are below these limits."""
     chance = random.Random(21)
     delays = sorted(first_alarm(traffic(chance, gap), 5000) or 5001 for _ in range(200))
     assert delays[100] <= half
@@ -95,7 +95,7 @@ def test_drift_is_found_after_a_long_calm() -> None:
 
 
 def test_one_key_cannot_raise_the_alarm_alone() -> None:
-    """However much one key lies, the alarm stays silent while it is alone, though the evidence is plain to see."""
+    """One key alone raises no alarm, however strong its evidence."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
     for _ in range(500):
         test.update(0.9, correct=False, key="liar")
@@ -120,7 +120,7 @@ def test_a_liar_among_the_honest_is_left_out() -> None:
 
 
 def test_two_keys_that_agree_raise_it() -> None:
-    """What each of two keys shows by itself revokes; a third that is only just heard does not stand in the way."""
+    """Two keys that agree raise the alarm; a new third key does not prevent it."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
     for _ in range(60):
         for key in ("one", "two"):
@@ -146,7 +146,7 @@ feedbacks = st.lists(
 
 @given(feedbacks)
 def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, bool, str | None]]) -> None:
-    """The evidence without any key is the least of the evidence of tests that never saw one of them."""
+    """The evidence without any key is the smallest evidence of the tests that never saw one of them."""
     test = DriftTest()
     for p, correct, key in feedback:
         test.update(p, correct=correct, key=key)
@@ -162,7 +162,7 @@ def test_leaving_a_key_out_is_never_having_heard_it(feedback: list[tuple[float, 
 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=300), st.floats(0.0, 0.5))
 def test_capital_is_never_gone_and_never_endless(gaps: list[float], tolerance: float) -> None:
-    """Whatever comes, she can still bet, and no number overflows."""
+    """For any values, the capital stays positive and finite."""
     bettor = Bettor(tolerance)
     for gap in gaps:
         bettor.bet(gap)
@@ -172,7 +172,7 @@ def test_capital_is_never_gone_and_never_endless(gaps: list[float], tolerance: f
 
 
 def test_the_game_is_fair_at_best() -> None:
-    """Whatever she has seen, a coin on the edge of the hypothesis leaves her mean capital as it was."""
+    """At the edge of the hypothesis the mean capital does not change, whatever came before."""
     chance = random.Random(24)
     for _ in range(200):
         won, lost = Bettor(TOLERANCE), Bettor(TOLERANCE)
@@ -188,7 +188,7 @@ def test_the_game_is_fair_at_best() -> None:
 
 
 def test_a_year_of_failure_does_not_overflow() -> None:
-    """Evidence has a ceiling."""
+    """The evidence is bounded."""
     test = DriftTest(tolerance=TOLERANCE, delta=DELTA)
     for _ in range(5000):
         test.update(1.0, correct=False)
@@ -205,6 +205,6 @@ def test_invalid_limits_are_refused(tolerance: float, delta: float) -> None:
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
 def test_what_is_no_probability_is_refused(p: float) -> None:
-    """The bound on a bet rests on p being a probability."""
+    """The bound on a bet needs p to be a probability."""
     with pytest.raises(ValueError, match="a probability lies in"):
         DriftTest().update(p, correct=True)

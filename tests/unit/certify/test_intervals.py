@@ -1,4 +1,4 @@
-"""Wilson's interval: the reference's, and none of nothing."""
+"""Wilson's interval: scipy's values, and none without trials."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from app.certify.intervals import Interval, wilson
 
 @given(st.integers(1, 2000), st.data())
 def test_intervals_are_wilsons(trials: int, data: st.DataObject) -> None:
-    """They equal scipy's, and hold the share itself."""
+    """They equal scipy's, and contain the share."""
     successes = data.draw(st.integers(0, trials))
     rate = wilson(successes, trials)
     expected = binomtest(successes, trials).proportion_ci(0.95, method="wilson")
@@ -22,5 +22,5 @@ def test_intervals_are_wilsons(trials: int, data: st.DataObject) -> None:
 
 
 def test_no_trial_is_no_rate() -> None:
-    """Nothing is said of nothing."""
+    """Without trials there is no value."""
     assert wilson(0, 0) == Interval(None, None, None, 0)

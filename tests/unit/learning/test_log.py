@@ -20,7 +20,7 @@ from tests.fakes.records import a_record
 from tests.waiting import until
 
 QUICK = LogTiming(write_every_s=0.01, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
-# Nothing is written unless feedback or the end wants it.
+# Nothing is written except for feedback or at the end.
 IDLE = LogTiming(write_every_s=60.0, retry_s=0.02, feedback_timeout_s=10.0, close_timeout_s=0.1)
 DAY = 86_400.0
 DOWN = LogUnavailable("the decision log cannot be written: disk full")
@@ -28,7 +28,7 @@ DOWN = LogUnavailable("the decision log cannot be written: disk full")
 
 @dataclass
 class Running:
-    """A log at work, the store behind it, and what it counts."""
+    """A running log, its store, and its metrics."""
 
     log: DecisionLog
     store: FaultyStore
@@ -40,7 +40,7 @@ class Running:
         return self.registry.get_sample_value("fetchwise_log_dropped_total")
 
     def verdicts(self, correct: str) -> float | None:
-        """How many such verdicts on answers that read one passage were counted."""
+        """How much such feedback on answers from one passage was counted."""
         return self.registry.get_sample_value("fetchwise_feedback_total", {"correct": correct, "action": "k1"})
 
     async def written(self, count: int) -> None:
@@ -90,7 +90,7 @@ def open_log(tmp_path: Path) -> Open:
 
 
 async def test_decisions_are_written_in_order_without_being_asked(open_log: Open) -> None:
-    """What was observed is on disk a turn later, each with the time it was observed at."""
+    """Records are stored after the next write, with the time at which they were observed."""
     async with open_log() as running:
         for number in range(20):
             running.log.observe(a_record(id=str(number)))
@@ -101,7 +101,7 @@ async def test_decisions_are_written_in_order_without_being_asked(open_log: Open
 
 
 async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) -> None:
-    """They take the same way to the disk, and count where the queue is full."""
+    """They use the same queue, and are counted if it is full."""
     run = FullRun("a", an_identity(), {k: Outcome("Paris", {}, 40, 5, k, 20.0) for k in (0, 1, 5)})
     async with open_log(IDLE, capacity=2) as running:
         running.log.observe(a_record(id="a"))
@@ -112,7 +112,7 @@ async def test_shadow_runs_are_written_behind_their_decisions(open_log: Open) ->
 
 
 async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None:
-    """A verdict on a decision that still waits is acknowledged when both are on disk, in one transaction."""
+    """Feedback on a queued decision is acknowledged when both are stored, in one transaction."""
     async with open_log(IDLE) as running:
         running.log.observe(a_record(id="a"))
         running.log.observe(a_record(id="b"))
@@ -124,7 +124,7 @@ async def test_feedback_takes_the_waiting_decision_along(open_log: Open) -> None
 
 
 async def test_a_decision_that_another_worker_is_about_to_write_is_found(open_log: Open) -> None:
-    """The id is looked for again after the time in which the other worker writes."""
+    """The id is looked up again after the time in which the other worker writes."""
     async with open_log(LogTiming(write_every_s=0.7)) as here, open_log() as there:
         giving = asyncio.create_task(here.log.give(Feedback("a", correct=True)))
         await here.tried(1)
@@ -154,7 +154,7 @@ async def test_a_full_queue_drops_and_counts(open_log: Open, caplog: pytest.LogC
 async def test_a_store_in_trouble_refuses_feedback_and_loses_nothing(
     open_log: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Decisions wait, verdicts are refused, one line says so; afterwards all is written and the retry succeeds."""
+    """Decisions stay queued, feedback is refused, and one line says so; afterwards all is written."""
     async with open_log() as running:
         running.log.observe(a_record(id="a"))
         await running.written(1)
@@ -176,7 +176,7 @@ async def test_a_store_in_trouble_refuses_feedback_and_loses_nothing(
 
 
 async def test_a_database_in_trouble_is_not_tried_more_often_for_feedback(open_log: Open) -> None:
-    """Verdicts that come in meanwhile wait for the next attempt together."""
+    """Feedback that arrives meanwhile waits for the next attempt."""
     async with open_log(LogTiming(write_every_s=0.01, retry_s=0.3, close_timeout_s=0.1)) as running:
         running.store.fail_with = DOWN
         running.log.observe(a_record())
@@ -218,7 +218,7 @@ async def test_feedback_that_takes_too_long_is_refused_and_not_kept(open_log: Op
 
 
 async def test_too_much_feedback_at_once_is_refused(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting verdicts are bounded too."""
+    """Queued feedback is bounded, too."""
     monkeypatch.setattr("app.learning.log._MAX_PENDING_FEEDBACK", 2)
     async with open_log() as running:
         running.store.gate.clear()
@@ -233,7 +233,7 @@ async def test_too_much_feedback_at_once_is_refused(open_log: Open, monkeypatch:
 
 
 async def test_closing_writes_what_waits(open_log: Open) -> None:
-    """A stop in good order loses nothing, and takes no more feedback."""
+    """A normal stop loses nothing, and accepts no more feedback."""
     async with open_log(IDLE) as running:
         for number in range(50):
             running.log.observe(a_record(id=str(number)))
@@ -258,7 +258,7 @@ async def test_closing_on_a_store_in_trouble_says_what_is_lost(
 
 
 async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
-    """Trouble that ends in time costs nothing."""
+    """If the store recovers in time, nothing is lost."""
     async with open_log(LogTiming(write_every_s=0.01, retry_s=0.02, close_timeout_s=30.0)) as running:
         running.store.fail_with = DOWN
         running.log.observe(a_record())
@@ -268,7 +268,7 @@ async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
 
 
 async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is older than it may be goes at the start, a little at a time, and what is younger stays."""
+    """Old decisions are deleted at the start, a few at a time, and newer ones stay."""
     monkeypatch.setattr("app.learning.log._PRUNED_AT_ONCE", 2)
     async with open_log(now=1.0) as running:
         for number in range(5):
@@ -296,7 +296,7 @@ async def test_pruning_that_fails_is_logged_and_does_no_harm(open_log: Open, cap
 
 
 def test_every_verdict_label_is_there_from_the_start() -> None:
-    """Dashboards can divide by what has not happened yet."""
+    """Every label value exists before the first event, so that rates are defined."""
     registry = CollectorRegistry()
     metrics = LogMetrics(registry, (0, 1, 5))
     for correct in ("true", "false"):

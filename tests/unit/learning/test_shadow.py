@@ -33,13 +33,13 @@ def a_question(
 
 
 def drawn(identifier: str) -> DecisionRecord:
-    """An answered question that is to be shadowed."""
+    """An answered question that was drawn for a shadow run."""
     return a_record(id=identifier, question=ASKED, sampled=Sampled(shadow=True))
 
 
 @dataclass
 class Bench:
-    """A runner over fakes, and what came of it."""
+    """A runner over fakes, and its results."""
 
     runner: ShadowRunner
     reader: FakeReader
@@ -49,7 +49,7 @@ class Bench:
     known: list[Identity | None] = field(default_factory=list)
 
     async def settled(self, count: int) -> None:
-        """Wait until so many runs ended, well or badly."""
+        """Wait until so many runs have ended, completed or lost."""
         await until(lambda: len(self.done) + len(self.lost) >= count)
 
 
@@ -94,7 +94,7 @@ async def test_every_action_is_asked_and_kept(bench: Bench) -> None:
 
 
 async def test_a_question_that_arrives_goes_first(bench: Bench) -> None:
-    """A run under way is cancelled upstream, waits while questions are in flight, and is then made whole."""
+    """A running shadow run is cancelled upstream, waits while questions are in flight, and then starts again."""
     bench.reader.hang = True
     bench.runner.start()
     bench.runner.observe(drawn("a"))
@@ -112,7 +112,7 @@ async def test_a_question_that_arrives_goes_first(bench: Bench) -> None:
 
 
 async def test_a_run_that_fails_is_counted_and_the_next_goes_on(bench: Bench) -> None:
-    """A part that is down loses that run alone."""
+    """An upstream that is down loses only that run."""
     bench.reader.fail_with = UpstreamUnavailable("reader", "down")
     bench.runner.start()
     bench.runner.observe(drawn("a"))
@@ -125,7 +125,7 @@ async def test_a_run_that_fails_is_counted_and_the_next_goes_on(bench: Bench) ->
 
 
 async def test_what_two_systems_answered_is_lost(bench: Bench) -> None:
-    """A reader that is swapped in mid-run, or is not known any more, leaves no row; the next one does."""
+    """A run is lost if the reader changes or is unknown; the next one is stored."""
     bench.reader.hang = True
     bench.runner.start()
     bench.runner.observe(drawn("a"))
@@ -145,7 +145,7 @@ async def test_what_two_systems_answered_is_lost(bench: Bench) -> None:
 
 
 async def test_a_long_queue_turns_new_ones_away(bench: Bench) -> None:
-    """What waits is bounded; what does not fit is counted."""
+    """The queue is bounded; runs that do not fit are counted."""
     bench.runner.began()
     bench.runner.start()
     for number in range(WAITING + 3):
@@ -168,7 +168,7 @@ async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) ->
 
 
 async def test_the_share_is_kept_and_zero_never_starts() -> None:
-    """Of many questions about the share is drawn; with none nothing runs."""
+    """About the share of many questions is drawn; with a share of 0, nothing runs."""
     some, none = await a_bench(0.2), await a_bench(0.0)
     for one in (some, none):
         one.runner.start()
@@ -180,7 +180,7 @@ async def test_the_share_is_kept_and_zero_never_starts() -> None:
 
 
 async def test_a_spent_budget_draws_nothing() -> None:
-    """Learning stops where it has cost its share of all tokens."""
+    """Learning stops once it has used its share of all tokens."""
     budget = Budget(0.1)
     spent = await a_bench(1.0, budget)
     spent.runner.start()
