@@ -110,7 +110,7 @@ def replay_log(
     with opened_log(settings.decision_log_at) as store:
         found = logged(store.engine, last=last, identifier=identifier)
     if identifier is not None and not found:
-        raise UnknownDecision(f"the decision log has no decision {identifier}: never made, not kept, or pruned since")
+        raise UnknownDecision(f"the decision log has no decision {identifier}: check the id; it may have been pruned")
     done = list(replay_logged(found, ArtifactStore(settings.calibration.where).load))
     different = [one for one in done if one.differences]
     missing = [one for one in done if one.problem is not None]

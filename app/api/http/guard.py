@@ -67,7 +67,7 @@ class Caller:
 
     @contextmanager
     def in_progress(self) -> Iterator[None]:
-        """Count a question among those that the key has under way, or refuse it."""
+        """Count a question of the key while it is being answered, or refuse it."""
         if self.key is None or self.rate is None or self.key.max_concurrent is None:
             yield
             return

@@ -172,15 +172,15 @@ def usage(record: DecisionRecord) -> dict[str, Any]:
 
 def headers(record: DecisionRecord) -> dict[str, str]:
     """The decision as headers, for clients that hide the body."""
-    told = {
+    fields = {
         "x-fetchwise-id": record.question.id,
         "x-fetchwise-action": record.action,
         "x-fetchwise-k": str(record.reply.k),
         "x-fetchwise-reason": record.reply.reason.value,
     }
     if record.reply.confidence is not None:
-        told["x-fetchwise-confidence"] = f"{record.reply.confidence:.6g}"
-    return told
+        fields["x-fetchwise-confidence"] = f"{record.reply.confidence:.6g}"
+    return fields
 
 
 class Chunks:

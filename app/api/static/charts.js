@@ -22,7 +22,7 @@ function words(width, y, left, right) {
   return [svg("text", { x: 0, y, class: "strong" }, left), svg("text", { x: width, y, "text-anchor": "end" }, right)];
 }
 
-/** Every cost against every number of passages; what would serve without a gate comes first. */
+/** Every cost against every number of passages; the reference comes first. */
 function comparisons(report) {
   const others = Object.keys(report.costs.latency.against).filter((k) => k !== report.reference);
   const references = [report.reference, ...others];
@@ -36,7 +36,7 @@ function comparisons(report) {
     );
 }
 
-/** The skip rate of now beside the one from which gating pays, for each cost. */
+/** The current skip rate and the break-even skip rate, for each cost. */
 export function skipPicture(width, report) {
   const x = (share) => clamp(share, 0, 1) * width;
   const skip = report.skip_rate;
@@ -166,7 +166,7 @@ function stacked(width, height, counts, named, label, extras = () => []) {
   );
 }
 
-/** What was done in each moment of the window. */
+/** Answers over time, by action. */
 export function timelinePicture(width, timeline, actions) {
   const clock = (seconds) =>
     new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
@@ -188,7 +188,7 @@ export function timelinePicture(width, timeline, actions) {
   );
 }
 
-/** How the probabilities are spread, and where the thresholds cut them. */
+/** The distribution of the probabilities, with the thresholds. */
 export function histogramPicture(width, histogram, thresholds) {
   const bins = histogram.k0.length;
   const named = (place) => `${percent(place / bins)} to ${percent((place + 1) / bins)}`;
@@ -218,7 +218,7 @@ export function histogramPicture(width, histogram, thresholds) {
   ]);
 }
 
-/** From the median to the 95th percentile, for each action that happened and each stage that ran. */
+/** From the median to the 95th percentile, for each action and each stage that ran. */
 export function latencyPicture(width, latency) {
   const rows = [
     ...actionsIn(latency).map((action) => ({

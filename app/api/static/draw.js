@@ -5,7 +5,7 @@ export const STAGE_NAMES = { probe: "Probe", embed: "Embed", search: "Search", r
 
 const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 
-/** The actions that some figures are by, in the order of the gateway. */
+/** The actions in an object of figures, in the order of the gateway. */
 export const actionsIn = (figures) => Object.keys(figures).filter((name) => /^(k\d+|abstain)$/.test(name));
 
 /** How many passages an action such as `k5` reads, in words. */
@@ -21,7 +21,7 @@ export function actionName(action) {
   return said[0].toUpperCase() + said.slice(1);
 }
 
-/** The class that gives an action its colour: there is one for no passage, one for one, and one for more. */
+/** The class for the colour of an action: no passage, one passage, more passages, or abstain. */
 export const colourOf = (action) => (["k0", "k1", "abstain"].includes(action) ? action : "k5");
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -45,7 +45,7 @@ export function svg(tag, attributes, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** A picture as wide as its place, with words for those who do not see it. */
+/** A chart as wide as its place, with a label for screen readers. */
 export function picture(width, height, label, ...children) {
   return svg(
     "svg",
@@ -54,7 +54,7 @@ export function picture(width, height, label, ...children) {
   );
 }
 
-/** Draw into a place, and again whenever its width changes. */
+/** Draw into a place, and again when its width changes. */
 export function drawInto(place, draw) {
   place.redraw = () => {
     place.drawnAt = Math.floor(place.clientWidth);
@@ -70,14 +70,14 @@ const widths = new ResizeObserver((entries) =>
   }),
 );
 
-/** A place for a picture that is drawn once the place has a width. */
+/** A place for a chart, which is drawn when the place has a width. */
 export function figure(draw) {
   const node = el("div", { class: "picture" });
   node.draw = draw;
   return node;
 }
 
-/** Draw every picture below here. */
+/** Draw every chart inside an element. */
 export function drawAll(place) {
   place.querySelectorAll(".picture").forEach((one) => drawInto(one, one.draw));
 }
@@ -85,7 +85,7 @@ export function drawAll(place) {
 // Numbers stay on one line with their unit, and negative numbers get a real minus sign.
 const written = (text) => text.replace(/ /g, "\u00a0").replace(/^-/, "\u2212");
 
-/** A share as per cent, by default to a tenth where it is small, as the gateway's own sentences are. */
+/** A share in percent; small shares get one decimal, as in the sentences of the gateway. */
 export const percent = (share, digits = share !== 0 && Math.abs(share) < 0.0995 ? 1 : 0) =>
   share === null || share === undefined ? "–" : written(`${(share * 100).toFixed(digits)} %`);
 
@@ -104,7 +104,7 @@ export const plural = (count, one, many) => `${number(count)} ${count === 1 ? on
 /** A known figure with its interval. */
 export const withInterval = ({ value, low, high }, write) => `${write(value)} (${write(low)} to ${write(high)})`;
 
-/** Set text only where it changes, so that a live region speaks only then. */
+/** Set text only if it changes, so that a live region announces only changes. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

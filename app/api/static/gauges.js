@@ -1,7 +1,7 @@
 // Charts of one receipt: a probability between its thresholds, and costs side by side.
 import { passagesOf, percent, picture, svg } from "./draw.js";
 
-/** How many passages a question reads if the model is not sure enough alone, and if it is unsure. */
+/** The smallest and the largest number of passages above 0. */
 export const [FEW, MANY] = [1, -1].map((place) => Number(document.body.dataset.ks.split(",").at(place)));
 
 const TOP = 30;
@@ -36,7 +36,7 @@ function gauge(width, value, zones, marks, label) {
   return picture(width, TOP + BAR + 24, label, ...drawn);
 }
 
-/** The name of a zone, beside the pin rather than under it, where there is room. */
+/** The name of a zone, next to the pin if there is room. */
 function zoneName(from, to, pin, name) {
   if (!name) return null;
   const room = name.length * 6.6 + 14;
@@ -57,7 +57,7 @@ function zoneName(from, to, pin, name) {
 
 const anchor = (at, width, room) => (at < room ? "start" : at > width - room ? "end" : "middle");
 
-/** Where p fell among the thresholds; without thresholds only where it fell. */
+/** p between the thresholds, if there are any. */
 export function thresholdGauge(width, p, { tau0, tau1 }) {
   if (tau0 === null)
     return gauge(
@@ -79,7 +79,7 @@ export function thresholdGauge(width, p, { tau0, tau1 }) {
   return gauge(width, p, zones, marks, `The model alone: ${percent(p, 1)} likely to be right. Thresholds: ${said}.`);
 }
 
-/** How sure the answer given is, and below what it would have been withheld. */
+/** The confidence of the answer and the abstention threshold. */
 export function confidenceGauge(width, confidence, tau, action) {
   const label = `Confidence ${percent(confidence, 1)}${tau === null ? "" : `; withheld below ${percent(tau, 1)}`}.`;
   if (tau === null) return gauge(width, confidence, [{ from: 0, to: 1, kind: "plain-soft" }], [], label);
@@ -91,7 +91,7 @@ export function confidenceGauge(width, confidence, tau, action) {
   return gauge(width, confidence, zones, [{ at: tau, name: `τ abstain ${percent(tau)}` }], label);
 }
 
-/** Stacked bars on one scale, the total written above each. */
+/** Stacked bars on one scale, with the total above each. */
 export function compareBars(width, rows, what) {
   const sum = (row) => row.parts.reduce((total, { value }) => total + value, 0);
   const scale = width / Math.max(...rows.map(sum), 1e-9);
@@ -103,7 +103,7 @@ export function compareBars(width, rows, what) {
       .map(({ kind, value }) => {
         const at = from;
         from += value * scale;
-        // A stage of a few pixels stays visible; hairlines keep neighbours apart.
+        // A minimum width keeps short stages visible; hairlines separate them.
         return svg("rect", {
           x: at,
           y: y + 18,
@@ -127,7 +127,7 @@ export function compareBars(width, rows, what) {
   );
 }
 
-/** Five places, filled as far as passages were read. */
+/** One dot for each possible passage; filled dots were read. */
 export function passageDots(width, count) {
   const step = Math.min(26, (width - 60) / Math.max(MANY, count));
   const dots = Array.from({ length: Math.max(MANY, count) }, (_, place) =>
