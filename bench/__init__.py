@@ -1,1 +1,1 @@
-"""Performance claims come from here, as ratios measured side by side."""
+"""Benchmarks: performance claims are ratios measured side by side."""

@@ -1,6 +1,6 @@
-"""Builds the demo world: `python -m demo.build` writes passages.jsonl and questions.jsonl beside this file.
+"""Build the demo world: `python -m demo.build` writes passages.jsonl and questions.jsonl next to this file.
 
-Nothing here is random: the same packages (demo/requirements.txt) give the same bytes.
+The build is deterministic: the same packages (demo/requirements.txt) give the same bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from demo import cities, countries, elements
 from demo.world import Fact, Passage, mentions, normalise, spread
 
-# relation: (facts asked, second phrasings among them). The mix leans on what a small model half knows:
-# were every question hard or every question easy, there would be nothing to decide.
+# relation: (facts asked, second phrasings among them). Most of it is what a small model half knows:
+# if every question were hard or every question easy, there would be nothing to decide.
 ANSWERABLE: Mapping[str, tuple[int, int]] = {
     "capital-of": (200, 70), "country-with-capital": (200, 50), "continent-of": (150, 30),
     "currency-of": (140, 30), "language-of": (90, 20), "neighbour-of": (90, 0),
@@ -43,7 +43,7 @@ def self_answering(fact: Fact) -> bool:
 def leaks(fact: Fact, passages: Iterable[Passage]) -> bool:
     """Whether a fact that was left out on purpose can still be read in a passage on its subject.
 
-    An inverse question asks for the subject itself, which its own passages name of course.
+    An inverse question asks for the subject itself, which its own passages of course name.
     """
     if fact.relation.startswith("country-with-"):
         return False
@@ -56,7 +56,7 @@ def leaks(fact: Fact, passages: Iterable[Passage]) -> bool:
 
 
 def check_stated(fact: Fact, texts: Mapping[str, str]) -> None:
-    """Refuse to publish a question whose passage does not hold the answer."""
+    """Refuse to publish a question whose passage does not contain the answer."""
     if fact.passage and not any(mentions(texts[fact.passage], gold) for gold in fact.gold):
         raise ValueError(f"{fact.passage} does not answer: {fact.questions[0]} {fact.gold}")
 
@@ -82,7 +82,7 @@ def question(fact: Fact, *, second: bool) -> dict[str, Any]:
 
 
 def choose(facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """Pick the questions of each relation at even steps through its facts, well known to little known."""
+    """Pick the questions of each relation at even steps through its facts, from well known to little known."""
     found: list[dict[str, Any]] = []
     for relation, (count, again) in ANSWERABLE.items():
         asked = spread([f for f in facts if f.relation == relation and f.passage], count)
@@ -95,18 +95,18 @@ def choose(facts: Sequence[Fact]) -> list[dict[str, Any]]:
 
 
 def build() -> tuple[list[Passage], list[dict[str, Any]]]:
-    """Write the whole world in memory."""
+    """Build the whole world in memory."""
     states = countries.load_countries()
-    told, untold = cities.load_cities(states)
+    included, held_out = cities.load_cities(states)
     table = elements.load_elements()
     passages = [
-        *countries.passages(states, cities.largest_by_country(told)),
-        *cities.passages(told),
+        *countries.passages(states, cities.largest_by_country(included)),
+        *cities.passages(included),
         *elements.passages(table),
     ]
     everything = f" {normalise(' '.join(passage.text for passage in passages))} "
-    untold = [city for city in untold if f" {normalise(city.name)} " not in everything]
-    facts = [*countries.facts(states), *cities.facts(told, untold), *elements.facts(table)]
+    held_out = [city for city in held_out if f" {normalise(city.name)} " not in everything]
+    facts = [*countries.facts(states), *cities.facts(included, held_out), *elements.facts(table)]
     texts = {passage.id: passage.text for passage in passages}
     kept = [f for f in facts if not self_answering(f) and (f.passage or not leaks(f, passages))]
     for fact in kept:
@@ -119,7 +119,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Write both files, and say what they hold."""
+    """Write both files and print a summary."""
     parser = argparse.ArgumentParser(description="Build the demo world from the open fact tables.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="directory to write to")
     out: Path = parser.parse_args().out

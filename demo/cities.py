@@ -1,4 +1,4 @@
-"""Writes one passage about each large city, and keeps other cities out for questions without an answer."""
+"""Write one passage about each large city, and hold other cities out for questions without an answer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from demo.country_facts import CAPITAL_ALIASES, NESTED_NAMES
 from demo.tables import CityRow, city_rows, country_rows, us_states
 from demo.world import Fact, Passage, Popularity, about, fold, mentions, slug, spread, variants
 
-# Cities with and without a passage, abroad and in the United States, where the question is the state.
-WORLD, WORLD_UNTOLD = 530, 116
-AMERICAN, AMERICAN_UNTOLD = 86, 24
-# No country may fill the list: China and India alone have hundreds of such cities.
+# Cities with and without a passage, abroad and in the United States, where the question asks for the state.
+WORLD, WORLD_HELD_OUT = 530, 116
+AMERICAN, AMERICAN_HELD_OUT = 86, 24
+# A limit per country: China and India alone have hundreds of such cities.
 PER_COUNTRY = 20
 SMALLEST = 150_000
-# A smaller place this close to a larger one is mostly its suburb or district, whatever the table says.
+# A smaller place this close to a larger one is usually its suburb or district, whatever the table says.
 SUBURB_KM = 30
 
 
 @dataclass(frozen=True, slots=True)
 class City:
-    """A city with the country it lies in, and the state if that is the United States."""
+    """A city with its country, and its state if that is the United States."""
 
     row: CityRow
     country: Country
@@ -65,7 +65,7 @@ def _ambiguous(row: CityRow, namesakes: Sequence[CityRow]) -> bool:
 
 
 def _capital_names(countries: Sequence[Country]) -> set[str]:
-    """Every name of a seat of government: capitals have questions of their own."""
+    """Every name of a seat of government: capitals have their own questions."""
     names = {row["capital"].strip() for row in country_rows().values()}
     names |= {country.capital for country in countries if country.capital}
     names |= {alias for aliases in CAPITAL_ALIASES.values() for alias in aliases}
@@ -101,7 +101,7 @@ def _candidates(countries: Sequence[Country]) -> list[CityRow]:
 
 
 def load_cities(countries: Sequence[Country]) -> tuple[list[City], list[City]]:
-    """Choose the cities that get a passage and those that stay out of the encyclopedia."""
+    """Choose the cities that get a passage and those that are held out."""
     by_code = {country.code: country for country in countries}
     taken: dict[str, int] = defaultdict(int)
     world: list[CityRow] = []
@@ -112,15 +112,15 @@ def load_cities(countries: Sequence[Country]) -> tuple[list[City], list[City]]:
             american.append(row)
         elif taken[row.country] <= PER_COUNTRY:
             world.append(row)
-    told: list[City] = []
-    untold: list[City] = []
-    for rows, count, hidden in ((world, WORLD, WORLD_UNTOLD), (american, AMERICAN, AMERICAN_UNTOLD)):
+    included: list[City] = []
+    held_out: list[City] = []
+    for rows, count, hidden in ((world, WORLD, WORLD_HELD_OUT), (american, AMERICAN, AMERICAN_HELD_OUT)):
         chosen = [_city(row, rank / count, by_code) for rank, row in enumerate(rows[:count])]
-        # Held-out cities come from the same range of sizes, or their obscurity would give them away.
+        # Held-out cities come from the same range of sizes; otherwise their obscurity would reveal them.
         out = spread(chosen[10:], hidden)
-        untold += out
-        told += [city for city in chosen if city not in out]
-    return told, untold
+        held_out += out
+        included += [city for city in chosen if city not in out]
+    return included, held_out
 
 
 def _city(row: CityRow, share: float, by_code: Mapping[str, Country]) -> City:
@@ -129,7 +129,7 @@ def _city(row: CityRow, share: float, by_code: Mapping[str, Country]) -> City:
 
 
 def passages(cities: Sequence[City]) -> list[Passage]:
-    """Say of each city where it lies, how many live there, and which city of the encyclopedia is nearest."""
+    """Write for each city where it lies, how many live there, and which city of the encyclopedia is nearest."""
     return [Passage(city.subject, city.name, _profile(city, cities), "city") for city in cities]
 
 
@@ -150,7 +150,7 @@ def _profile(city: City, cities: Sequence[City]) -> str:
 
 
 def largest_by_country(cities: Sequence[City], most: int = 3) -> dict[str, list[str]]:
-    """Name a few cities of each country, for its own passage."""
+    """List a few cities of each country, for its own passage."""
     found: dict[str, list[str]] = defaultdict(list)
     for city in cities:
         if len(found[city.country.code]) < most:
@@ -158,9 +158,9 @@ def largest_by_country(cities: Sequence[City], most: int = 3) -> dict[str, list[
     return found
 
 
-def facts(told: Sequence[City], untold: Sequence[City]) -> list[Fact]:
-    """Ask for the country of every city, or for the state where that is the United States."""
-    return [*(_fact(city, city.subject) for city in told), *(_fact(city, None) for city in untold)]
+def facts(included: Sequence[City], held_out: Sequence[City]) -> list[Fact]:
+    """Ask for the country of every city, or for the state if that is the United States."""
+    return [*(_fact(city, city.subject) for city in included), *(_fact(city, None) for city in held_out)]
 
 
 def _fact(city: City, passage: str | None) -> Fact:

@@ -1,4 +1,4 @@
-"""Editorial choices about cities: English names, and rows of the table that are no city of their own."""
+"""Editorial choices about cities: English names, and rows of the table that are not separate cities."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ALSO_CALLED = {
     "Chittagong": "Chattogram",
 }  # fmt: skip
 SCHOLARLY = frozenset("āēīōūḩḨẕĀĪŌŪ‘’")
-# The parts of the United Kingdom, which answer "which country" just as well.
+# The parts of the United Kingdom, which are right answers to "which country" as well.
 BRITAIN = {"ENG": "England", "SCT": "Scotland", "WLS": "Wales", "NIR": "Northern Ireland"}
 
 
 def english(name: str) -> str:
-    """Give the name an English reader expects.
+    """Return the name that an English reader expects.
 
-    Scholars' marks on Arabic, Persian or Japanese names go; Korean rows end in a word for "city".
+    Scholarly marks on Arabic, Persian or Japanese names are removed; Korean rows end in a word for "city".
     """
     plain = fold(name) if SCHOLARLY & set(name) else name
     return ENGLISH.get(slug(name), plain).removesuffix("-si")

@@ -1,4 +1,4 @@
-"""Writes three passages about every country, and collects the facts that can be asked about it."""
+"""Write three passages about every country, and collect the facts that can be asked about it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Country:
 
 
 def spoken(code: str, name: str) -> str:
-    """Put the article that English wants before some names."""
+    """Add the article that some names need in English."""
     return f"the {name}" if code in choices.WITH_ARTICLE else name
 
 
@@ -58,7 +58,7 @@ def country_gold(code: str, name: str) -> tuple[str, ...]:
 
 
 def country_name(code: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Name any country or territory of the table."""
+    """Return the name of any country or territory of the table."""
     listed: str = rows[code]["name"]
     return choices.NAMES.get(code, listed.strip())
 
@@ -97,7 +97,7 @@ def _country(code: str, rank: int, rows: Mapping[str, Mapping[str, Any]]) -> Cou
 
 
 def passages(countries: Sequence[Country], cities: Mapping[str, Sequence[str]]) -> list[Passage]:
-    """Write geography, people and money of each country; `cities` names some large cities by country code."""
+    """Write geography, people and money of each country; `cities` lists some large cities by country code."""
     rows = country_rows()
     by_area = {c.code: i for i, c in enumerate(sorted(countries, key=lambda c: (-c.area, c.code)), 1)}
     found: list[Passage] = []
@@ -120,7 +120,7 @@ def _geography(country: Country, near: Sequence[str], rank: int) -> str:
     if country.code == "AU":
         where = "that fills a whole continent"
     parts = [f"{sentence(name)} is a country {where}."]
-    if country.capital and country.code not in choices.UNTOLD_CAPITALS:
+    if country.capital and country.code not in choices.HELD_OUT_CAPITALS:
         parts.append(f"The capital city of {name} is {country.capital}{'' if country.capital.endswith('.') else '.'}")
     if near:
         parts.append(f"{sentence(name)} shares a land border with {listing(near)}.")
@@ -158,9 +158,9 @@ def _money(country: Country) -> str:
         f"The currency of {name} is the {country.currency}.",
         f"Banks abbreviate the currency of {name} with the three-letter code {country.currency_code}.",
     ]
-    if country.code not in choices.UNTOLD_DOMAINS:
+    if country.code not in choices.HELD_OUT_DOMAINS:
         parts.append(f"The internet domain of {name} is {country.domain} at the end of an address.")
-    if country.code not in choices.UNTOLD_CALLING_CODES:
+    if country.code not in choices.HELD_OUT_CALLING_CODES:
         parts.append(f"The international calling code of {name} is {country.calling_code} for telephone calls.")
     if len(" ".join(parts).split()) < 35:
         parts.append(f"Travellers to {name} change money at a bank.")
@@ -177,7 +177,7 @@ def facts(countries: Sequence[Country]) -> list[Fact]:
         found += _place_facts(country, rows)
         found += _money_facts(country, currencies)
         found += _telephone_facts(country, callings)
-        found += _untold_facts(country)
+        found += _held_out_facts(country)
     return [f for f in found if not _asks_nested_name(f, countries)]
 
 
@@ -197,13 +197,13 @@ def _fact(
 
 def _place_facts(c: Country, rows: Mapping[str, Mapping[str, Any]]) -> list[Fact]:
     found: list[Fact] = []
-    told = None if c.code in choices.UNTOLD_CAPITALS else "geography"
+    passage = None if c.code in choices.HELD_OUT_CAPITALS else "geography"
     if c.capital:
         names = variants([c.capital, *choices.CAPITAL_ALIASES.get(c.code, [])])
         ask = (f"What is the capital of {c.spoken}?", f"Name the capital city of {c.spoken}.")
-        found.append(_fact(c, "capital-of", ask, names, told))
+        found.append(_fact(c, "capital-of", ask, names, passage))
         ask = (f"Which country has the capital {c.capital}?", f"{c.capital} is the capital of which country?")
-        found.append(_fact(c, "country-with-capital", ask, c.aliases, told))
+        found.append(_fact(c, "country-with-capital", ask, c.aliases, passage))
     if c.code not in choices.TWO_CONTINENTS:
         ask = (f"On which continent is {c.spoken}?", f"Which continent does {c.spoken} belong to?")
         found.append(_fact(c, "continent-of", ask, [c.continent], "geography"))
@@ -239,20 +239,20 @@ def _money_facts(c: Country, currencies: Counter[str]) -> list[Fact]:
 
 def _telephone_facts(c: Country, callings: Counter[str]) -> list[Fact]:
     found: list[Fact] = []
-    told = None if c.code in choices.UNTOLD_DOMAINS else "money"
+    passage = None if c.code in choices.HELD_OUT_DOMAINS else "money"
     letters = c.domain.removeprefix(".")
     if letters not in choices.WORDS:
         ask = (
             f"What is the internet country domain of {c.spoken}?",
             f"Which top-level domain do websites of {c.spoken} use?",
         )
-        found.append(_fact(c, "domain-of", ask, [c.domain, letters], told))
+        found.append(_fact(c, "domain-of", ask, [c.domain, letters], passage))
         ask = (
             f"Which country has the internet domain {c.domain}?",
             f"{c.domain} is the internet domain of which country?",
         )
-        found.append(_fact(c, "country-with-domain", ask, c.aliases, told))
-    told = None if c.code in choices.UNTOLD_CALLING_CODES else "money"
+        found.append(_fact(c, "country-with-domain", ask, c.aliases, passage))
+    passage = None if c.code in choices.HELD_OUT_CALLING_CODES else "money"
     if callings[c.calling_code] == 1 and c.code != "DO":
         number = c.calling_code.removeprefix("+")
         ask = (
@@ -260,13 +260,13 @@ def _telephone_facts(c: Country, callings: Counter[str]) -> list[Fact]:
             f"Which code do you dial to telephone {c.spoken} from abroad?",
         )
         gold = [c.calling_code, number, *([number.replace("-", " "), number[2:]] if "-" in number else [])]
-        found.append(_fact(c, "calling-code-of", ask, gold, told))
+        found.append(_fact(c, "calling-code-of", ask, gold, passage))
         ask = (f"Which country has the international calling code {c.calling_code}?", "")
-        found.append(_fact(c, "country-with-calling-code", ask, c.aliases, told))
+        found.append(_fact(c, "country-with-calling-code", ask, c.aliases, passage))
     return found
 
 
-def _untold_facts(c: Country) -> list[Fact]:
+def _held_out_facts(c: Country) -> list[Fact]:
     """Facts of the tables that no passage states."""
     ask = (f"What is the three-letter ISO country code of {c.spoken}?", "")
     return [_fact(c, "iso-code-of", ask, [c.iso3], None)]

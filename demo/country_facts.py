@@ -1,15 +1,15 @@
-"""Editorial choices about countries: what the tables leave open, spell oddly, or have not caught up with."""
+"""Editorial choices about countries: facts that the tables lack, spell oddly, or have not updated."""
 
 from __future__ import annotations
 
-# Territories, and places whose standing is disputed: the encyclopedia has sovereign states only.
+# Territories, and places with a disputed status: the encyclopedia has only sovereign states.
 NOT_COUNTRIES = frozenset([
     "AI", "AN", "AQ", "AS", "AW", "AX", "BL", "BM", "BQ", "BV", "CC", "CK", "CS", "CW", "CX", "EH", "FK", "FO",
     "GF", "GG", "GI", "GL", "GP", "GS", "GU", "HK", "HM", "IM", "IO", "JE", "KY", "MF", "MO", "MP", "MQ", "MS",
     "NC", "NF", "NU", "PF", "PM", "PN", "PR", "PS", "RE", "SH", "SJ", "SX", "TC", "TF", "TK", "TW", "UM", "VG",
     "VI", "WF", "XK", "YT",
 ])  # fmt: skip
-# Several seats of government, a capital under dispute, on the move, or none at all.
+# Several seats of government, a disputed capital, a capital that is moving, or none.
 NO_SINGLE_CAPITAL = frozenset([
     "BO", "GQ", "IL", "LK", "NR", "PW", "SZ", "ZA",
 ])  # fmt: skip
@@ -17,7 +17,7 @@ NO_SINGLE_CAPITAL = frozenset([
 TWO_CONTINENTS = frozenset([
     "AM", "AZ", "CY", "EG", "GE", "ID", "KZ", "RU", "TL", "TR", "AU", "PA",
 ])  # fmt: skip
-# A currency that changed lately, or two that are legal tender side by side.
+# A currency that changed recently, or two that are legal tender at the same time.
 NO_SINGLE_CURRENCY = frozenset([
     "BG", "BT", "HT", "LS", "NA", "PA", "SV", "SZ", "TV", "KI", "NR", "ZW", "LI", "VA",
 ])  # fmt: skip
@@ -32,8 +32,8 @@ CAPITAL_ALIASES = {
     "US": ["Washington", "Washington DC"], "YE": ["Sana'a"], "IT": ["Roma"], "TD": ["Ndjamena"],
 }  # fmt: skip
 
-# Names that sit inside a longer one ("Guinea" in "Equatorial Guinea"): never asked for, as the longer
-# name would be marked right.
+# Names that are part of a longer one ("Guinea" in "Equatorial Guinea"): never asked for, because the longer
+# name would count as right.
 NESTED_NAMES = frozenset(["CG", "GN", "SD"])
 NAMES = {"NL": "Netherlands", "TL": "Timor-Leste", "VA": "Vatican City", "PS": "Palestinian territories"}
 WITH_ARTICLE = frozenset([
@@ -62,10 +62,10 @@ CURRENCY_ALIASES = {
     "koruna": ["crown"], "shekel": ["sheqel"], "zloty": ["złoty"], "bolivar": ["bolívar"],
 }  # fmt: skip
 
-# Borders on leased or overseas ground, which an atlas does not draw between the two countries.
+# Borders on leased or overseas territory, which an atlas does not draw between the two countries.
 NO_BORDER = frozenset({("CU", "US"), ("US", "CU"), ("ES", "MA"), ("MA", "ES")})
 
-# Only countries where one language is plainly the main one; the table's first language is then that one.
+# Only countries with one clear main language, which is the first language in the table.
 ONE_LANGUAGE = frozenset([
     "AE", "AL", "AM", "AO", "AR", "AT", "AU", "AZ", "BB", "BD", "BG", "BH", "BR", "BS", "CL", "CN", "CO", "CR",
     "CU", "CZ", "DE", "DK", "DO", "DZ", "EC", "EE", "EG", "ES", "FI", "FR", "GB", "GE", "GR", "GT", "HN", "HR",
@@ -95,22 +95,22 @@ CONTINENTS = {
     "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
 }  # fmt: skip
 
-# Codes that are also words: any chatty answer would contain them and be marked right.
+# Codes that are also words: any long answer would contain them and count as right.
 WORDS = frozenset([
     "all", "am", "as", "at", "be", "cup", "do", "id", "in", "is", "it", "la", "mad", "me", "my", "no", "pen",
     "so", "sos", "to", "top", "try", "us", "mu", "pa", "ma", "ad", "bb", "ph", "mo",
 ])  # fmt: skip
 
 # Left out of the passages on purpose, so that some questions have no answer in the passages.
-UNTOLD_CAPITALS = frozenset([
+HELD_OUT_CAPITALS = frozenset([
     "BG", "CL", "GH", "HN", "KE", "LV", "MZ", "NP", "PT", "SK", "TJ", "UY", "VN", "YE", "ZM", "BB", "BW", "EE",
     "FJ", "JO",
 ])  # fmt: skip
-UNTOLD_CALLING_CODES = frozenset([
+HELD_OUT_CALLING_CODES = frozenset([
     "AL", "AR", "BD", "BE", "BO", "BR", "CM", "CU", "DK", "EC", "ET", "FI", "GE", "GR", "HU", "IR", "IQ", "KE",
     "LA", "LK", "MA", "MG", "MT", "NZ", "OM", "PE", "PH", "RO", "SE", "TH",
 ])  # fmt: skip
-UNTOLD_DOMAINS = frozenset([
+HELD_OUT_DOMAINS = frozenset([
     "BA", "BH", "CY", "DZ", "GA", "GM", "HR", "KH", "KZ", "LY", "MN", "MW", "NE", "PY", "RW", "SD", "SN", "SY",
     "UG", "UZ",
 ])  # fmt: skip

@@ -1,6 +1,6 @@
 """Editorial choices about elements: undisputed discoveries, name origins, and who is well known.
 
-Names of discoverers are spelled as their biographies do; a year is given only where sources agree on it.
+Names of discoverers are spelled as in their biographies; a year is given only if sources agree on it.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ WELL_KNOWN = frozenset([
     "H", "He", "Li", "C", "N", "O", "F", "Ne", "Na", "Mg", "Al", "Si", "P", "S", "Cl", "Ar", "K", "Ca", "Ti",
     "Cr", "Fe", "Co", "Ni", "Cu", "Zn", "Br", "Ag", "Sn", "I", "W", "Pt", "Au", "Hg", "Pb", "Ra", "U", "Pu",
 ])  # fmt: skip
-# Symbols that are also words: any chatty answer would contain them and be marked right.
+# Symbols that are also words: any long answer would contain them and count as right.
 WORDS = frozenset([
     "Am", "As", "At", "Be", "He", "I", "In", "No", "Es", "Ho",
 ])  # fmt: skip
 
-# Only families whose members every textbook agrees on; metalloids and poor metals are drawn differently.
+# Only families whose members every textbook agrees on; metalloids and poor metals vary.
 FAMILIES = {
     "Noble gases": ("noble gases", ("noble gas",)),
     "Alkali metals": ("alkali metals", ("alkali metal", "alkali")),
@@ -125,7 +125,7 @@ FAMILIES = {
     "Lanthanides": ("lanthanides", ("lanthanide", "rare earth", "rare earths")),
     "Actinides": ("actinides", ("actinide",)),
 }
-# Whether these two head the third column is an open question among chemists.
+# Chemists disagree whether these two head the third column.
 NO_GROUP = frozenset({"La", "Ac"})
 NO_FAMILY = frozenset([
     "Zn", "Cd", "Hg", "Lu", "Lr", "At", "Ts", "Og", "Cn", "Mt", "Ds", "Rg",

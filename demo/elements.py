@@ -1,4 +1,4 @@
-"""Writes up to three passages about every chemical element, and collects what can be asked about it."""
+"""Write up to three passages about every chemical element, and collect the facts that can be asked about it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _state(row: ElementRow) -> str | None:
 
 
 def _weight(row: ElementRow) -> str | None:
-    """Give the standard atomic weight; radioactive elements without stable isotopes have none."""
+    """Return the standard atomic weight; radioactive elements without stable isotopes have none."""
     if row.radioactive and row.symbol not in {"Th", "U", "Pa"}:
         return None
     return f"{row.weight:.3f}".rstrip("0").rstrip(".")
@@ -60,7 +60,7 @@ def _numbers(number: str) -> list[str]:
 
 
 def _roundings(exact: str, value: float) -> list[str]:
-    """Accept fewer decimals, but not ".0": answer comparison drops the point, and 1.0 would pass for 10."""
+    """Accept fewer decimals, but not ".0": comparing answers drops the point, and 1.0 would count as 10."""
     return [exact, *(r for r in (f"{value:.2f}", f"{value:.1f}") if not r.endswith("0") and r != exact)]
 
 
@@ -154,7 +154,7 @@ def facts(elements: Sequence[ElementRow]) -> list[Fact]:
         found += _table_facts(row, after)
         found += _property_facts(row)
         found += _history_facts(row)
-        found += _untold_facts(row)
+        found += _held_out_facts(row)
     return found
 
 
@@ -227,7 +227,7 @@ def _history_facts(row: ElementRow) -> list[Fact]:
     return found
 
 
-def _untold_facts(row: ElementRow) -> list[Fact]:
+def _held_out_facts(row: ElementRow) -> list[Fact]:
     """Facts of the tables that no passage states."""
     name = row.name.lower()
     found: list[Fact] = []

@@ -1,6 +1,6 @@
-"""Reads the fact tables of the installed packages, without importing the packages themselves.
+"""Read the fact tables of the installed packages, without importing the packages.
 
-The packages pull in large libraries that this build never calls; their data files are all it needs.
+The packages import large libraries that this build never uses; it only needs their data files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CityRow:
 
 @dataclass(frozen=True, slots=True)
 class ElementRow:
-    """A chemical element as mendeleev lists it; None where the table is empty."""
+    """A chemical element as mendeleev lists it; None if the table has no value."""
 
     number: int
     name: str
@@ -87,7 +87,7 @@ def city_rows() -> list[CityRow]:
 def element_rows() -> list[ElementRow]:
     """Read the elements in the order of their atomic numbers.
 
-    Elements with several allotropes, or a melting point under pressure only, come without temperatures:
+    Elements with several allotropes, or with a melting point only under pressure, have no temperatures:
     a question about them would have several right answers.
     """
     query = """

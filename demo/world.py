@@ -1,4 +1,4 @@
-"""What the demo world is made of: passages, facts, and the questions asked about them."""
+"""The types of the demo world: passages, facts, and questions about them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing to know, with two ways to ask for it.
+    """One fact, with two ways to ask for it.
 
-    `passage` is the passage that answers, or None where the encyclopedia leaves the fact out on purpose.
+    `passage` is the passage that answers, or None if the encyclopedia leaves the fact out on purpose.
     """
 
     relation: str
@@ -40,7 +40,7 @@ class Fact:
     passage: str | None
 
 
-# Letters that Unicode does not take apart into a base and an accent.
+# Letters that Unicode does not decompose into a base and an accent.
 STROKED = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ı": "i", "’": "'"})
 
 
@@ -51,12 +51,12 @@ def fold(text: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Make an identifier that reads like the name it stands for."""
+    """Make a readable identifier from a name."""
     return re.sub(r"[^a-z0-9]+", "-", fold(text).lower().replace("'", "")).strip("-")
 
 
 def normalise(text: str) -> str:
-    """Reduce a text to lower-case words the way answers are compared."""
+    """Reduce a text to lower-case words, as used to compare answers."""
     plain = fold(text).lower().translate(str.maketrans("", "", string.punctuation + "ʼ"))
     return " ".join(word for word in plain.split() if word not in {"a", "an", "the"})
 
@@ -67,7 +67,7 @@ def mentions(text: str, answer: str) -> bool:
 
 
 def variants(names: Iterable[str]) -> tuple[str, ...]:
-    """Add the spellings that mean the same: without accents, with spaces for hyphens, Saint for St."""
+    """Add equivalent spellings: without accents, with spaces for hyphens, Saint for St."""
     spellings: list[str] = []
     for name in names:
         for form in (name, fold(name), name.replace("-", " ")):
@@ -94,12 +94,12 @@ def listing(names: Sequence[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """Start with a capital letter and leave the rest alone."""
+    """Capitalise the first letter and keep the rest."""
     return text[:1].upper() + text[1:]
 
 
 def about(number: int) -> str:
-    """Say a population in round words, since the exact figure is out of date anyway."""
+    """Round a population, since the exact figure is out of date anyway."""
     if number >= 1_000_000_000:
         return f"{number / 1e9:.1f} billion"
     if number >= 1_000_000:

@@ -1,1 +1,1 @@
-"""The gateway beside pass-throughs that make the same calls, and beside another proxy, on parts that answer at once."""
+"""The gateway compared with pass-throughs that make the same calls and with another proxy, on instant upstreams."""

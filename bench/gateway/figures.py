@@ -1,4 +1,4 @@
-"""From samples to figures: percentiles, the JSON that is written, the bars that must be met, and tables for people."""
+"""From samples to figures: percentiles, the JSON results, the limits that must hold, and Markdown tables."""
 
 import math
 import statistics
@@ -15,28 +15,28 @@ Results = Mapping[str, Mapping[str, Figures]]
 
 @dataclass(frozen=True)
 class Round:
-    """One stretch under load and one at concurrency 1, of one system on one path; latencies in seconds."""
+    """One measurement under load and one at concurrency 1, of one system on one path; latencies in seconds."""
 
     rps: float
     loaded: Sequence[float]
     alone: Sequence[float]
     errors: int
-    # Processor time of the system's process a good reply, under load: what is left where neighbours take turns.
+    # CPU time of the system's process per good reply under load; steadier than the rate on a shared machine.
     cpu_ms: float
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
+    """The smallest value that at least this share of the values does not exceed."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
-    # Rounded up, in whole numbers: 0.07 * 100 is a little above 7.
+    # Rounded up in integers: in floats, 0.07 * 100 is a little above 7.
     rank = -(-round(share * 1e6) * len(ordered) // 10**6)
     return ordered[max(rank, 1) - 1]
 
 
 def figures(rounds: Sequence[Round]) -> Figures:
-    """What is written about one system on one path: the median over rounds, latencies over all of them."""
+    """The results of one system on one path: the median over rounds, latencies over all rounds."""
     rates = [one.rps for one in rounds]
     loaded = [took for one in rounds for took in one.loaded]
     alone = [took for one in rounds for took in one.alone]
@@ -66,19 +66,19 @@ def _short(value: float) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that must be so; `measured` is None where a system was not there to be measured."""
+    """A limit that must hold; `measured` is None if a system was not measured."""
 
     what: str
     wanted: str
     measured: float | None
     met: bool | None
-    # By round, where the two sides of a ratio were measured in turn.
+    # By round, if the two sides of a ratio were measured in turn.
     low: float | None = None
     high: float | None = None
 
 
 def bars(results: Results, direct_p50_ms: float) -> list[Bar]:
-    """The bars of a run; `direct_p50_ms` is the reader's own median at concurrency 1, with nothing before it."""
+    """The limits of a run; `direct_p50_ms` is the reader's own median at concurrency 1, without a gateway."""
     alone = results.get("fetchwise", {}).get("k0", {}).get("p50_ms_alone")
     added = None if alone is None else _short(alone - direct_p50_ms)
     return [
@@ -91,7 +91,7 @@ def bars(results: Results, direct_p50_ms: float) -> list[Bar]:
 
 
 def _cpu_ratio(results: Results, path: str) -> Bar:
-    """Processor time per reply over that of the other checkout: the median of the rounds' ratios."""
+    """CPU time per reply over that of the other checkout: the median of the rounds' ratios."""
     what, wanted = f"{path}, CPU per reply over that of `{BEFORE}`", "<= 1.05"
     ours, theirs = results.get("fetchwise", {}).get(path), results[BEFORE][path]
     by_round = [a / b for a, b in zip(ours["cpu_ms_rounds"], theirs["cpu_ms_rounds"], strict=True) if b] if ours else []
@@ -102,7 +102,7 @@ def _cpu_ratio(results: Results, path: str) -> Bar:
 
 
 def _ratio(results: Results, path: str, other: str, least: float) -> Bar:
-    what, wanted = f"{path}, requests a second over {other}'s", f">= {least:g}"
+    what, wanted = f"{path}, requests per second over {other}'s", f">= {least:g}"
     ours, theirs = results.get("fetchwise", {}).get(path), results.get(other, {}).get(path)
     if not ours or not theirs or not theirs["rps"]:
         return Bar(what, wanted, None, None)
@@ -112,12 +112,12 @@ def _ratio(results: Results, path: str, other: str, least: float) -> Bar:
 
 
 def bars_json(found: Sequence[Bar], direct_p50_ms: float) -> dict[str, Any]:
-    """The bars as they are written."""
+    """The limits as JSON."""
     return {"direct_p50_ms_alone": _short(direct_p50_ms), "bars": [asdict(bar) for bar in found]}
 
 
 def table(results: Results) -> str:
-    """The results in Markdown."""
+    """The results as a Markdown table."""
     titles = (
         "system",
         "path",
@@ -141,7 +141,7 @@ def table(results: Results) -> str:
 
 
 def bars_table(found: Sequence[Bar]) -> str:
-    """The bars in Markdown."""
+    """The limits as a Markdown table."""
     lines = ["| what | wanted | measured | by round | met |", "|---" * 5 + "|"]
     for bar in found:
         measured = "not measured" if bar.measured is None else f"{bar.measured:.2f}"
@@ -152,7 +152,7 @@ def bars_table(found: Sequence[Bar]) -> str:
 
 
 def recovered_after(at: Sequence[float], *, rate: float, window: float) -> float | None:
-    """The end of the first window in which replies came at this rate; `at` are seconds, in order. None: never."""
+    """The end of the first window with replies at this rate, or None; `at` are seconds, in order."""
     needed = math.ceil(rate * window)
     for last in range(needed - 1, len(at)):
         if at[last] - max(at[last - needed + 1], 0.0) <= window:
@@ -161,7 +161,7 @@ def recovered_after(at: Sequence[float], *, rate: float, window: float) -> float
 
 
 def overload_bars(result: Mapping[str, Any]) -> list[Bar]:
-    """The bars of an overload run."""
+    """The limits of an overload run."""
     served = result["served_rps"] / result["peak_rps"]
     shed, back = result["shed_p50_ms"], result["recovered_after_s"]
     grown = growth([second["rss_mb"] for second in result["by_second"]])
@@ -175,6 +175,6 @@ def overload_bars(result: Mapping[str, Any]) -> list[Bar]:
 
 
 def growth(memory: Sequence[float]) -> float:
-    """The mean of the last sixth over the mean of the second: in the first, buffers fill."""
+    """The mean of the last sixth over the mean of the second sixth: buffers fill in the first."""
     part = max(len(memory) // 6, 1)
     return statistics.mean(memory[-part:]) / statistics.mean(memory[part : 2 * part] or memory[:part])

@@ -1,4 +1,4 @@
-"""Load on one address: a closed loop of so many connections, each sending its next request as its last is answered."""
+"""Load on one address: a closed loop of connections, each sending its next request when the last is answered."""
 
 import asyncio
 import itertools
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import httptools
 
-# What was still under way when a stretch of load was over is waited for this long.
+# How long to wait for requests in progress at the end.
 DRAIN_S = 5.0
 
 
 @dataclass
 class Sample:
-    """What came of a stretch of load: the seconds each good reply took, and what else came."""
+    """The outcome of a period of load: the seconds of each good reply, and everything else that came."""
 
     seconds: float
     began: float = 0.0
@@ -24,20 +24,20 @@ class Sample:
     # When each of them came, on the clock of `time.perf_counter`.
     at: array = field(default_factory=lambda: array("d"))
     errors: int = 0
-    # By how much the meter moved meanwhile.
+    # The change of the meter over the period.
     metered: float = 0.0
-    # The first thing that went wrong, for people.
+    # The first failure, to be printed.
     complaint: str = ""
 
     @property
     def rps(self) -> float:
-        """Good replies a second."""
+        """Good replies per second."""
         return len(self.latencies) / self.seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """Whom to ask what: requests as bytes on the wire, and what a good reply holds."""
+    """The address, the requests as bytes, and what a good reply contains."""
 
     port: int
     requests: tuple[bytes, ...]
@@ -45,18 +45,18 @@ class Target:
 
 
 def request(path: str, body: bytes, headers: Iterable[tuple[str, str]] = (), method: str = "POST") -> bytes:
-    """A whole request."""
+    """A complete request."""
     lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", "content-type: application/json"]
     lines += [f"{name}: {value}" for name, value in headers]
     return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
 
 
-# Called with the status, the body and the seconds since the request was written; status 0 is a lost connection.
+# Called with the status, the body and the seconds since the request was sent; status 0 is a lost connection.
 Answered = Callable[["Connection", int, bytes, float], None]
 
 
 class Connection(asyncio.Protocol):
-    """One connection that is kept open, and has at most one request under way."""
+    """A persistent connection with at most one request in progress."""
 
     def __init__(self, answered: Answered) -> None:
         self._answered = answered
@@ -64,11 +64,11 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
         self._sent: float | None = None
-        # Whether another request may be sent: neither side has hung up or said that it will.
+        # Whether another request may be sent: neither side has closed the connection or announced it.
         self.open = True
 
     def send(self, data: bytes) -> None:
-        """Write a request."""
+        """Send a request."""
         assert self._transport is not None
         self._sent = time.perf_counter()
         self._transport.write(data)
@@ -80,11 +80,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Be ready to send."""
+        """Keep the transport."""
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        """An answer that was still waited for will not come."""
+        """Report a pending request as lost."""
         self.open = False
         if self._sent is not None:
             self._answered(self, 0, b"the connection was closed", time.perf_counter() - self._sent)
@@ -94,11 +94,11 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece."""
+        """Keep a piece of the body."""
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Hand the reply over."""
+        """Pass the reply on."""
         took = time.perf_counter() - (self._sent or 0.0)
         body, self._parts, self._sent = b"".join(self._parts), [], None
         self.open = self._parser.should_keep_alive()
@@ -119,9 +119,9 @@ async def closed_loop(
     warm_up_s: float = 0.0,
     meter: Callable[[], float] = lambda: 0.0,
 ) -> Sample:
-    """Keep so many requests under way for so many seconds, after a warm-up that does not count.
+    """Keep this many requests in progress for this many seconds, after a warm-up that does not count.
 
-    `meter` is read at both ends of what counts.
+    `meter` is read at the start and at the end of the measured period.
     """
     loop = _ClosedLoop(target, connections)
     opened = [await connect(target.port, loop.answered) for _ in range(connections)]
@@ -149,7 +149,7 @@ class _ClosedLoop:
         self.sample = Sample(0.0)
         self._in_progress = connections
         self._over = False
-        # A system that hangs up is not measured on.
+        # A system that closes connections cannot be measured.
         self._broken = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -176,7 +176,7 @@ class _ClosedLoop:
             raise ConnectionError(f"it hung up: {self.sample.complaint}")
 
     async def drain(self) -> None:
-        """Let what is under way come to its end: the next to be measured shall find the core free."""
+        """Wait for the requests in progress, so that the next measurement finds the core free."""
         self._over = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._drained.wait(), DRAIN_S)

@@ -1,4 +1,4 @@
-"""An open loop: requests leave on a schedule, whatever comes back, as they would from many independent clients."""
+"""An open loop: requests are sent on a schedule whatever comes back, as from many independent clients."""
 
 import asyncio
 import itertools
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from bench.gateway.load import Connection, Target, connect
 
 TICK_S = 0.001
-# More than are ever needed while replies come within a tenth of a second; then requests wait, and the clock runs on.
+# More than needed while replies take less than a tenth of a second; beyond that, requests wait and their time counts.
 MAX_CONNECTIONS = 1024
 OUTCOMES = ("served", "shed", "failed")
 
 
 @dataclass
 class Flood:
-    """What came back: for each outcome when, and how many seconds after the request was due."""
+    """What came back: for each outcome, when it came and how many seconds after the request was due."""
 
     began: float
     at: dict[str, array] = field(default_factory=lambda: {outcome: array("d") for outcome in OUTCOMES})
@@ -27,7 +27,7 @@ class Flood:
     complaint: str = ""
 
     def by_second(self, outcome: str, seconds: int) -> list[int]:
-        """How many came in each second."""
+        """The number of replies in each second."""
         counts = [0] * seconds
         for at in self.at[outcome]:
             if (second := int(at - self.began)) < seconds:
@@ -36,7 +36,7 @@ class Flood:
 
 
 async def open_loop(target: Target, *, rate: float, seconds: float, patience_s: float = 5.0) -> Flood:
-    """Send `rate` requests a second for so long, then wait a little for the last replies."""
+    """Send `rate` requests per second for this long, then wait a little for the last replies."""
     loop = _OpenLoop(target)
     try:
         while (passed := time.perf_counter() - loop.flood.began) < seconds:
@@ -65,7 +65,7 @@ class _OpenLoop:
             await asyncio.sleep(TICK_S)
 
     def send_up_to(self, count: int, rate: float) -> None:
-        """Send what is due by now, each counted from its own moment."""
+        """Send the requests that are due, each timed from the moment it was due."""
         for number in range(self.flood.sent, count):
             self._late.append(self.flood.began + number / rate)
         self.flood.sent = max(self.flood.sent, count)
@@ -74,7 +74,7 @@ class _OpenLoop:
             if connection.open:
                 self._send(connection)
             else:
-                # Idle for so long that the server closed it.
+                # It was idle for so long that the server closed it.
                 self._connections -= 1
         for _ in range(min(len(self._late) - len(self._opened), MAX_CONNECTIONS - self._connections)):
             self._connections += 1

@@ -1,7 +1,7 @@
 """Ten times the load that the gateway can serve, for a minute: `python bench/gateway/overload.py`.
 
-The simulated reader has a few slots and takes its time, so that it is the limit, as a real one is. What must hold: the
-gateway serves as much as at its peak, refuses the rest at once, does not grow, and is itself again right afterwards.
+The simulated reader has a few slots and is slow, so it is the bottleneck, as a real one is. The gateway must serve as
+much as at its peak, refuse the rest at once, use no more memory, and recover right afterwards.
 """
 
 import argparse
@@ -37,7 +37,7 @@ RECOVERY_WINDOW_S = 0.5
 
 
 async def overload(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The peak, the flood, and the peak again."""
+    """Measure the peak, the overload, and the peak again."""
     core, mine = systems.cores()
     os.sched_setaffinity(0, {mine})
     with tempfile.TemporaryDirectory() as folder:
@@ -109,17 +109,17 @@ def _ms(seconds: Sequence[float], share: float) -> float | None:
 
 
 def written(result: dict[str, Any], found: Sequence[Bar]) -> dict[str, Any]:
-    """What goes into the file: the figures, then whether they are good enough."""
+    """The contents of the result file: the figures, then whether they are good enough."""
     return {**result, "bars": [asdict(bar) for bar in found]}
 
 
 def main() -> None:
-    """Measure, print, draw, and write."""
+    """Measure, print, plot, and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slots", type=int, default=16, help="answers that the reader generates at once")
-    parser.add_argument("--service-ms", type=float, default=50.0, help="how long the reader takes for one")
+    parser.add_argument("--slots", type=int, default=16, help="number of answers that the reader generates at once")
+    parser.add_argument("--service-ms", type=float, default=50.0, help="time of the reader for one answer")
     parser.add_argument("--seconds", type=int, default=60, help="of overload")
-    parser.add_argument("--peak-seconds", type=float, default=10.0, help="of each try for the peak, and of recovery")
+    parser.add_argument("--peak-seconds", type=float, default=10.0, help="seconds per measurement")
     parser.add_argument("--path", choices=("k0", "k1", "k5"), default="k0")
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench")
     arguments = parser.parse_args()

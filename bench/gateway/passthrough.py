@@ -1,6 +1,6 @@
-"""Bare pass-throughs that make the calls of a gated answer and decide nothing: over aiohttp, and over plain httpx.
+"""Bare pass-throughs that make the calls of a gated answer and decide nothing: one with aiohttp, one with httpx.
 
-Written as anyone would write them: one shared client, a pydantic model, no keys, no metrics, no log.
+Written in the usual way: one shared client, a pydantic model, no keys, no metrics, no log.
 """
 
 import os
@@ -20,14 +20,14 @@ Post = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Ask(BaseModel):
-    """A question and how many passages to read."""
+    """A question and the number of passages to read."""
 
     question: str
     k: int
 
 
 class Answer(BaseModel):
-    """The answer and what it was read from."""
+    """The answer and its passages."""
 
     answer: str
     k: int
@@ -36,7 +36,7 @@ class Answer(BaseModel):
 
 @asynccontextmanager
 async def over_aiohttp(app: FastAPI) -> AsyncIterator[None]:
-    """One session for all."""
+    """One aiohttp session for all requests."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as session:
 
         async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def over_aiohttp(app: FastAPI) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def over_httpx(app: FastAPI) -> AsyncIterator[None]:
-    """One client for all."""
+    """One httpx client for all requests."""
     async with httpx.AsyncClient() as client:
 
         async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ async def over_httpx(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def answer(asked: Ask, request: Request) -> Answer:
-    """Ask without passages; for k > 0 then embed, search, and ask with them."""
+    """Ask without passages; for k > 0, embed, search, and ask again with passages."""
     post: Post = request.app.state.post
     closed_book = await generate(post, f"Answer the question in a few words.\n\nQuestion: {asked.question}")
     if asked.k == 0:
@@ -78,7 +78,7 @@ async def answer(asked: Ask, request: Request) -> Answer:
 
 
 async def generate(post: Post, content: str) -> str:
-    """The reader's answer, with the log-probabilities that a gate would want."""
+    """The reader's answer, with the log-probabilities that a gate needs."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": content}],

@@ -1,4 +1,4 @@
-"""The pictures of a run: rates and latencies side by side, and a minute of overload."""
+"""Plots of a run: rates and latencies side by side, and a minute of overload."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,12 +26,12 @@ _STYLE = {
 
 
 def draw_results(results: Results, out: Path) -> None:
-    """Requests a second with their spread over the rounds, and the median latency of a client that is alone."""
+    """Requests per second with their range over the rounds, and the median latency of a single client."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         rates, alone = figure.subplots(1, 2)
         _grouped(rates, results, "rps", "{:,.0f}", spread=True)
-        rates.set_title("Requests a second on one core, and their range over the rounds")
+        rates.set_title("Requests per second on one core, with their range over the rounds")
         _grouped(alone, results, "p50_ms_alone", "{:.2f}", spread=False)
         alone.set_title("Median latency at concurrency 1, ms")
         figure.legend(*rates.get_legend_handles_labels(), loc="outside lower center", ncols=len(results))
@@ -48,7 +48,7 @@ def _grouped(axes: Axes, results: Results, name: str, shown: str, *, spread: boo
                 continue
             x = paths.index(path) + (place - (len(results) - 1) / 2) * width
             reach = [[value - cell["rps_min"]], [cell["rps_max"] - value]] if spread else None
-            # Named once, for the legend.
+            # One label per system, for the legend.
             label = system if path == next(iter(cells)) else None
             style = {"ecolor": MUTED, "elinewidth": 1.2}
             axes.bar(x, value, width * 0.92, yerr=reach, color=COLOURS[system], label=label, error_kw=style)
@@ -61,7 +61,7 @@ def _grouped(axes: Axes, results: Results, name: str, shown: str, *, spread: boo
 
 
 def draw_overload(result: Mapping[str, Any], out: Path) -> None:
-    """What was served, what was refused, and the memory, second by second."""
+    """Served requests, refused requests and memory, second by second."""
     seconds = result["by_second"]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 7), layout="constrained")
@@ -71,9 +71,9 @@ def draw_overload(result: Mapping[str, Any], out: Path) -> None:
         served.annotate(
             f"peak {result['peak_rps']:.0f}", (1, result["peak_rps"]), xytext=(0, 4), textcoords="offset points"
         )
-        served.set_title(f"Served a second, while {result['offered_rps']:,.0f} a second are asked")
+        served.set_title(f"Served per second, of {result['offered_rps']:,.0f} requests per second")
         _from_zero(shed, [second["shed"] for second in seconds], SHED)
-        shed.set_title(f"Refused a second with 429, in {result['shed_p50_ms']} ms at the median")
+        shed.set_title(f"Refused per second with 429, in {result['shed_p50_ms']} ms at the median")
         _from_zero(memory, [second["rss_mb"] for second in seconds], MEMORY)
         memory.set_title("Resident memory of the gateway, MB")
         memory.set_xlabel("second")
@@ -81,7 +81,7 @@ def draw_overload(result: Mapping[str, Any], out: Path) -> None:
 
 
 def _from_zero(axes: Axes, values: Sequence[float], colour: str, reach: float = 0.0) -> None:
-    """A line over the seconds; what looks flat is flat."""
+    """A line over the seconds on an axis that starts at zero."""
     axes.plot(range(1, len(values) + 1), values, color=colour)
     axes.set_ylim(0, 1.15 * max(*values, reach, 1.0))
     axes.margins(x=0.01)

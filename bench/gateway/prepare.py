@@ -1,6 +1,6 @@
-"""Set up a gateway that is to be measured: `python -m bench.gateway.prepare`, with its settings in the environment.
+"""Set up a gateway to be measured: `python -m bench.gateway.prepare`, with its settings in the environment.
 
-Publishes a certified calibrator for the simulated parts, makes a key and prints it. A command of its own, so that a
+Publishes a certified calibrator for the simulated upstreams, creates a key and prints it. A separate command, so a
 gateway of another checkout is set up by that checkout's code, in its own formats.
 """
 
@@ -15,7 +15,7 @@ from tests.fakes.artifacts import an_artifact
 
 
 async def publish(settings: Settings) -> None:
-    """Put a calibrator into force that matches the parts which the settings name."""
+    """Publish a calibrator that matches the configured upstreams, and make it the current one."""
     async with open_parts(settings) as parts:
         identity = await identity_of(parts.reader, parts.embedder, settings)
     artifact, store = an_artifact(name="bench", identity=identity), ArtifactStore(settings.calibration.where)
@@ -24,7 +24,7 @@ async def publish(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Publish, and print the key."""
+    """Publish a calibrator and print the key."""
     settings = read_settings()
     asyncio.run(publish(settings))
     _, key = key_file(settings.keys_at).create(

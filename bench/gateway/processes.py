@@ -1,4 +1,4 @@
-"""Processes that are born on a core, waited for, and ended."""
+"""Start processes on a given core, wait for them, and stop them."""
 
 import asyncio
 import os
@@ -19,10 +19,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 async def running(
     command: list[str], env: dict[str, str], ready: str, log: Path, core: int, *, cwd: Path = REPO
 ) -> AsyncIterator[int]:
-    """Run a command on one core until the end of the block, which begins when the address `ready` answers 200."""
+    """Run a command on one core inside this context, which begins when the address `ready` answers 200."""
     mine = os.sched_getaffinity(0)
     with log.open("ab") as file:
-        # A child and all its threads are born where their parent may run.
+        # A child process and its threads inherit the core of their parent.
         os.sched_setaffinity(0, {core})
         try:
             process = await asyncio.create_subprocess_exec(*command, cwd=cwd, env=env, stdout=file, stderr=file)
@@ -42,7 +42,7 @@ async def running(
 
 
 async def printed(command: list[str], env: dict[str, str], cwd: Path) -> str:
-    """Run a command to its end, and return what it printed."""
+    """Run a command to its end and return its output."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=cwd, env=env, stdout=pipe, stderr=pipe)
     out, complaint = await process.communicate()
@@ -59,19 +59,19 @@ async def _wait_ready(process: asyncio.subprocess.Process, url: str, log: Path) 
                 if (await client.get(url)).status_code == 200:
                     return
             except httpx.HTTPError:
-                pass  # not there yet
+                pass  # not up yet
             await asyncio.sleep(0.1)
     said = await asyncio.to_thread(log.read_text)
     raise RuntimeError(f"{url} was not ready in time: {said[-3000:]}")
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process and its threads have used."""
+    """The CPU time that a process and its threads have used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def resident_mb(pid: int) -> float:
-    """Memory that a process holds now."""
+    """The resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,6 +1,6 @@
-"""What the simulated parts say: replies of vLLM, of an embedding server and of Qdrant, as bytes on the wire.
+"""Replies of the simulated upstreams: of vLLM, of an embedding server and of Qdrant, as bytes.
 
-A question names its path, `k0`, `k1` or `k5`, and the reader is as sure of the closed-book answer as makes a gate with
+A question names its path, `k0`, `k1` or `k5`, and the reader's confidence in the closed-book answer makes a gate with
 the default test artifact take that path.
 """
 
@@ -16,7 +16,7 @@ from app.core.signals import TOP
 MODEL, EMBEDDER, COLLECTION = "simulated-reader", "simulated-embedder", "bench"
 DIMENSION = 384
 PATHS = ("k0", "k1", "k5")
-# The artifact answers closed-book from 0.75 on, and reads one passage from 0.5 on.
+# The artifact answers closed-book from 0.75, and reads one passage from 0.5.
 SURE = {"k0": 0.9, "k1": 0.6, "k5": 0.3}
 _ANSWER = ("Saint", " Hel", "ier")
 _END = "<|im_end|>"
@@ -29,18 +29,18 @@ _WORDS = _TEXT.split()
 
 
 def http(body: bytes, status: str = "200 OK", content_type: str = "application/json") -> bytes:
-    """A whole reply."""
+    """A complete reply."""
     head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def question(path: str, number: int) -> str:
-    """One of many questions whose closed-book answer leads down this path."""
+    """One of many questions that take this path."""
     return f"What is the chief town of island number {number}, by way of {path}?"
 
 
 def chat(sure: float) -> bytes:
-    """A short greedy answer with the log-probabilities of the 20 likeliest alternatives to each of its tokens."""
+    """A short greedy answer with the log-probabilities of the 20 most likely alternatives to each token."""
     rng = random.Random(sure)
     tokens = [_token(text, sure - 1.0, rng) for text in _ANSWER] + [_token(_END, -0.002, rng)]
     message = {"role": "assistant", "content": "".join(_ANSWER), "refusal": None, "tool_calls": [], "reasoning": None}
@@ -81,7 +81,7 @@ def embedding() -> bytes:
 
 
 def found(limit: int) -> bytes:
-    """So many passages of about a hundred words, best first."""
+    """This many passages of about a hundred words, best first."""
     return _qdrant({"points": [_point(rank) for rank in range(limit)]})
 
 
@@ -97,17 +97,17 @@ def collection() -> bytes:
 
 
 def count() -> bytes:
-    """How many passages there are."""
+    """The number of passages."""
     return _qdrant({"count": 1000})
 
 
 def not_found() -> bytes:
-    """The answer to what no part has."""
+    """The reply for an unknown path."""
     return http(b'{"detail":"Not Found"}', "404 Not Found")
 
 
 def _token(text: str, logprob: float, rng: random.Random) -> dict[str, Any]:
-    """The rest of the probability falls off by a third from one alternative to the next."""
+    """A token whose alternatives each have a third less probability than the one before."""
     left = 0.98 * (1.0 - math.exp(logprob))
     others = [math.log(left / 3.0 * (2.0 / 3.0) ** rank) for rank in range(TOP - 1)]
     names = [text, *(rng.choice(_WORDS) for _ in others)]

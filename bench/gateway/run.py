@@ -1,7 +1,7 @@
 """The gateway, two pass-throughs and a LiteLLM proxy side by side, one core each: `python bench/gateway/run.py`.
 
-Rounds are interleaved, so that whatever else the machine does falls on all systems alike. Only what was measured in the
-same run is comparable: the ratios at the end are the result.
+Rounds are interleaved, so other load on the machine affects all systems equally. Only figures of the same run are
+comparable: the ratios at the end are the result.
 """
 
 import argparse
@@ -48,10 +48,10 @@ async def measure(system: System, path: str, *, connections: int, seconds: float
 
 
 def chosen(arguments: argparse.Namespace) -> dict[str, systems.Opener]:
-    """The systems to measure, by name; those that are not installed here are left out."""
+    """The systems to measure, by name; those that are not installed are skipped."""
     openers = {name: systems.OPENERS[name] for name in arguments.systems}
     if "litellm" in openers and not systems.LITELLM.exists():
-        print(f"litellm is left out: there is no {systems.LITELLM}", file=sys.stderr)
+        print(f"litellm is skipped: there is no {systems.LITELLM}", file=sys.stderr)
         del openers["litellm"]
     if arguments.before is not None:
         openers[BEFORE] = functools.partial(systems.fetchwise, name=BEFORE, checkout=arguments.before.resolve())
@@ -65,7 +65,7 @@ async def direct_p50_ms(target: Target, seconds: float) -> float:
 
 
 async def run(arguments: argparse.Namespace) -> tuple[dict[str, dict[str, Figures]], float]:
-    """All rounds of all cells; what was measured, and the reader's own median."""
+    """Run all rounds of all cells; returns the measurements and the reader's own median."""
     core, mine = systems.cores()
     os.sched_setaffinity(0, {mine})
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ async def run(arguments: argparse.Namespace) -> tuple[dict[str, dict[str, Figure
             rounds: dict[tuple[str, str], list[Round]] = {(system.name, path): [] for system, path in cells}
             direct = []
             for system, path in cells:
-                # Some load much of themselves with their first requests.
+                # Some systems load much of their code with the first requests.
                 await closed_loop(system.targets[path], connections=arguments.connections, seconds=FIRST_WARM_UP_S)
             gc.freeze()
             with progress() as bar:
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--systems", nargs="+", choices=systems.OPENERS, default=list(systems.OPENERS))
     parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
-    parser.add_argument("--before", type=Path, help="another checkout, whose gateway is measured as `before`")
+    parser.add_argument("--before", type=Path, help="another checkout; its gateway is measured as `before`")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="under load, a round")
     parser.add_argument("--connections", type=int, default=32)
@@ -114,7 +114,7 @@ def main() -> None:
     (arguments.out / "gateway-ratios.json").write_text(json.dumps(bars_json(found, direct), indent=1) + "\n")
     draw_results(results, arguments.out / "gateway.png")
     print(table(results))
-    print(f"\nThe reader by itself answers in {direct:.3f} ms at the median, at concurrency 1.\n")
+    print(f"\nThe reader alone answers in {direct:.3f} ms (median at concurrency 1).\n")
     print(bars_table(found))
 
 

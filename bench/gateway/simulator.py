@@ -1,6 +1,6 @@
-"""A reader, an embedder and vectors behind one address, in this process: canned bytes, at once or after a set time.
+"""A reader, an embedder and vectors behind one address, in this process: fixed replies, at once or after a set time.
 
-Tens of thousands of replies a second on one core, so that none of the systems measured ever waits for it.
+It serves tens of thousands of replies per second on one core, so no measured system waits for it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _PASSAGE = b"[1] "
 
 @dataclass
 class Slots:
-    """A reader that generates so many answers at once, each in so many seconds; the others wait in line."""
+    """A reader that generates this many answers at once, each in this many seconds; other requests queue."""
 
     at_once: int
     seconds: float
@@ -29,7 +29,7 @@ class Slots:
     waiting: deque[tuple["_Connection", bytes]] = field(default_factory=deque)
 
     def take(self, connection: "_Connection", reply: bytes) -> None:
-        """Answer as soon as there is a slot."""
+        """Answer as soon as a slot is free."""
         if self.busy == self.at_once:
             self.waiting.append((connection, reply))
             return
@@ -40,7 +40,7 @@ class Slots:
         connection.send(reply)
         self.busy -= 1
         while self.waiting:
-            # Whoever has left meanwhile is not generated for, as in vLLM.
+            # As in vLLM, nothing is generated for a client that has disconnected.
             following, its_reply = self.waiting.popleft()
             if not following.gone:
                 self.take(following, its_reply)
@@ -67,7 +67,7 @@ class Canned:
         self._query = f"{of_collection}/points/query".encode()
 
     def reply(self, path: bytes, body: bytes) -> bytes:
-        """What the part behind this path says."""
+        """The reply of the upstream behind this path."""
         if path == self.chat_path:
             if _PASSAGE in body:
                 return self._open_book
@@ -117,7 +117,7 @@ class _Connection(asyncio.Protocol):
 
 @asynccontextmanager
 async def simulator(slots: Slots | None = None) -> AsyncIterator[int]:
-    """Serve on a free port of the loopback address, which this yields."""
+    """Serve on a free loopback port; yields the address."""
     canned = Canned()
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(canned, slots), "127.0.0.1", 0)
     try:

@@ -1,4 +1,4 @@
-"""The systems under test: each a process of its own on the first core, while load and upstreams share the second."""
+"""The systems under test: each is a process on the first core, while load and upstreams share the second."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from bench.gateway.load import Target, request
 from bench.gateway.processes import printed, running
 from tests.e2e.processes import REPO, command_environment, free_port
 
-# Different questions, so that nothing can be answered from memory; the same to every system.
+# Different questions, so no system can cache answers; the same questions for every system.
 QUESTIONS = 1000
 UVICORN = ("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning")
-# An environment of its own: what it pins does not go with the project's dependencies.
+# A separate environment: its pinned versions conflict with the project's dependencies.
 LITELLM = REPO / ".venv-litellm/bin/litellm"
 
 
 @dataclass(frozen=True)
 class System:
-    """A running system: its process, and what to send it for each path that it has."""
+    """A running system: its process, and the requests for each of its paths."""
 
     name: str
     pid: int
@@ -33,7 +33,7 @@ class System:
 
 
 def cores() -> tuple[int, int]:
-    """The core for what is measured and the core for what measures."""
+    """One core for the measured system and one for the load."""
     mine = sorted(os.sched_getaffinity(0))
     if len(mine) < 2:
         print("only one core: load, upstreams and systems share it, and all figures are too low", file=sys.stderr)
@@ -41,7 +41,7 @@ def cores() -> tuple[int, int]:
 
 
 def direct(upstream: int) -> Target:
-    """The reader with nothing before it."""
+    """The reader without a gateway."""
     return _chats(upstream)
 
 
@@ -61,7 +61,7 @@ async def fetchwise(
         "collection": replies.COLLECTION,
         "calibrators": str(folder / "calibrators"),
     } | settings
-    # Before all else on the path: an editable install may name another checkout.
+    # First on the path: an editable install may point to another checkout.
     env = command_environment(folder, **named) | {"PYTHONPATH": str(checkout)}
     key = await printed([sys.executable, "-m", "bench.gateway.prepare"], env, checkout)
     command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
@@ -76,7 +76,7 @@ async def fetchwise(
 
 @asynccontextmanager
 async def passthrough(client: str, upstream: int, folder: Path, core: int) -> AsyncIterator[System]:
-    """A bare pass-through over this HTTP client, under the server that the gateway runs in."""
+    """A bare pass-through with this HTTP client, on the same server as the gateway."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", f"bench.gateway.passthrough:with_{client}", "--port", str(port)]
     env = command_environment(folder) | {"BENCH_UPSTREAM": f"http://127.0.0.1:{upstream}"}
@@ -90,10 +90,10 @@ async def passthrough(client: str, upstream: int, folder: Path, core: int) -> As
 
 @asynccontextmanager
 async def litellm(upstream: int, folder: Path, core: int) -> AsyncIterator[System]:
-    """A LiteLLM proxy with one worker, without keys, database or callbacks. It does not retrieve: k0 is all it has."""
+    """A LiteLLM proxy with one worker, without keys, database or callbacks. It does not retrieve, so it has only k0."""
     port, config = free_port(), folder / "config.yaml"
     of_reader = {"model": f"hosted_vllm/{replies.MODEL}", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "-"}
-    # JSON is YAML.
+    # JSON is valid YAML.
     config.write_text(json.dumps({"model_list": [{"model_name": replies.MODEL, "litellm_params": of_reader}]}))
     env = command_environment(folder) | {
         "LITELLM_OFFLINE_MODE": "true",
@@ -119,14 +119,14 @@ OPENERS: dict[str, Opener] = {
 def _answers(
     port: int, path: str, body: Callable[[str], dict[str, Any]], headers: Iterable[tuple[str, str]] = ()
 ) -> Target:
-    """Questions to `/answer` that go down this path; a good reply says so."""
+    """Questions to `/answer` that take this path; a good reply reports it."""
     asked = (body(replies.question(path, number)) for number in range(QUESTIONS))
     requests = tuple(request("/answer", orjson.dumps(one), headers) for one in asked)
     return Target(port, requests, f'"k":{path[1:]},'.encode())
 
 
 def _chats(port: int) -> Target:
-    """The same questions as the gateway's probe puts them to the reader."""
+    """The same questions as the gateway's probe sends them to the reader."""
     body = {"max_tokens": 24, "temperature": 0, "logprobs": True, "top_logprobs": 20, "stop": ["\n"]}
     requests = []
     for number in range(QUESTIONS):

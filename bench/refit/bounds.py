@@ -1,6 +1,6 @@
 """How often each finite-sample test certifies a harmless policy: `python bench/refit/bounds.py`.
 
-Paired differences of n groups are +1, 0 or -1; the policy is as good as its reference or better, and the claim to
+Paired differences of n groups are +1, 0 or -1; the policy is at least as good as its reference, and the claim to
 certify is that it loses at most epsilon. All tests are valid at delta; the sharpest certifies most often.
 """
 
@@ -36,14 +36,14 @@ def exact_discordant(d: Floats) -> bool:
 
 
 def empirical_bernstein(d: Floats) -> bool:
-    """Maurer and Pontil's bound: the variance is estimated, and paid for twice."""
+    """Maurer and Pontil's bound, which uses the empirical variance."""
     n, log = len(d), math.log(2.0 / DELTA)
     margin = math.sqrt(2.0 * d.var(ddof=1) * log / n) + 2.0 * 7.0 * log / (3.0 * (n - 1))
     return bool(d.mean() - margin >= -EPSILON)
 
 
 def hoeffding_bentkus(d: Floats) -> bool:
-    """The usual p-value of risk control, on the loss (1 - d) / 2: it knows the range and nothing else."""
+    """The usual p-value of risk control, on the loss (1 - d) / 2: it uses only the range."""
     n, risk, allowed = len(d), float((1.0 - d.mean()) / 2.0), (1.0 + EPSILON) / 2.0
     low = min(risk, allowed)
     divergence = low * math.log(low / allowed) + (1.0 - low) * math.log((1.0 - low) / (1.0 - allowed))

@@ -1,6 +1,6 @@
-"""What a refit learns from a decision log, against the truth of simulated worlds: `python bench/refit/from_log.py`.
+"""What a refit learns from a decision log, compared with simulated worlds: `python bench/refit/from_log.py`.
 
-In the first world the gate's own choices hide that P(right) at k=0 and k=1 falls off a cliff just below its thresholds.
+In the first world the gate's own choices hide that P(right) at k=0 and k=1 drops sharply just below its thresholds.
 In the second, one passage has become enough, which always reading five does not show. Last, seconds and memory for a
 large log.
 """
@@ -31,7 +31,7 @@ OPTIONS = Options("bench", "2026-01-01T00:00:00Z")
 
 
 def naive(path: Path) -> dict[int, Calibrator]:
-    """Verdicts on what was served, each counting one."""
+    """Verdicts on the served answers, all with weight one."""
     store = SqlDecisionStore.open(str(path))
     logged_decisions = list(LoggedDecisions(store.engine, collection="demo", since=0.0).read())
     store.close()
@@ -47,7 +47,7 @@ def _fit(logged_decisions: list[LoggedDecision], k: int) -> Calibrator:
 
 
 def hidden(folder: Path, questions: int, seeds: int, explore: float, shadow: float) -> None:
-    """Mean absolute error of P(right) at k=0 and k=1, by what they were fitted on."""
+    """Mean absolute error of P(right) at k=0 and k=1, by training data."""
     found: dict[str, list[tuple[float, float]]] = {"the gate's choices": [], "shadow runs": [], "and exploration": []}
     for seed in range(seeds):
         gate, explored = folder / f"gate{seed}.sqlite3", folder / f"explored{seed}.sqlite3"
@@ -70,7 +70,7 @@ def hidden(folder: Path, questions: int, seeds: int, explore: float, shadow: flo
 
 
 def better(folder: Path, questions: int, seeds: int, shadow: float) -> None:
-    """How often the certificate is true, and what it saves."""
+    """How often the certificate is true, and how many passages it saves."""
     broken, certified, passages = 0, 0, []
     for seed in range(seeds):
         path = folder / f"better{seed}.sqlite3"

@@ -1,7 +1,7 @@
 """Write a synthetic outcome table of any size, row by row: `python bench/refit/make_table.py 100000 OUT.jsonl`.
 
-Right and wrong, signals, tokens and milliseconds are drawn so that they look like a small reader's: knowing shows in
-the closed-book signals, passages help where it does not, and one fact in five is asked in two phrasings.
+Correctness, signals, tokens and milliseconds are drawn to look like a small reader's: knowledge shows in the
+closed-book signals, passages help where it is missing, and one fact in five is asked in two phrasings.
 """
 
 import argparse
@@ -24,7 +24,7 @@ IDENTITY = {
     "collection": "synthetic",
     "ks": [0, 1, 5],
 }
-# Skill of the answer at each k: level, and how much the knowledge behind the question counts.
+# Skill of the answer at each k: its level, and the weight of the reader's knowledge.
 SKILL = {0: (-0.4, 2.2), 1: (0.4, 1.0), 5: (0.9, 0.6)}
 SUFFIXES = ("", "@1")
 

@@ -1,6 +1,6 @@
-"""Seconds and memory of a refit, from file to artifact, by table size: `python bench/refit/run.py`.
+"""Time and memory of a refit, from file to artifact, by table size: `python bench/refit/run.py`.
 
-Each size runs in a process of its own, so that its peak memory is its own.
+Each size runs in its own process, so its peak memory is its own.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def measure(table: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure every size, and the exponent by which CPU time grows from one to the next."""
+    """Measure every size, and the exponent with which CPU time grows from one size to the next."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, help="measure this table, in this process, and print JSON")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))

@@ -1,1 +1,1 @@
-"""A long run of the gateway under mixed load, watched for anything that grows."""
+"""A long run of the gateway under mixed load, to detect leaks."""

@@ -1,4 +1,4 @@
-"""Clients of every kind, at a steady rate: those who ask, listen, leave, judge, look on, and get it wrong."""
+"""Clients of every kind at a steady rate: they ask, stream, disconnect, give feedback, open pages, and make errors."""
 
 import asyncio
 import json
@@ -12,10 +12,10 @@ import aiohttp
 from bench.soak.upstream import SLOWLY, Says
 
 PATIENCE_S = 60.0
-# Less than the server keeps an idle connection for, so that none is used that it is just closing.
+# Less than the server's keep-alive, so no connection is used while the server closes it.
 _KEEP_ALIVE_S = 2.0
 _ACTIONS = {Says.K0: "k0", Says.K1: "k1", Says.K5: "k5", Says.ABSTAIN: "abstain"}
-# What may be the reason of another action than the question calls for, while a part fails.
+# Reasons that may lead to another action than the question calls for, while an upstream fails.
 _DEGRADED = {"retrieval_failed", "not_calibrated", "no_signal"}
 _COMPLETIONS = "/v1/chat/completions"
 
@@ -23,7 +23,7 @@ Ask = Callable[[], Awaitable[str]]
 
 
 class Clients:
-    """Sends one request after another, of a kind drawn at random, and counts what came of each kind."""
+    """Sends requests of randomly drawn kinds, and counts the outcomes of each kind."""
 
     def __init__(self, url: str, *, asker: str, operator: str, seed: int = 13) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
@@ -49,13 +49,13 @@ class Clients:
             (2, "has the wrong key", self._expecting(403, "/answer", b'{"question": "Who?"}', self._operator)),
             (1, "looks at the dashboard", self._looking("/dashboard/data")),
             (1, "looks at break-even", self._looking("/breakeven")),
-            # Of no more decisions than the warm-up makes: what an audit holds in memory grows with them.
+            # No more decisions than the warm-up makes: the memory of an audit grows with them.
             (1, "looks at the audit", self._looking("/audit?limit=500")),
             (1, "looks at calibrators", self._looking("/calibrators")),
         ]
 
     async def begin(self) -> None:
-        """See what the gateway has to offer."""
+        """Read what the gateway offers."""
         async with self._session.get("/openapi.json") as response:
             paths = (await response.json())["paths"]
         if _COMPLETIONS in paths:
@@ -72,7 +72,7 @@ class Clients:
             return await response.text()
 
     async def one(self) -> None:
-        """Send one request and count what came of it."""
+        """Send one request and count its outcome."""
         (drawn,) = self._rng.choices(self._kinds, [weight for weight, _, _ in self._kinds])
         _, kind, ask = drawn
         self.sent += 1
@@ -99,7 +99,7 @@ class Clients:
 
     def _listening(self, said: Says) -> Ask:
         async def ask() -> str:
-            # Half of them hear each token as it comes; the others only what may not be withheld any more.
+            # Half of them receive each token as it comes; the others only what can no longer be withheld.
             whole = said is Says.ABSTAIN or self._rng.random() < 0.5
             body = {"question": self._question(said), "stream": True, "abstain": whole}
             async with self._session.post("/answer", json=body, headers=self._asker) as response:
@@ -179,5 +179,5 @@ class Clients:
 
 
 def _refused(status: int) -> str:
-    """Too much at once and a part that failed are foreseen; nothing else is."""
+    """Overload and a failed upstream are expected; nothing else is."""
     return f"refused: {status}" if status in {429, 503} else f"unexpected: {status}"

@@ -1,4 +1,4 @@
-"""The run as a picture: memory, file descriptors and threads, the event loop's lag, and requests."""
+"""A plot of the run: memory, file descriptors and threads, the event loop's lag, and requests."""
 
 import math
 from collections.abc import Sequence

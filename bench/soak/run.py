@@ -1,7 +1,8 @@
-"""Run the gateway under mixed load for a long time and say whether anything grew: `make soak`.
+"""Run the gateway under mixed load for a long time and report whether anything grew: `make soak`.
 
-A real `fetchwise serve` with keys, metrics and the decision log stands on simulated parts that fail now and then, while
-calibrators are promoted and keys come and go. Writes build/soak/soak.json and a plot; the exit code is the verdict.
+A real `fetchwise serve` with keys, metrics and the decision log runs on simulated upstreams that fail now and then,
+while calibrators are promoted and keys are created and revoked. Writes build/soak/soak.json and a plot; the exit code
+is the verdict.
 """
 
 import argparse
@@ -30,17 +31,17 @@ from tests.e2e.processes import REPO, gateway
 from tests.fakes.keys import make_key
 
 OUT = REPO / "build" / "soak"
-# As much of a run as is not judged: pools fill, caches warm, the heap finds its size.
+# The part of a run that is not judged: pools fill, caches warm up, the heap reaches its size.
 WARM_UP_SHARE, MAX_WARM_UP_S = 0.25, 300.0
 # Longer than the gateway and its clients keep idle connections.
 REST_S = 8.0
-# More than may ever be under way at a moderate rate: beyond it the gateway has stopped answering.
+# More than can be in progress at a moderate rate: beyond it the gateway has stopped answering.
 MAX_CONCURRENT = 1000
 PROMOTE_EVERY_S, KEY_EVERY_S, FAULT_EVERY_S, FAULT_S = 7.0, 11.0, 15.0, 1.0
 
 
 class Soak:
-    """One run: what is sent, what is changed meanwhile, and what is seen."""
+    """One run: the load, the changes during it, and the samples."""
 
     def __init__(self, seconds: float, rate: float, clients: Clients, pid: int) -> None:
         self.samples: list[Sample] = []
@@ -71,7 +72,7 @@ class Soak:
             await asyncio.gather(*self._in_progress)
 
     async def watch(self, progress: Progress) -> None:
-        """Look every second until cancelled."""
+        """Take a sample every second until cancelled."""
         bar = progress.add_task("", total=self._seconds)
         while True:
             sample = await self.look()
@@ -81,7 +82,7 @@ class Soak:
             await asyncio.sleep(1.0)
 
     async def look(self) -> Sample:
-        """One sample, now."""
+        """Take one sample now."""
         in_flight, lags = counted(await self._clients.metrics())
         return Sample(self._elapsed, self._clients.sent, *used(self._pid), in_flight, lags)
 
@@ -119,7 +120,7 @@ async def _fail(parts: Upstream) -> None:
 
 
 async def soak(seconds: float, rate: float, folder: Path, console: Console) -> list[Finding]:
-    """Run it, write down what was seen, and judge it."""
+    """Run the soak, write the results, and judge them."""
     warm_up_s = min(WARM_UP_SHARE * seconds, MAX_WARM_UP_S)
     async with AsyncExitStack() as stack:
         parts = await stack.enter_async_context(upstream())
@@ -128,7 +129,7 @@ async def soak(seconds: float, rate: float, folder: Path, console: Console) -> l
         _, asker = make_key(keys, "asker")
         _, operator = make_key(keys, "operator", scopes=[Scope.OPERATE])
         serving = gateway(folder, **parts.settings(folder / "calibrators"))
-        # Started and stopped in a thread: this one answers for the parts that it asks at its start.
+        # Started and stopped in a thread: the event loop of this one serves the upstreams that the gateway calls.
         running = await asyncio.to_thread(serving.__enter__)
         try:
             clients = Clients(running.url, asker=asker, operator=operator)
@@ -173,12 +174,12 @@ def _keep(run: Soak, clients: Clients, findings: list[Finding], warm_up_s: float
 
 
 def _edge(seconds: float) -> float | None:
-    """JSON has no infinity: null says that it was more than the last edge."""
+    """JSON has no infinity: null means above the last edge."""
     return seconds if math.isfinite(seconds) else None
 
 
 def main() -> None:
-    """Soak, print what was found, and say by the exit code whether it held."""
+    """Soak, print the findings, and return the verdict as the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--rate", type=float, default=40.0, help="requests a second")

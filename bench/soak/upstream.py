@@ -1,6 +1,6 @@
 """A reader, an embedder and vectors behind one address: they stream, can be slow, and can be made to fail.
 
-How sure the reader is comes from the question's own words (see `Says`), so that whoever asks knows what should happen.
+The question's own words set the reader's confidence (see `Says`), so the client knows what should happen.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.fakes.reader import pieces, surely
 from tests.wire.servers import handling
 
 MODEL, EMBEDDER, COLLECTION = "soak-reader", "soak-embedder", "demo"
-# Thresholds that differ, so that a promotion changes what is done.
+# Different thresholds, so a promotion changes the decisions.
 VERSIONS = {"v1": (0.75, 0.5), "v2": (0.8, 0.4)}
 _DIMENSION = 64
 _ANSWER = "Saint Helier is the chief town of the island."
@@ -29,7 +29,7 @@ _PASSAGE = "The island lies between two coasts, and its harbour was built of gra
 
 
 class Says(StrEnum):
-    """Words of a question, and what the reader makes of it."""
+    """Words in a question, and what they make the reader do."""
 
     K0 = "surely"
     K1 = "perhaps"
@@ -38,13 +38,13 @@ class Says(StrEnum):
 
 
 _SURE = {Says.K0: 0.9, Says.K1: 0.6, Says.K5: 0.3, Says.ABSTAIN: 0.1}
-# In a question too: each token then comes late enough for a client to leave before the last.
+# Also in a question: each token then comes so late that a client can disconnect before the last.
 SLOWLY = "slowly"
 _TOKEN_S = 0.03
 
 
 class Fault(StrEnum):
-    """What can be wrong with a part."""
+    """The ways in which an upstream can fail."""
 
     REFUSES = "answers 503"
     HANGS_UP = "hangs up"
@@ -52,7 +52,7 @@ class Fault(StrEnum):
 
 
 class Upstream:
-    """Answers everything that a gateway asks of its three parts."""
+    """Answers every call that a gateway makes to its three upstreams."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -60,7 +60,7 @@ class Upstream:
 
     @contextmanager
     def failing(self, part: str, fault: Fault) -> Iterator[None]:
-        """Let a part (reader, embedder or vectors) fail meanwhile."""
+        """Make an upstream (reader, embedder or vectors) fail inside this context."""
         self._failing[part] = fault
         try:
             yield
@@ -68,7 +68,7 @@ class Upstream:
             del self._failing[part]
 
     def settings(self, calibrators: Path) -> dict[str, str]:
-        """The settings of a gateway on these parts."""
+        """The settings of a gateway on these upstreams."""
         return {
             "reader": self.url,
             "reader_model": MODEL,
@@ -132,7 +132,7 @@ class Upstream:
 async def _generated(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     content = body["messages"][-1]["content"]
     said = next((one for one in Says if one.value in content), Says.K0)
-    # Reading helps, unless nothing does.
+    # Passages make the reader sure, unless nothing does.
     read = "[1] " in content
     sure = 0.95 if read and said is not Says.ABSTAIN else _SURE[said]
     tokens = [*pieces(_ANSWER), "<|im_end|>"]
@@ -144,7 +144,7 @@ async def _generated(request: web.Request, body: dict[str, Any]) -> web.StreamRe
         choice = {"message": {"content": _ANSWER}, "logprobs": {"content": entries}, "finish_reason": "stop"}
         return web.json_response({"choices": [choice], "usage": usage})
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-    # Whoever is not waiting for the answer any more hangs up.
+    # A client that no longer waits for the answer disconnects.
     with suppress(ConnectionError):
         await response.prepare(request)
         for token in tokens:
@@ -184,7 +184,7 @@ def _qdrant(result: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def upstream() -> AsyncIterator[Upstream]:
-    """Serve on a free port of the loopback address."""
+    """Serve on a free loopback port."""
     parts = Upstream()
     async with handling(parts.handle) as parts.url:
         yield parts

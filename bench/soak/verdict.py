@@ -1,4 +1,4 @@
-"""Whether the gateway held: pure arithmetic on the samples of a run."""
+"""Whether the run passed: pure arithmetic on its samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from scipy.stats import theilslopes
 
 from bench.soak.watching import MB, Sample
 
-# What the heap may take to breathe, whatever the length of a run: a moment of load lifts it for good. And what each
+# What the heap may grow by in a run of any length: a moment of load enlarges it for good. And what each
 # request may leave behind on top: the order of a dictionary entry, which only a long run can distinguish from noise.
 ALLOWED_MB = 48.0
 ALLOWED_BYTES_PER_REQUEST = 100.0
-# The decision log's pool of connections grows by need to its fixed size, two files each; a leak goes on.
+# The decision log's pool of connections fills up to its fixed size, two files each; a leak keeps growing.
 ALLOWED_FDS = 16
-# asyncio's pool of threads grows by need to its fixed size.
+# asyncio's thread pool fills up to its fixed size.
 ALLOWED_THREADS = 8
-# Samples below which a slope says nothing.
+# Fewer samples than this give no slope.
 _FEWEST = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question that was put to the run, and its answer."""
+    """One check of the run, and its result."""
 
     name: str
     held: bool
@@ -35,11 +35,11 @@ def judge(
     rests: tuple[Sample, Sample],
     log: str,
 ) -> list[Finding]:
-    """Hold to account what was seen between two rests, the first of them after the warm-up."""
+    """Judge the samples between two idle periods, the first of them after the warm-up."""
     before, after = rests
     between = [sample for sample in samples if sample.at >= before.at]
     if len(between) < _FEWEST:
-        return [Finding("samples", held=False, said=f"{len(between)} after the warm-up are too few to judge by")]
+        return [Finding("samples", held=False, said=f"{len(between)} samples after the warm-up are too few")]
     return [
         _memory(between),
         _flat("file descriptors at rest", before.fds, after.fds, ALLOWED_FDS),
@@ -51,7 +51,7 @@ def judge(
 
 
 def _memory(samples: Sequence[Sample]) -> Finding:
-    """By the median of all slopes between two samples, which a few spikes do not move."""
+    """By the median of all slopes between two samples, which is robust against spikes."""
     slope = theilslopes([one.rss for one in samples], [one.at for one in samples]).slope
     grown = float(slope) * (samples[-1].at - samples[0].at)
     requests = samples[-1].requests - samples[0].requests

@@ -14,7 +14,7 @@ _LAG = "fetchwise_event_loop_lag_seconds"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the gateway; `lags` counts, by upper edge in seconds, how late its event loop has been so far."""
+    """One sample; `lags` counts the event loop's lags so far, by upper edge in seconds."""
 
     at: float
     requests: int
@@ -33,10 +33,10 @@ def used(pid: int) -> tuple[int, int, int]:
 
 
 def open_files(pid: int) -> dict[str, int]:
-    """What its file descriptors lead to, for whoever looks for a leak: sockets and pipes by kind, files by name."""
+    """The targets of its file descriptors, to find a leak: sockets and pipes by kind, files by name."""
     found: Counter[str] = Counter()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        # One may be closed between the list and the look.
+        # A file may be closed after it was listed.
         with suppress(FileNotFoundError):
             found[str(link.readlink()).partition(":[")[0]] += 1
     return dict(found)
@@ -55,7 +55,7 @@ def counted(exposition: str) -> tuple[float, dict[float, float]]:
 
 
 def quantile(lags: dict[float, float], share: float, before: dict[float, float] | None = None) -> float:
-    """The upper edge below which this share of the lags lies, of those since `before`; NaN where there were none."""
+    """The upper edge below which this share of the lags since `before` lies; NaN if there were none."""
     since = {edge: count - (before or {}).get(edge, 0.0) for edge, count in sorted(lags.items())}
     total = since.get(math.inf, 0.0)
     if total <= 0:

@@ -1,6 +1,6 @@
 """Trace four walks through the code, here and in another checkout: `python bench/walks/run.py --before ../other`.
 
-Each walk runs in a process of its own, over the fakes of its own checkout. See `traced.py` for what is counted.
+Each walk runs in its own process, on the fakes of its own checkout. See `traced.py` for what is counted.
 """
 
 import argparse
@@ -18,12 +18,12 @@ sys.path.insert(0, str(ROOT))
 from bench.walks.traced import WALKS  # noqa: E402
 
 Figures = dict[str, Any]
-# Modules on each walk in the plan of the tree.
+# Planned number of modules on each walk.
 PLANNED = {"question": "26", "refit": "16", "ingest": "8", "dashboard": "12", "dashboard, requests alone": ""}
 
 
 def trace(checkout: Path, walk: str) -> Figures:
-    """What one walk passes in a checkout."""
+    """The modules and calls of one walk in a checkout."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FETCHWISE_")}

@@ -21,7 +21,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 ASKED = "What is the capital of France?"
-# Longer than a gateway keeps figures that it has computed.
+# Longer than a gateway caches its figures.
 STALE_S = 1.1
 
 
@@ -31,7 +31,7 @@ class Tracer:
     A call is counted once, however often a generator or coroutine is resumed. Module bodies, class bodies and
     comprehensions are not calls. A transition is a call whose nearest caller in the package is in another module.
     With `everywhere` all calls count, without it only those that the code inside the walk causes: not those of tasks
-    and threads that were there before.
+    and threads that existed before.
     """
 
     def __init__(self, root: Path, *, everywhere: bool = False) -> None:
@@ -43,7 +43,7 @@ class Tracer:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """See the calls of this thread and of those that start while this is open."""
+        """Trace this thread and the threads that start inside this context."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
         try:
@@ -54,7 +54,7 @@ class Tracer:
 
     @contextmanager
     def walk(self) -> Iterator[None]:
-        """Count from here on what the code inside causes."""
+        """Count the calls that the code inside this context causes."""
         token = self._counts.set(True)
         try:
             yield
@@ -62,7 +62,7 @@ class Tracer:
             self._counts.reset(token)
 
     def figures(self) -> dict[str, Any]:
-        """What was counted, ready for JSON."""
+        """The counts, ready for JSON."""
         return {
             "modules": dict(sorted(self.calls.items())),
             "calls": self.calls.total(),
@@ -72,7 +72,7 @@ class Tracer:
     def _profile(self, frame: FrameType, event: str, _: object) -> None:
         if event != "call" or (module := self._module(frame.f_code)) is None:
             return
-        # At the start of a function the argument of RESUME is 0, after a yield or an await another number.
+        # At the start of a function the argument of RESUME is 0, after a yield or an await it is another number.
         if not self._counts.get() or frame.f_code.co_code[frame.f_lasti + 1] & 3:
             return
         self.calls[module] += 1
@@ -121,8 +121,8 @@ def question(root: Path, folder: Path) -> Tracer:
 def dashboard(root: Path, folder: Path, *, refresh: bool = True) -> Tracer:
     """`GET /dashboard/data` and `GET /metrics`, after some questions, with figures that are due again.
 
-    Where a background task computes the figures, `refresh` computes them in the walk, as earlier checkouts do in the
-    request. Without it only reading them would count, and the two would not be comparable.
+    If a background task computes the figures, `refresh` computes them in the walk, as earlier checkouts do in the
+    request. Otherwise only reading them would count, and the two would not be comparable.
     """
     from tests.fakes.gateway import fake_gateway  # noqa: PLC0415
 
@@ -138,7 +138,7 @@ def dashboard(root: Path, folder: Path, *, refresh: bool = True) -> Tracer:
                 snapshots = getattr(gateway.app.state.gateway, "snapshots", None)
                 if refresh and snapshots is not None:
                     await snapshots.ping()
-                    # First: `refresh` estimates only what is due, and nothing is then.
+                    # First: `refresh` only estimates what is due, and nothing is due yet.
                     await snapshots.estimate()
                     await snapshots.refresh()
                 for path in ("/dashboard/data", "/metrics"):
@@ -172,7 +172,7 @@ def ingest(root: Path, folder: Path) -> Tracer:
 
 
 def _command(root: Path, arguments: Callable[[str], list[str]]) -> Tracer:
-    """Run a command twice, and trace it the second time, when everything is imported."""
+    """Run a command twice, and trace the second run, when everything is imported."""
     from app.cli import main as fetchwise  # noqa: PLC0415
 
     tracer = Tracer(root, everywhere=True)
@@ -201,7 +201,7 @@ WALKS: dict[str, Callable[[Path, Path], Tracer]] = {
 
 
 def main(name: str, out: str) -> None:
-    """Trace one walk and write what was counted."""
+    """Trace one walk and write the counts."""
     import app  # noqa: PLC0415
 
     root = Path(app.__path__[0])

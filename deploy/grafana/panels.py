@@ -1,11 +1,11 @@
-"""The kinds of panel that the dashboard is made of."""
+"""The kinds of dashboard panels."""
 
 import warnings
 from string import ascii_uppercase
 from typing import NamedTuple, TypeAlias
 
 with warnings.catch_warnings():
-    # The library would rather write the schema of Grafana 13; this one is read by 10 and later.
+    # By default the library writes the schema of Grafana 13; this one works with 10 and later.
     warnings.simplefilter("ignore", DeprecationWarning)
     from grafana_foundation_sdk.builders import common, dashboard, heatmap, stat, timeseries
     from grafana_foundation_sdk.builders.prometheus import Dataquery
@@ -29,7 +29,7 @@ Panel: TypeAlias = timeseries.Panel | stat.Panel | heatmap.Panel
 
 
 class Query(NamedTuple):
-    """One expression, and what its series are called."""
+    """One expression, and the legend of its series."""
 
     expr: str
     legend: str
@@ -62,14 +62,14 @@ def graph(
 
 
 def figure(title: str, description: str, unit: str, query: Query, *, red_from: float | None = None) -> stat.Panel:
-    """One number, as it is now."""
+    """One current number."""
     panel = stat.Panel().title(title).description(description).unit(unit).datasource(SOURCE).span(4).height(4)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     return panel.thresholds(_red_from(red_from)).with_target(_target(query))
 
 
 def words(title: str, description: str, query: Query) -> stat.Panel:
-    """The names of what is there, without a number."""
+    """Labels of the current series, without a number."""
     return figure(title, description, RATIO, query).text_mode(BigValueTextMode.NAME)
 
 
@@ -77,7 +77,7 @@ def buckets(title: str, description: str, expr: str) -> heatmap.Panel:
     """The buckets of a histogram of shares, over time."""
     panel = heatmap.Panel().title(title).description(description).datasource(SOURCE).span(8).height(8)
     panel.y_axis(heatmap.YAxisConfig().unit(SHARE))
-    # Said in full: what is left out, the library writes as zero and not as Grafana's default.
+    # Every field is given: the library writes a missing one as zero, not as Grafana's default.
     colours = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Blues").steps(64)
     panel.color(colours.exponent(0.5).fill("dark-blue"))
     return panel.with_target(_target(Query(expr, "{{le}}")).format(PromQueryFormat.HEATMAP))

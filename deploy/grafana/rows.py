@@ -1,7 +1,7 @@
-"""What the dashboard shows: one function a row, one row for each thing that an operator asks.
+"""What the dashboard shows: one function per row, one row for each question of an operator.
 
-Costs and decisions come from the recording rules in ../prometheus/rules, so that the dashboard, the alerts and whoever
-asks Prometheus see the same figures.
+Costs and decisions come from the recording rules in ../prometheus/rules, so the dashboard, the alerts and ad-hoc
+queries show the same figures.
 """
 
 from deploy.grafana.panels import (
@@ -18,12 +18,12 @@ from deploy.grafana.panels import (
     words,
 )
 
-# What would serve without a gate: the one reference that the headline figures are held against.
+# The headline figures compare the gate with the fallback, which would serve without a gate.
 FALLBACK = 'and on (job, reference) max by (job, reference) (fetchwise_fallback_info{job="$job"}) == 1'
 
 
 def does_it_pay() -> list[Panel]:
-    """What gating costs, against reading the same number of passages for every question."""
+    """The cost of gating, compared with reading the same number of passages for every question."""
     return [
         figure(
             "Skip rate",
@@ -33,13 +33,13 @@ def does_it_pay() -> list[Panel]:
         ),
         figure(
             "Break-even skip rate",
-            "The skip rate from which gating is faster than what would serve without it.",
+            "The skip rate from which gating is faster than the fallback without a gate.",
             SHARE,
             Query(f'fetchwise:break_even_skip_ratio:rate15m{{job="$job",cost="latency"}} {FALLBACK}', "{{reference}}"),
         ),
         figure(
             "Gate cost ratio",
-            "Time of a gated question over that of what would serve without a gate: below 1 is a saving.",
+            "Time of a gated question over that of the fallback without a gate: below 1 is a saving.",
             RATIO,
             Query(f'fetchwise:gate_cost_ratio:rate15m{{job="$job",cost="latency"}} {FALLBACK}', "{{reference}}"),
             red_from=1,
@@ -54,7 +54,7 @@ def does_it_pay() -> list[Panel]:
         ),
         figure(
             "Questions",
-            "Answered or withheld, a second.",
+            "Answered or withheld, per second.",
             PER_SECOND,
             Query('sum(rate(fetchwise_requests_total{job="$job"}[$__rate_interval]))', "questions"),
         ),
@@ -76,32 +76,32 @@ def does_it_pay() -> list[Panel]:
         ),
         graph(
             "Gate cost ratio by cost",
-            "The gate over each reference: below 1 is a saving.",
+            "The gate's cost over that of each reference: below 1 is a saving.",
             RATIO,
             Query('fetchwise:gate_cost_ratio:rate15m{job="$job"}', "{{cost}} against {{reference}}"),
             limit=1,
         ),
         graph(
             "Stages of a question",
-            "Mean time of the closed-book probe, of retrieving k passages and of reading them.",
+            "Mean time of the closed-book probe, of retrieving k passages, and of reading them.",
             SECONDS,
             Query('fetchwise:stage_cost:rate15m{job="$job",cost="latency"}', "{{stage}}"),
         ),
         graph(
             "Tokens saved",
-            "A gated question, against reading the same number of passages every time; negative where it takes more.",
+            "Per gated question, against always reading the same number of passages; negative if gating takes more.",
             COUNT,
             Query('fetchwise:saved:rate15m{job="$job",cost="tokens"}', "against {{reference}}"),
         ),
         graph(
             "Passages saved",
-            "A gated question, against reading the same number of passages every time.",
+            "Per gated question, against always reading the same number of passages.",
             COUNT,
             Query('fetchwise:saved:rate15m{job="$job",cost="passages"}', "against {{reference}}"),
         ),
         graph(
-            "Tokens for an answer",
-            "By the number of passages read in the end, and passages over all answers.",
+            "Tokens per answer",
+            "By the number of passages that were read, and passages per answer.",
             COUNT,
             Query('sum by (k) (fetchwise:tokens_per_answer:rate15m{job="$job"})', "tokens, k={{k}}"),
             Query('fetchwise:passages_per_answer:rate15m{job="$job"}', "passages"),
@@ -110,11 +110,11 @@ def does_it_pay() -> list[Panel]:
 
 
 def what_is_decided() -> list[Panel]:
-    """What the gate does with the questions, and whether its answers are right."""
+    """What the gate decides, and whether its answers are right."""
     return [
         graph(
             "Action mix",
-            "Share of all questions, by what was done in the end.",
+            "Share of all questions, by final action.",
             SHARE,
             Query('fetchwise:action_share:rate15m{job="$job"}', "{{action}}"),
             stacked=True,
@@ -144,7 +144,7 @@ def what_is_decided() -> list[Panel]:
         ),
         graph(
             "Drift",
-            "Stability index of each signal against its limit; from 1 on, feedback speaks against the confidences.",
+            "Stability index of each signal and its limit. Evidence of 1 or more: feedback contradicts confidence.",
             RATIO,
             Query('max by (signal) (fetchwise_drift_psi{job="$job"})', "{{signal}}"),
             Query('max by (signal) (fetchwise_drift_psi_limit{job="$job"})', "limit of {{signal}}"),
@@ -159,14 +159,14 @@ def what_is_decided() -> list[Panel]:
         ),
         graph(
             "Searches",
-            "By whether their passages were read.",
+            "By whether the passages were read.",
             PER_SECOND,
             Query('sum by (use) (rate(fetchwise_searches_total{job="$job"}[$__rate_interval]))', "{{use}}"),
             stacked=True,
         ),
         graph(
             "Bypass",
-            "1 while most questions bypass the gate because it loses.",
+            "1 while most questions bypass the gate because gating costs more than it saves.",
             COUNT,
             Query('max(fetchwise_bypass_active{job="$job"})', "bypassed"),
         ),
@@ -204,19 +204,19 @@ def how_long_it_takes() -> list[Panel]:
 
 
 def is_everything_up() -> list[Panel]:
-    """The gateways, the parts behind them, and what is refused."""
+    """The gateways, their upstreams, and refused questions."""
     return [
         graph(
-            "Gateways and parts",
-            "1 is up.",
+            "Gateways and upstreams",
+            "1 is up, 0 is down.",
             RATIO,
             Query('up{job="$job"}', "{{instance}}"),
             Query('min by (instance, upstream) (fetchwise_upstream_up{job="$job"})', "{{upstream}} of {{instance}}"),
             highest=1,
         ),
         graph(
-            "Failures of parts",
-            "Whether or not the question could still be answered.",
+            "Failures of upstreams",
+            "Failed calls per second, even if the question was still answered.",
             PER_SECOND,
             Query(
                 'sum by (upstream, kind) (rate(fetchwise_upstream_errors_total{job="$job"}[$__rate_interval]))',
@@ -230,26 +230,26 @@ def is_everything_up() -> list[Panel]:
             Query('max by (upstream) (fetchwise_breaker_open{job="$job"})', "{{upstream}} breaker open"),
             Query(
                 'sum by (upstream) (rate(fetchwise_retries_total{job="$job"}[$__rate_interval]))',
-                "{{upstream}} tried again",
+                "{{upstream}} retries per second",
             ),
         ),
         graph(
             "In flight, refused, lost",
-            "Questions being worked on or waiting in line, those answered 429, decisions that the log had to drop, and "
+            "Questions in progress or queued, questions answered 429, decisions that the log dropped, and "
             "failed runs of background work.",
             COUNT,
             Query('sum by (instance) (fetchwise_in_flight{job="$job"})', "in flight on {{instance}}"),
-            Query('sum by (instance) (fetchwise_queued{job="$job"})', "in line on {{instance}}"),
-            Query('sum(rate(fetchwise_shed_total{job="$job"}[$__rate_interval]))', "refused a second"),
-            Query('sum(rate(fetchwise_log_dropped_total{job="$job"}[$__rate_interval]))', "lost by the log a second"),
+            Query('sum by (instance) (fetchwise_queued{job="$job"})', "queued on {{instance}}"),
+            Query('sum(rate(fetchwise_shed_total{job="$job"}[$__rate_interval]))', "refused per second"),
+            Query('sum(rate(fetchwise_log_dropped_total{job="$job"}[$__rate_interval]))', "dropped by the log"),
             Query(
                 'sum by (task) (rate(fetchwise_background_failures_total{job="$job"}[$__rate_interval]))',
-                "{{task}} failed a second",
+                "{{task}} failures per second",
             ),
         ),
         graph(
             "Lag of the event loop",
-            "99th percentile of how late it came back to something that was due: more is something that blocks it.",
+            "99th percentile of the event loop's delay; a high value means that something blocks it.",
             SECONDS,
             Query(
                 "histogram_quantile(0.99, sum by (instance, le)"
@@ -261,11 +261,11 @@ def is_everything_up() -> list[Panel]:
 
 
 def how_is_vllm() -> list[Panel]:
-    """The reader's own view: empty where the reader is not vLLM."""
+    """The reader's own metrics: empty if the reader is not vLLM."""
     return [
         graph(
             "Prefix cache",
-            "Share of prompt tokens that vLLM found in its prefix cache, and of its KV cache in use.",
+            "Share of prompt tokens that vLLM found in its prefix cache, and share of its KV cache in use.",
             SHARE,
             Query(
                 'sum(rate(vllm:prefix_cache_hits_total{job="$vllm"}[$__rate_interval]))'
@@ -277,11 +277,11 @@ def how_is_vllm() -> list[Panel]:
         ),
         graph(
             "Queue",
-            "Requests running and waiting, and those put back for want of memory a second.",
+            "Requests running and waiting, and requests preempted per second for lack of memory.",
             COUNT,
             Query('sum(vllm:num_requests_running{job="$vllm"})', "running"),
             Query('sum(vllm:num_requests_waiting{job="$vllm"})', "waiting"),
-            Query('sum(rate(vllm:num_preemptions_total{job="$vllm"}[$__rate_interval]))', "preempted a second"),
+            Query('sum(rate(vllm:num_preemptions_total{job="$vllm"}[$__rate_interval]))', "preempted per second"),
         ),
         graph(
             "Waiting in vLLM",
@@ -300,7 +300,7 @@ def how_is_vllm() -> list[Panel]:
         ),
         graph(
             "Tokens",
-            "Read and written by vLLM a second.",
+            "Tokens that vLLM read and generated, per second.",
             COUNT,
             Query('sum(rate(vllm:prompt_tokens_total{job="$vllm"}[$__rate_interval]))', "prompt"),
             Query('sum(rate(vllm:generation_tokens_total{job="$vllm"}[$__rate_interval]))', "generated"),

@@ -50,14 +50,14 @@ def answerable(questions: list[dict[str, Any]], value: str) -> list[dict[str, An
 
 def test_world_has_the_promised_size(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
     """There are enough passages, facts, second phrasings and unanswerable questions to fit and certify on."""
-    told, untold = answerable(questions, "yes"), answerable(questions, "no")
-    groups = {question["group"] for question in told}
+    answered, unanswered = answerable(questions, "yes"), answerable(questions, "no")
+    groups = {question["group"] for question in answered}
     assert 1200 <= len(passages) <= 1500
     assert 2850 <= len(questions) <= 3050
-    assert len(told) >= 2500
+    assert len(answered) >= 2500
     assert len(groups) >= 2000
-    assert 400 <= len(told) - len(groups) <= 500
-    assert len(untold) >= 300
+    assert 400 <= len(answered) - len(groups) <= 500
+    assert len(unanswered) >= 300
 
 
 def test_ids_are_unique(passages: list[dict[str, Any]], questions: list[dict[str, Any]]) -> None:
