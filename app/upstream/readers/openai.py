@@ -89,8 +89,8 @@ class OpenAIReader:
             raise ConfigurationError(
                 f"the reader does not serve the model {self._model!r}, only: {names}. Set FETCHWISE_READER_MODEL."
             )
-        told = mine.get("max_model_len") or (mine.get("meta") or {}).get("n_ctx") or 0
-        self._context = told if isinstance(told, int) else 0
+        length = mine.get("max_model_len") or (mine.get("meta") or {}).get("n_ctx") or 0
+        self._context = length if isinstance(length, int) else 0
         if mine.get("owned_by") == "llamacpp":
             self._counting["timings_per_token"] = True
         return dict(mine)

@@ -106,16 +106,16 @@ class QdrantEdge:
                     raise other_dimension(collection, have, dimension)
                 return
             # Created under a temporary name, then renamed: a kill in between leaves no partial collection.
-            aside = path.with_name(f".{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
+            temporary = path.with_name(f".{path.name}")
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
             engine = self._engine
             vectors = engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine)
-            shard = engine.EdgeShard.create(str(aside), engine.EdgeConfig(vectors=vectors))
+            shard = engine.EdgeShard.create(str(temporary), engine.EdgeConfig(vectors=vectors))
             # Without an index a filter reads every payload: 150 ms at 20,000 passages, while the event loop is blocked.
             shard.update(engine.UpdateOperation.create_field_index(TERMS, engine.PayloadSchemaType.Keyword))
             shard.close()
-            aside.rename(path)
+            temporary.rename(path)
 
         await self._run(run)
 
