@@ -72,6 +72,8 @@ def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
 def test_workers_count_and_judge_as_one(tmp_path: Path, upstream: PaperUpstream) -> None:
     """Every worker reports the same counters and the same break-even, and no file is left at the end."""
     with gateway(tmp_path, workers=str(WORKERS), **settings(upstream, tmp_path)) as running:
+        # Every worker has started, so that each gets some of the questions.
+        get_from_each(running, "/healthz")
         receipts = asyncio.run(ask_many(running.url, 300))
         by_k = Counter(str(receipt["k"]) for receipt in receipts)
         assert len(by_k) == 3
