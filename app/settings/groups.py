@@ -50,7 +50,7 @@ class Server(Group):
     workers: int = _setting(
         "WORKERS", 1, "Processes that answer; more than one needs a remote reader and vectors.", ge=1, le=64
     )
-    data_dir: _Path = _setting("DATA_DIR", "data", "Where the embedded vectors, model cache and logs live.")
+    data_dir: _Path = _setting("DATA_DIR", "data", "Folder of vectors, models, decisions, keys and other state.")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("LOG_LEVEL", "info", "How much to log.")
     log_format: Literal["text", "json"] = _setting("LOG_FORMAT", "text", "Log lines for people, or JSON objects.")
     log_questions: bool = _setting("LOG_QUESTIONS", False, "Write the text of questions to the log.")
@@ -95,15 +95,11 @@ class Reader(Group):
         "URLs, separated by commas, are replicas that serve the same model.",
     )
     model: str | None = _setting(
-        "READER_MODEL",
-        None,
-        "Model to ask for; needed unless the reader is `embedded`. For `vllm`, the model to serve.",
+        "READER_MODEL", None, "Model to ask for, or for `vllm` to serve; needed unless the reader is `embedded`."
     )
     api_key: SecretStr | None = _setting("READER_API_KEY", None, "Bearer key of a remote reader.")
     quantisation: str | None = _setting(
-        "READER_QUANTISATION",
-        None,
-        "Precision of the weights for the identity, e.g. `awq`, where the server does not report it.",
+        "READER_QUANTISATION", None, "Precision of the weights, e.g. `awq`, if the server does not report it."
     )
     thinking: Literal["unset", "off"] = _setting(
         "READER_THINKING", "unset", "`off` sends `enable_thinking: false` to the chat template (Qwen3 and similar)."
@@ -153,14 +149,10 @@ class Faults(Group):
     """Circuit breakers and retries of remote parts."""
 
     breaker_failures: int = _setting(
-        "BREAKER_FAILURES",
-        5,
-        "Failures among the last twice as many calls after which a remote part is not called for a while.",
-        ge=1,
-        le=1000,
+        "BREAKER_FAILURES", 5, "Failures among the last twice as many calls that open a breaker.", ge=1, le=1000
     )
     breaker_retry_s: float = _setting(
-        "BREAKER_RETRY_S", 2.0, "Pause before such a part is tried again, randomly up to half as long again.", gt=0
+        "BREAKER_RETRY_S", 2.0, "Pause before an open breaker tries a call; up to half is added at random.", gt=0
     )
     retries: int = _setting(
         "RETRIES", 1, "How often a call to a remote part is retried, where that is safe.", ge=0, le=3
@@ -214,11 +206,7 @@ class Learning(Group):
     """Answers given or judged in order to learn."""
 
     solicit_share: float = _setting(
-        "SOLICIT_SHARE",
-        0.05,
-        "Share of receipts that say `feedback_wanted`; only feedback on these can show drift.",
-        ge=0,
-        le=1,
+        "SOLICIT_SHARE", 0.05, "Share of receipts with `feedback_wanted`; only their feedback shows drift.", ge=0, le=1
     )
     explore_share: float = _setting(
         "EXPLORE_SHARE", 0.0, "Share of questions answered by a random action, to learn; 0.01 to 0.05.", ge=0, le=1
