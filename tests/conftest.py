@@ -1,7 +1,7 @@
-"""How many examples a property is tried on, and servers that several suites share.
+"""The number of Hypothesis examples, and servers that several suites share.
 
-Few examples in `make test`, many in CI (`HYPOTHESIS_PROFILE=thorough`). They are derived from each test, so that every
-run and every machine sees the same.
+Few examples in `make test`, many in CI (`HYPOTHESIS_PROFILE=thorough`). They are derived from each test, so every
+run and every machine uses the same.
 """
 
 import os
@@ -48,7 +48,7 @@ def postgres() -> "Iterator[PostgresServer]":
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.e2e)])
 def log_at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new database for a decision log, as FETCHWISE_DECISION_LOG names it."""
+    """A new database for a decision log, as a value of FETCHWISE_DECISION_LOG."""
     if request.param == "sqlite":
         return str(tmp_path / "decisions.sqlite3")
     server: PostgresServer = request.getfixturevalue("postgres")

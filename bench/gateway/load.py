@@ -173,7 +173,7 @@ class _ClosedLoop:
     async def wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._broken.wait(), seconds)
-            raise ConnectionError(f"it hung up: {self.sample.complaint}")
+            raise ConnectionError(f"the system closed the connection: {self.sample.complaint}")
 
     async def drain(self) -> None:
         """Wait for the requests in progress, so that the next measurement finds the core free."""

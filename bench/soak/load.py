@@ -25,12 +25,12 @@ Ask = Callable[[], Awaitable[str]]
 class Clients:
     """Sends requests of randomly drawn kinds, and counts the outcomes of each kind."""
 
-    def __init__(self, url: str, *, asker: str, operator: str, seed: int = 13) -> None:
+    def __init__(self, url: str, *, caller: str, operator: str, seed: int = 13) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
         self.sent = 0
         self._rng = random.Random(seed)
         self._judgeable: deque[str] = deque(maxlen=500)
-        self._asker = {"authorization": f"Bearer {asker}"}
+        self._caller = {"authorization": f"Bearer {caller}"}
         self._operator = {"authorization": f"Bearer {operator}"}
         self._session = aiohttp.ClientSession(
             url,
@@ -43,8 +43,8 @@ class Clients:
             (6, "leaves in mid-stream", self._leaving_the_stream),
             (3, "leaves before the answer", self._leaving),
             (8, "judges", self._judging),
-            (4, "sends nonsense", self._expecting(400, "/answer", b'{"question": ', self._asker)),
-            (4, "sends a wrong field", self._expecting(422, "/answer", b'{"q": 1}', self._asker)),
+            (4, "sends invalid JSON", self._expecting(400, "/answer", b'{"question": ', self._caller)),
+            (4, "sends a wrong field", self._expecting(422, "/answer", b'{"q": 1}', self._caller)),
             (3, "has no key", self._expecting(401, "/answer", b'{"question": "Who?"}')),
             (2, "has the wrong key", self._expecting(403, "/answer", b'{"question": "Who?"}', self._operator)),
             (1, "looks at the dashboard", self._looking("/dashboard/data")),
@@ -90,7 +90,7 @@ class Clients:
     def _asking(self, said: Says) -> Ask:
         async def ask() -> str:
             body = {"question": self._question(said), "tags": {"kind": said.name}}
-            async with self._session.post("/answer", json=body, headers=self._asker) as response:
+            async with self._session.post("/answer", json=body, headers=self._caller) as response:
                 if response.status != 200:
                     return _refused(response.status)
                 return self._report(await response.json(), said)
@@ -102,7 +102,7 @@ class Clients:
             # Half of them receive each token as it comes; the others only what can no longer be withheld.
             whole = said is Says.ABSTAIN or self._rng.random() < 0.5
             body = {"question": self._question(said), "stream": True, "abstain": whole}
-            async with self._session.post("/answer", json=body, headers=self._asker) as response:
+            async with self._session.post("/answer", json=body, headers=self._caller) as response:
                 if response.status != 200:
                     return _refused(response.status)
                 last = (await response.read()).strip().rpartition(b"\n\n")[2]
@@ -122,7 +122,7 @@ class Clients:
 
     async def _leaving_the_stream(self) -> str:
         body = {"question": self._question(Says.K5, SLOWLY), "stream": True, "abstain": False}
-        async with self._session.post("/answer", json=body, headers=self._asker) as response:
+        async with self._session.post("/answer", json=body, headers=self._caller) as response:
             if response.status != 200:
                 return _refused(response.status)
             await response.content.readany()
@@ -132,7 +132,7 @@ class Clients:
     async def _leaving(self) -> str:
         body = {"question": self._question(Says.K1, SLOWLY)}
         try:
-            async with asyncio.timeout(0.1), self._session.post("/answer", json=body, headers=self._asker) as response:
+            async with asyncio.timeout(0.1), self._session.post("/answer", json=body, headers=self._caller) as response:
                 return _refused(response.status)
         except TimeoutError:
             return "as expected"
@@ -141,17 +141,17 @@ class Clients:
         if not self._judgeable:
             return "nothing to judge yet"
         body = {"id": self._rng.choice(self._judgeable), "correct": self._rng.random() < 0.8}
-        async with self._session.post("/feedback", json=body, headers=self._asker) as response:
+        async with self._session.post("/feedback", json=body, headers=self._caller) as response:
             # 409: it was an abstention.
             return "as expected" if response.status in {200, 409} else _refused(response.status)
 
     async def _completing(self) -> str:
-        async with self._session.post(_COMPLETIONS, json=self._completion(), headers=self._asker) as response:
+        async with self._session.post(_COMPLETIONS, json=self._completion(), headers=self._caller) as response:
             return "as expected" if response.status == 200 else _refused(response.status)
 
     async def _completing_by_stream(self) -> str:
         body = self._completion() | {"stream": True}
-        async with self._session.post(_COMPLETIONS, json=body, headers=self._asker) as response:
+        async with self._session.post(_COMPLETIONS, json=body, headers=self._caller) as response:
             if response.status != 200:
                 return _refused(response.status)
             done = (await response.read()).endswith(b"data: [DONE]\n\n")

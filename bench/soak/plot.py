@@ -30,7 +30,7 @@ def draw(samples: Sequence[Sample], warm_up_s: float, path: Path) -> None:
     lag.set_yscale("log")
     lag.set_ylabel("worst lag each second, at most, ms")
     rates = [(now.requests - before.requests) / (now.at - before.at) for before, now in pairs]
-    requests.plot(minutes[1:], rates, color="tab:grey", label="sent a second")
+    requests.plot(minutes[1:], rates, color="tab:grey", label="sent per second")
     requests.plot(minutes, [one.in_flight for one in samples], color="tab:purple", label="in flight")
     requests.set_ylim(bottom=0)
     requests.legend()

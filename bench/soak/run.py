@@ -126,26 +126,26 @@ async def soak(seconds: float, rate: float, folder: Path, console: Console) -> l
         parts = await stack.enter_async_context(upstream())
         store = await parts.publish(folder / "calibrators")
         keys = folder / "keys.json"
-        _, asker = make_key(keys, "asker")
+        _, caller = make_key(keys, "caller")
         _, operator = make_key(keys, "operator", scopes=[Scope.OPERATE])
         serving = gateway(folder, **parts.settings(folder / "calibrators"))
         # Started and stopped in a thread: the event loop of this one serves the upstreams that the gateway calls.
         running = await asyncio.to_thread(serving.__enter__)
         try:
-            clients = Clients(running.url, asker=asker, operator=operator)
+            clients = Clients(running.url, caller=caller, operator=operator)
             stack.push_async_callback(clients.close)
             await clients.begin()
             run = Soak(seconds, rate, clients, running.process.pid)
             with Progress(
                 BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn(), console=console
             ) as progress:
-                beside = (run.watch(progress), _promote(store), _change_keys(keys), _fail(parts))
+                background = (run.watch(progress), _promote(store), _change_keys(keys), _fail(parts))
                 async with asyncio.TaskGroup() as tasks:
-                    meanwhile = [tasks.create_task(work) for work in beside]
+                    running_tasks = [tasks.create_task(work) for work in background]
                     await run.load(warm_up_s)
                     warm = await run.at_rest()
                     await run.load(seconds)
-                    for task in meanwhile:
+                    for task in running_tasks:
                         task.cancel()
                 at_rest = await run.at_rest()
         finally:
@@ -182,7 +182,7 @@ def main() -> None:
     """Soak, print the findings, and return the verdict as the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
+    parser.add_argument("--rate", type=float, default=40.0, help="requests per second")
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory() as folder:

@@ -47,8 +47,8 @@ class Fault(StrEnum):
     """The ways in which an upstream can fail."""
 
     REFUSES = "answers 503"
-    HANGS_UP = "hangs up"
-    TALKS_NONSENSE = "talks nonsense"
+    DISCONNECTS = "disconnects"
+    MALFORMED_REPLY = "malformed reply"
 
 
 class Upstream:
@@ -120,9 +120,9 @@ class Upstream:
         match self._failing.get(part):
             case Fault.REFUSES:
                 return web.json_response({"error": {"message": "busy"}}, status=503)
-            case Fault.TALKS_NONSENSE:
+            case Fault.MALFORMED_REPLY:
                 return web.Response(text="<html>", content_type="text/html")
-            case Fault.HANGS_UP:
+            case Fault.DISCONNECTS:
                 assert request.transport is not None
                 request.transport.abort()
                 return web.Response()

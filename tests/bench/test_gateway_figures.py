@@ -1,4 +1,4 @@
-"""From samples to what `make bench-gateway` writes and prints."""
+"""From samples to the output of `make bench-gateway`."""
 
 import json
 from pathlib import Path
@@ -27,19 +27,19 @@ def a_cell(*rates: float, alone_ms: float = 1.0) -> Figures:
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.07, 7.0), (0.001, 1.0)])
-def test_percentiles_are_values_that_were_seen(share: float, value: float) -> None:
-    """The smallest that the share does not exceed, whatever the order."""
+def test_percentiles_are_measured_values(share: float, value: float) -> None:
+    """The smallest value that the share does not exceed, in any order."""
     assert percentile([float(n) for n in range(100, 0, -1)], share) == value
 
 
-def test_percentile_of_nothing() -> None:
-    """Nothing is not taken for zero."""
+def test_percentile_of_nothing_is_not_zero() -> None:
+    """Without values there is no percentile."""
     with pytest.raises(ValueError, match="no values"):
         percentile([], 0.5)
 
 
 def test_figures_of_a_cell() -> None:
-    """The rate of the median round with its spread; latencies over all rounds; errors added up."""
+    """The rate of the median round with its range; latencies over all rounds; the sum of the errors."""
     cell = figures(
         [
             Round(100.0, [0.010, 0.020], [0.001], errors=1, cpu_ms=2.0),
@@ -52,7 +52,7 @@ def test_figures_of_a_cell() -> None:
     assert (cell["errors"], cell["cpu_ms"], cell["requests"]) == (3, 2.0, 8)
 
 
-def test_a_cell_in_which_nothing_came_back() -> None:
+def test_cell_without_replies() -> None:
     """It has no latency, rather than one of zero, and can still be written and shown."""
     cell = figures([Round(0.0, [], [], errors=5, cpu_ms=0.0)])
     assert cell["p50_ms"] is None
@@ -60,8 +60,8 @@ def test_a_cell_in_which_nothing_came_back() -> None:
     assert json.loads(json.dumps(cell)) == cell
 
 
-def test_bars_compare_what_was_measured_in_one_run() -> None:
-    """Ratios of medians, with those of each round; what is missing is neither met nor failed."""
+def test_limits_compare_figures_of_one_run() -> None:
+    """Ratios of medians, with those of each round; a missing figure neither passes nor fails."""
     results = {
         "fetchwise": {"k0": a_cell(1200.0, 1600.0, 1400.0, alone_ms=1.5), "k5": a_cell(300.0, 300.0, 300.0)},
         "aiohttp": {"k0": a_cell(2000.0, 2000.0, 2000.0), "k5": a_cell(600.0, 600.0, 500.0)},
@@ -78,13 +78,13 @@ def test_bars_compare_what_was_measured_in_one_run() -> None:
 
 
 def test_recovery_is_the_first_window_at_the_rate() -> None:
-    """Ten a second from the second second on: half a second of that is enough."""
+    """Ten per second from the second second on: half a second of that is enough."""
     at = [0.3, 0.5, *(1.0 + n / 10.0 for n in range(30))]
     assert recovered_after(at, rate=10.0, window=0.5) == 1.4
     assert recovered_after(at[:4], rate=10.0, window=0.5) is None
 
 
-def test_growth_leaves_out_the_beginning() -> None:
+def test_growth_ignores_the_beginning() -> None:
     """Buffers fill in the first sixth."""
     assert growth([50.0, 50.0, *[100.0] * 10]) == 1.0
     assert growth([100.0] * 10 + [150.0] * 2) == 1.5
@@ -92,7 +92,7 @@ def test_growth_leaves_out_the_beginning() -> None:
 
 
 def an_overload(**changes: object) -> dict[str, object]:
-    """What a good run comes to."""
+    """The result of a good run."""
     seconds = [{"served": 95, "shed": 900, "failed": 0, "rss_mb": 120.0}] * 12
     return {
         "peak_rps": 100.0,
@@ -115,14 +115,14 @@ def an_overload(**changes: object) -> dict[str, object]:
         {"by_second": [{"rss_mb": 100.0 + 2.0 * second} for second in range(12)]},
     ],
 )
-def test_each_bar_of_an_overload_can_fail(bad: dict[str, object]) -> None:
-    """A good run meets all; one bad figure fails one."""
+def test_each_limit_of_an_overload_can_fail(bad: dict[str, object]) -> None:
+    """A good run meets all limits; one bad figure fails one."""
     assert all(bar.met for bar in overload_bars(an_overload()))
     assert [bar.met for bar in overload_bars(an_overload(**bad))].count(False) == 1
 
 
-def test_pictures_are_drawn(tmp_path: Path) -> None:
-    """Also where a system has one path only."""
+def test_plots_are_written(tmp_path: Path) -> None:
+    """Even if a system has only one path."""
     results = {"fetchwise": {"k0": a_cell(1.0, 2.0), "k5": a_cell(1.0)}, "litellm": {"k0": a_cell(0.1)}}
     draw_results(results, tmp_path / "gateway.png")
     draw_overload(an_overload(), tmp_path / "overload.png")
@@ -130,8 +130,8 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_cpu_beside_another_checkout() -> None:
-    """The median of the rounds' ratios, for every path that the other checkout has; no bar where it was not run."""
+def test_cpu_compared_with_another_checkout() -> None:
+    """The median of the rounds' ratios, for every path of the other checkout; no limit if it was not run."""
     rounds = [[Round(100.0, [0.01], [0.001], errors=0, cpu_ms=cpu) for cpu in each] for each in ((1, 2, 4), (1, 1, 5))]
     ours, theirs = map(figures, rounds)
     bar = bars({"fetchwise": {"k0": ours}, "before": {"k0": theirs}}, 1.0)[-1]

@@ -1,4 +1,4 @@
-"""The simulated parts and the load on them, in one process."""
+"""The simulated upstreams and the load on them, in one process."""
 
 import asyncio
 import json
@@ -15,8 +15,8 @@ from bench.gateway.simulator import Slots, simulator
 
 
 @pytest.mark.parametrize("path", replies.PATHS)
-async def test_the_reader_is_as_sure_as_the_path_wants(path: str) -> None:
-    """By the question's own words; with passages it is sure of every answer."""
+async def test_reader_confidence_follows_the_path(path: str) -> None:
+    """The question's own words set it; with passages the reader is sure of every answer."""
     async with simulator() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
 
         async def logprob(content: str) -> float:
@@ -31,8 +31,8 @@ async def test_the_reader_is_as_sure_as_the_path_wants(path: str) -> None:
         assert await logprob(f"[1] A title: a text\n\n{question}") == pytest.approx(-0.05)
 
 
-async def test_the_vectors_give_as_many_passages_as_asked_for() -> None:
-    """And 404 for what no part has."""
+async def test_vectors_return_the_requested_number_of_passages() -> None:
+    """An unknown path is a 404."""
     async with simulator() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for limit in (1, 5):
             query = {"query": [0.1] * replies.DIMENSION, "limit": limit}
@@ -59,7 +59,7 @@ async def test_good_replies_and_errors_are_distinguished() -> None:
 
 
 class Waiting:
-    """A connection on which an answer is waited for."""
+    """A connection that waits for an answer."""
 
     def __init__(self, *, gone: bool = False) -> None:
         self.gone = gone
@@ -70,8 +70,8 @@ class Waiting:
         self.answered.set()
 
 
-async def test_slots_bound_how_many_answers_are_under_way() -> None:
-    """Two at once and the others in line; whoever left meanwhile takes no slot."""
+async def test_slots_limit_the_answers_in_progress() -> None:
+    """Two run at once and the others queue; a client that has disconnected takes no slot."""
     slots = Slots(2, 0.01)
     first, second, left, last = connections = [Waiting(), Waiting(), Waiting(gone=True), Waiting()]
     for connection in connections:
@@ -85,7 +85,7 @@ async def test_slots_bound_how_many_answers_are_under_way() -> None:
 
 @asynccontextmanager
 async def answering(*replies_in_turn: bytes) -> AsyncIterator[int]:
-    """A server that gives these replies in turn to whatever it is sent; an empty one hangs up."""
+    """A server that sends these replies in turn to any request; an empty one closes the connection."""
     turn = 0
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +98,7 @@ async def answering(*replies_in_turn: bytes) -> AsyncIterator[int]:
                     break
                 writer.write(reply)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has left
+            pass  # the client has disconnected
         finally:
             writer.close()
 
@@ -109,8 +109,8 @@ async def answering(*replies_in_turn: bytes) -> AsyncIterator[int]:
         server.close()
 
 
-async def test_an_open_loop_sorts_what_comes_back() -> None:
-    """Served, refused and failed each by the second, every request once."""
+async def test_open_loop_counts_outcomes() -> None:
+    """Served, refused and failed replies by the second, every request once."""
     served, refused = replies.http(json.dumps({"k": 0}).encode()), replies.http(b"{}", "429 Too Many Requests")
     async with answering(served, refused, b"") as port:
         flood = await open_loop(Target(port, (request("/answer", b""),), b'"k": 0'), rate=300.0, seconds=1.0)

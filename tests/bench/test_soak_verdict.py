@@ -1,4 +1,4 @@
-"""The verdict on a soak: it holds through noise and spikes, and fails where something grows."""
+"""The verdict on a soak: it passes with noise and spikes, and fails if something grows."""
 
 import math
 import random
@@ -14,7 +14,7 @@ FINE = {"asks": {"as expected": 100, "refused: 503": 3}, "leaves": {"as expected
 
 
 def samples(seconds: int, *, leak: float = 0.0, rate: float = 40.0) -> list[Sample]:
-    """A run from the first rest on, in which each request leaves so many bytes behind, with noise and a few spikes."""
+    """Samples from the first idle period on; each request leaks this many bytes, with noise and a few spikes."""
     rng = random.Random(5)
     run = []
     for second in range(seconds):
@@ -28,15 +28,15 @@ def failed(findings: list[Finding]) -> set[str]:
     return {one.name for one in findings if not one.held}
 
 
-def test_a_quiet_run_holds() -> None:
-    """Noise and spikes are no leak, and refusals while a part fails no fault."""
+def test_run_without_leaks_passes() -> None:
+    """Noise and spikes are not a leak, and refusals while an upstream fails are not a fault."""
     assert failed(judge(samples(90), FINE, rests=(REST, REST), log="all is well")) == set()
     assert failed(judge(samples(1200), FINE, rests=(REST, REST), log="all is well")) == set()
 
 
 @pytest.mark.parametrize(("seconds", "leak"), [(90, 20_000.0), (1200, 2000.0)])
-def test_memory_that_each_request_leaves_behind(seconds: int, leak: float) -> None:
-    """A short run finds what is gross, a longer one what is slight."""
+def test_memory_leak_per_request_is_found(seconds: int, leak: float) -> None:
+    """A short run finds a large leak, a longer one a small leak."""
     assert failed(judge(samples(seconds, leak=leak), FINE, rests=(REST, REST), log="")) == {"memory"}
 
 
@@ -49,7 +49,7 @@ def test_memory_that_each_request_leaves_behind(seconds: int, leak: float) -> No
         ({"in_flight": math.nan}, "in flight at rest"),
     ],
 )
-def test_what_is_left_at_rest(grown: dict[str, float], name: str) -> None:
+def test_resources_in_use_when_idle_fail(grown: dict[str, float], name: str) -> None:
     """Unused resources must be released."""
     after = replace(REST, **grown)  # type: ignore[arg-type]
     assert failed(judge(samples(90), FINE, rests=(REST, after), log="")) == {name}
@@ -63,23 +63,23 @@ def test_what_is_left_at_rest(grown: dict[str, float], name: str) -> None:
         FINE | {"asks": {"refused: 503": 100}},
     ],
 )
-def test_what_came_of_the_requests(outcomes: dict[str, dict[str, int]]) -> None:
-    """One unexpected reply is enough; so is a kind of request that never went well, for then it was not tested."""
+def test_outcomes_of_requests(outcomes: dict[str, dict[str, int]]) -> None:
+    """One unexpected reply fails the run; so does a kind of request that never succeeded, because it was not tested."""
     assert failed(judge(samples(90), outcomes, rests=(REST, REST), log="")) == {"outcomes"}
 
 
-def test_a_traceback_is_an_unexpected_error() -> None:
-    """Also if no reply reported it."""
+def test_traceback_is_an_unexpected_error() -> None:
+    """Even if no reply reported it."""
     assert failed(judge(samples(90), FINE, rests=(REST, REST), log="Traceback (most recent")) == {"log"}
 
 
-def test_too_short_to_judge() -> None:
-    """Nothing seen is not nothing wrong."""
+def test_short_run_is_not_judged() -> None:
+    """Too few samples fail the run."""
     assert failed(judge(samples(5), FINE, rests=(REST, REST), log="")) == {"samples"}
 
 
 def test_quantiles_of_the_lag() -> None:
-    """By upper edges, of what came since an earlier scrape."""
+    """By upper edges, since an earlier scrape."""
     before = {0.001: 10.0, 0.01: 20.0, math.inf: 20.0}
     lags = {0.001: 10.0, 0.01: 29.0, math.inf: 30.0}
     assert quantile(lags, 0.5) == 0.01

@@ -1,4 +1,4 @@
-"""The tracer of walks counts each call of a package's functions once, and says from where to where they go."""
+"""The tracer of walks counts each call of a package's functions once, with the modules of caller and callee."""
 
 import asyncio
 import sys
@@ -52,7 +52,7 @@ async def pause():
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of two modules, ready to be imported."""
+    """An importable package of two modules."""
     (folder := tmp_path / "toy").mkdir()
     for name, source in TOY.items():
         (folder / f"{name}.py").write_text(source)
@@ -62,8 +62,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_functions_and_lambdas_count_and_bodies_do_not(toy: Path) -> None:
-    """Neither importing a module nor a class body nor a comprehension is a call; a call through C code is."""
+def test_only_functions_and_lambdas_count(toy: Path) -> None:
+    """Importing a module, a class body and a comprehension are not calls; a call through C code is."""
     top = import_module("toy.top")
     tracer = Tracer(toy)
     with tracer.installed(), tracer.walk():
@@ -72,8 +72,8 @@ def test_functions_and_lambdas_count_and_bodies_do_not(toy: Path) -> None:
     assert tracer.transitions == {("top", "low"): 3}
 
 
-def test_what_is_resumed_counts_once(toy: Path) -> None:
-    """A coroutine that waits, a generator that yields."""
+def test_coroutines_and_generators_count_once(toy: Path) -> None:
+    """However often they are resumed."""
     top = import_module("toy.top")
     tracer = Tracer(toy)
     with tracer.installed(), tracer.walk():
@@ -82,8 +82,8 @@ def test_what_is_resumed_counts_once(toy: Path) -> None:
     assert tracer.transitions == {("top", "low"): 3}
 
 
-def test_only_what_the_walk_causes_counts(toy: Path) -> None:
-    """Threads that the walk uses count; tasks that were there before and what comes after do not."""
+def test_only_calls_of_the_walk_count(toy: Path) -> None:
+    """Threads that the walk uses count; tasks from before and calls after it do not."""
     top = import_module("toy.top")
     tracer = Tracer(toy)
 
@@ -98,8 +98,8 @@ def test_only_what_the_walk_causes_counts(toy: Path) -> None:
     assert tracer.calls == {"top": 2, "low": 15 + 3}
 
 
-def test_everything_counts_where_that_is_wanted(toy: Path) -> None:
-    """A pool's threads know nothing of the walk that uses them."""
+def test_everywhere_counts_all_calls(toy: Path) -> None:
+    """The threads of a pool are not linked to the walk that uses them."""
     top = import_module("toy.top")
     tracer = Tracer(toy, everywhere=True)
     with tracer.installed(), ThreadPoolExecutor(1) as pool:
@@ -108,8 +108,8 @@ def test_everything_counts_where_that_is_wanted(toy: Path) -> None:
     assert tracer.calls == {"top": 1, "low": 15}
 
 
-def test_the_table_has_a_row_for_each_walk() -> None:
-    """With what was planned, before and after."""
+def test_table_has_a_row_for_each_walk() -> None:
+    """With the planned number, before and after."""
     assert list(WALKS) == list(PLANNED)
     before, after = ({"modules": dict.fromkeys("abc"[:n], 1), "calls": n * 1000, "transitions": n} for n in (3, 2))
     lines = table({"before": dict.fromkeys(WALKS, before), "after": dict.fromkeys(WALKS, after)}).splitlines()

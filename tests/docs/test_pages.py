@@ -91,7 +91,7 @@ def test_glossary_is_complete_and_sorted() -> None:
 
 
 def test_the_nouns_are_where_the_architecture_says() -> None:
-    """Each class in the table of nouns is defined in the module beside it."""
+    """Each class in the table of nouns is defined in the module next to it."""
     page = (ROOT / "docs/contribute/architecture.md").read_text()
     rows = re.findall(r"^\| (`.+) \| .+ \| `(app/.+\.py)` \|$", page, re.MULTILINE)
     assert rows

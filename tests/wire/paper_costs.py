@@ -43,7 +43,7 @@ HOPELESS = "hopeless"
 
 @dataclass(frozen=True, slots=True)
 class PaperCosts:
-    """Milliseconds per part, the share of questions that skip retrieval, and the share that read one passage."""
+    """Milliseconds per stage, the share of questions that skip retrieval, and the share that read one passage."""
 
     cb: float
     ret: float
@@ -62,7 +62,7 @@ THIRTY_TWO_B = PaperCosts(cb=161.1, ret=27.5, ob1=257.0, ob5=319.0, skip=0.542)
 class PaperUpstream:
     """Answers every call that a gateway makes to its three upstreams.
 
-    `down` makes a part answer 503; while `held`, no call returns. The reader never knows the answer to `HOPELESS`.
+    `down` makes an upstream answer 503; while `held`, no call returns. The reader never knows the answer to `HOPELESS`.
     """
 
     def __init__(self, costs: PaperCosts, scale: float) -> None:

@@ -21,7 +21,7 @@ from app.upstream import child as child_server
 from app.upstream.child import ChildServer
 from tests.waiting import until, wait_until
 
-# Answers every request with its process id and environment, starts a child of its own, and records every start. It
+# Answers every request with its process id and environment, starts a child process, and records every start. It
 # implements HTTP by hand because importing http.server takes longer than everything else here.
 SERVER = """
 import json, os, signal, socket, subprocess, sys, time

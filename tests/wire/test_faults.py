@@ -52,11 +52,11 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "nothing inside": (faults.shaped({"choices": [{}], "data": [{}], "result": {"points": [{}]}}), BAD_REPLY),
     "NaN": (faults.numbers_as(b"NaN", b"logprob", b"embedding", b"score"), BAD_REPLY),
 }
-TO_BE_WAITED_FOR = {"late", "dripping"}
+ENDS_IN_TIMEOUT = {"late", "dripping"}
 UPSTREAMS = ("reader", "embedder", "vectors")
 
 
-def waiting_briefly(upstream: str) -> dict[str, float]:
+def short_timeouts(upstream: str) -> dict[str, float]:
     """Settings that give an upstream only a short time to reply."""
     return {f"{upstream}_timeout_s": 0.25}
 
@@ -83,12 +83,12 @@ async def patient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pro
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def hasty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, ProxiedGateway]]:
+async def impatient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, ProxiedGateway]]:
     """For each upstream, a gateway whose breakers never open and that gives that upstream only a short time."""
     async with AsyncExitStack() as stack:
         yield {
             upstream: await stack.enter_async_context(
-                proxied_gateway(tmp_path_factory.mktemp("hasty"), breaker_failures=1000, **waiting_briefly(upstream))
+                proxied_gateway(tmp_path_factory.mktemp("impatient"), breaker_failures=1000, **short_timeouts(upstream))
             )
             for upstream in UPSTREAMS
         }
@@ -96,11 +96,11 @@ async def hasty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def gateway(
-    request: pytest.FixtureRequest, patient: ProxiedGateway, hasty: dict[str, ProxiedGateway]
+    request: pytest.FixtureRequest, patient: ProxiedGateway, impatient: dict[str, ProxiedGateway]
 ) -> ProxiedGateway:
     """The impatient gateway for faults that end in a timeout; the patient one for all others."""
     chosen = request.node.callspec.params
-    return hasty[chosen.get("upstream", "reader")] if chosen["name"] in TO_BE_WAITED_FOR else patient
+    return impatient[chosen.get("upstream", "reader")] if chosen["name"] in ENDS_IN_TIMEOUT else patient
 
 
 @asynccontextmanager
@@ -204,7 +204,7 @@ async def test_open_breaker_refuses_calls_until_the_upstream_answers_again(
     tmp_path: Path, upstream: str, name: str
 ) -> None:
     """While the breaker is open, no call waits for the upstream; once it answers again, the gateway uses it again."""
-    timeouts = waiting_briefly(upstream) if name in TO_BE_WAITED_FOR else {}
+    timeouts = short_timeouts(upstream) if name in ENDS_IN_TIMEOUT else {}
     async with proxied_gateway(tmp_path, breaker_failures=2, breaker_retry_s=0.3, retries=0, **timeouts) as gateway:
 
         async def is_open() -> bool:

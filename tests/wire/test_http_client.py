@@ -176,7 +176,7 @@ async def test_retry_after_is_passed_on(server: Server, client: HttpClient, head
 BROKEN: dict[str, tuple[Fault, type[UpstreamError], str]] = {
     "silent": (faults.late, UpstreamTimeout, "in time"),
     "dripping": (faults.dripping, UpstreamTimeout, "in time"),
-    "hangs up": (faults.closed_without_reply, UpstreamUnavailable, "closed the connection"),
+    "closes the connection": (faults.closed_without_reply, UpstreamUnavailable, "closed the connection"),
     "reset": (faults.reset_before_the_head, UpstreamUnavailable, "closed the connection"),
     "cut short": (faults.cut_in_the_body, UpstreamUnavailable, "closed the connection"),
     "not HTTP": (faults.not_http, UpstreamBadReply, "HTTP"),
@@ -206,7 +206,7 @@ async def test_port_without_a_server_is_unavailable(ask: AskOptions) -> None:
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://", "http://[", "nonsense", "ftp://reader"])
+@pytest.mark.parametrize("url", ["http://", "http://[", "no-url", "ftp://reader"])
 @pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
 async def test_malformed_address_names_the_setting(url: str, upstream: str) -> None:
     """The operator must fix a malformed address, so the message names the setting."""

@@ -279,11 +279,11 @@ async def test_wrong_path_is_unavailable(server: ReaderServer) -> None:
 async def test_identity_distinguishes_servers() -> None:
     """The template's fingerprint comes from the dialect's own path; quantisation from the server or the settings."""
     async with reader_server(Dialect.VLLM) as vllm, reader_server(Dialect.LLAMA) as llama:
-        told = OpenAIReader(vllm.url, MODEL, prompts=DEFAULT, quantisation="awq")
+        configured = OpenAIReader(vllm.url, MODEL, prompts=DEFAULT, quantisation="awq")
         readers = [
             OpenAIReader(vllm.url, MODEL, prompts=DEFAULT),
             OpenAIReader(llama.url, MODEL, prompts=DEFAULT),
-            told,
+            configured,
         ]
         try:
             identities = [await reader.identify() for reader in readers]

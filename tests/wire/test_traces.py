@@ -158,12 +158,12 @@ async def test_upstream_calls_carry_the_span_of_their_stage(collector: Server) -
             streamed = [item async for item in reader.stream(Prompt(ASKED), max_tokens=8)]
         assert streamed
         chats = [asked for asked in reading.requests if asked.path == "/v1/chat/completions"]
-        told = [chats[0].headers, embedding.headers[0], chats[1].headers]
+        sent = [chats[0].headers, embedding.headers[0], chats[1].headers]
         await reader.generate(Prompt(ASKED), max_tokens=8)
         assert "traceparent" not in reading.requests[-1].headers
         await reader.close()
         await embedder.close()
     spans = received(collector)
-    for name, headers in zip(("probe", "embed", "read"), told, strict=True):
+    for name, headers in zip(("probe", "embed", "read"), sent, strict=True):
         span = spans[name]
         assert headers["traceparent"].startswith(f"00-{span.trace_id.hex()}-{span.span_id.hex()}-")

@@ -34,7 +34,7 @@ async def ask(reader: BalancedReader, question: str = QUESTIONS[0]) -> Generatio
     return await reader.generate(Prompt(question), max_tokens=24)
 
 
-async def heard(reader: BalancedReader, question: str = QUESTIONS[0]) -> list[Token | Generation]:
+async def streamed_pieces(reader: BalancedReader, question: str = QUESTIONS[0]) -> list[Token | Generation]:
     async with aclosing(reader.stream(Prompt(question), max_tokens=24)) as pieces:
         return [piece async for piece in pieces]
 
@@ -52,7 +52,7 @@ async def test_probe_and_read_go_to_the_same_replica_and_questions_are_spread() 
     for question in QUESTIONS:
         await ask(reader, question)
         await reader.generate(Prompt(question, earlier=()), max_tokens=5)
-        await heard(reader, question)
+        await streamed_pieces(reader, question)
         home(question, *readers)
     assert all(len(QUESTIONS) / 3 * 0.6 < one.calls / 3 < len(QUESTIONS) / 3 * 1.4 for one in readers)
 
@@ -100,7 +100,7 @@ async def test_next_replica_answers_if_the_home_is_gone(streamed: bool) -> None:
     reader = balanced(*readers)
     await ask(reader)
     home(QUESTIONS[0], *readers).fail_with = GONE
-    answer = (await heard(reader))[-1] if streamed else await ask(reader)
+    answer = (await streamed_pieces(reader))[-1] if streamed else await ask(reader)
     assert isinstance(answer, Generation)
 
 
@@ -163,7 +163,7 @@ async def test_open_breakers_of_all_readers_refuse_questions() -> None:
                 await ask(reader, question)
         assert sum(one.calls for one in readers) == 2 * len(readers)
         with pytest.raises(UpstreamUnavailable, match="is open: ") as refused:
-            await heard(reader)
+            await streamed_pieces(reader)
         assert refused.value.retry_after_s is not None
         assert refused.value.retry_after_s >= AWHILE
 
@@ -245,7 +245,7 @@ async def test_gateway_starts_without_its_readers() -> None:
 
 async def test_replica_that_returns_as_another_model_is_not_used() -> None:
     """Not even its first answer is passed on, complete or streamed; the other replica answers, and ping says why."""
-    for listen in (ask, heard):
+    for call in (ask, streamed_pieces):
         readers = [FakeReader(), FakeReader()]
         reader = balanced(*readers)
         await reader.start()
@@ -255,8 +255,8 @@ async def test_replica_that_returns_as_another_model_is_not_used() -> None:
         await ask(reader)
         swapped.fail_with, swapped._model = None, "another"
         swapped.says(QUESTIONS[0], "The answer of another model")
-        told = await listen(reader, QUESTIONS[0])
-        assert "another" not in str(told)
+        answer = await call(reader, QUESTIONS[0])
+        assert "another" not in str(answer)
         calls = swapped.calls
         await ask(reader)
         assert swapped.calls == calls
