@@ -150,10 +150,10 @@ class Document:
 
 
 class Documents(Protocol):
-    """A folder of small documents, each replaced as a whole. Every call blocks; StorageError where it fails."""
+    """A folder of small documents, each replaced as a whole. Every call blocks; StorageError if it fails."""
 
     def read(self, name: str) -> Document | None:
-        """The document with this name; None where there is none."""
+        """The document with this name; None if there is none."""
         ...
 
     def write(self, name: str, content: bytes, *, expected: str | None) -> str:
@@ -173,7 +173,7 @@ class Documents(Protocol):
 
 
 def update(documents: Documents, name: str, change: Callable[[bytes | None], bytes | None]) -> None:
-    """Replace a document by what `change` makes of it; again where another writer was faster. None changes nothing."""
+    """Replace a document by what `change` makes of it; again if another writer was faster. None changes nothing."""
     while True:
         found = documents.read(name)
         content = change(found.content if found else None)
@@ -187,7 +187,7 @@ def update(documents: Documents, name: str, change: Callable[[bytes | None], byt
 
 
 class Rows(Protocol):
-    """The append-only rows of the decision log. Every call blocks; LogUnavailable where it fails."""
+    """The append-only rows of the decision log. Every call blocks; LogUnavailable if it fails."""
 
     def write(
         self, entries: Sequence[tuple[float, DecisionRecord | FullRun]], given: Sequence[tuple[float, Feedback]]
@@ -221,11 +221,11 @@ class Rate(Protocol):
     """What one key may still do. Called for every request: it neither blocks nor raises."""
 
     def take(self, per_minute: int) -> float:
-        """Take one request; returns how many seconds to wait for one, 0 where it was taken."""
+        """Take one request; returns how many seconds to wait for one, 0 if it was taken."""
         ...
 
-    def begin(self, at_once: int) -> bool:
-        """Count one more question that is being answered, unless there are `at_once`; `end` follows if True."""
+    def begin(self, max_concurrent: int) -> bool:
+        """Count one more question, unless `max_concurrent` are being answered; after True, call `end`."""
         ...
 
     def end(self) -> None:

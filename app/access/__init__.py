@@ -10,12 +10,12 @@ from app.settings import groups
 
 
 def keys_required(settings: groups.Access, host: str) -> bool:
-    """Whether no request is served without a key: the settings name a file, or other machines can reach the host."""
+    """Whether every request needs a key: the settings name a file of keys, or other machines can reach the host."""
     return settings.keys is not None or (not settings.open_to_anyone and reachable_from_outside(host))
 
 
 def reachable_from_outside(host: str) -> bool:
-    """Whether other machines may reach an address to listen on; if unsure, True. Blocks where it is a name."""
+    """Whether other machines may reach the address that is listened on; True if unsure. A name is looked up: blocks."""
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)}
     except OSError:

@@ -1,7 +1,7 @@
 """The keys that callers present: what each allows, the document that keeps them, and which are valid now.
 
-Of a secret only its SHA-256 is kept. A document with any error in it is refused as a whole: a key whose filter was
-misspelt must not read more.
+Only the SHA-256 of a secret is stored. A document with any error is refused as a whole: a key with a misspelt filter
+must not read more.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Scope(StrEnum):
 
 
 class Key(BaseModel):
-    """What a key allows. Nothing has a default: what is left out by mistake must not be taken for a choice."""
+    """What a key allows. No field has a default: a field that is left out by mistake must not widen the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,7 +50,7 @@ class Key(BaseModel):
     collections: list[_Name]
     # A passage must have these fields with exactly these values to be read with this key.
     filter: dict[_Name, _Value]
-    # None: as many as the gateway takes.
+    # None: no limit of its own.
     per_minute: Annotated[StrictInt, Field(ge=1)] | None
     max_concurrent: Annotated[StrictInt, Field(ge=1)] | None
     created: datetime
@@ -65,7 +65,7 @@ class _Stored(BaseModel):
 
 
 def parts(presented: str) -> tuple[str, str]:
-    """The public id and the secret of what was presented; empty where it is no key at all."""
+    """The public id and the secret of what was presented; empty if it is not a key."""
     prefix, _, rest = presented.partition("_")
     identifier, _, secret = rest.partition("_")
     return (identifier, secret) if prefix == PREFIX else ("", "")
@@ -97,17 +97,17 @@ class KeyFile:
         return self._documents.where(self._name)
 
     def content(self) -> bytes | None:
-        """The document's bytes; None where there is none."""
+        """The document's bytes; None if there is none."""
         found = self._documents.read(self._name)
         return found.content if found else None
 
     def read(self) -> list[Key] | None:
-        """Every key, oldest first; None where there is no file."""
+        """Every key, oldest first; None if there is no document."""
         content = self.content()
         return None if content is None else self.parsed(content)
 
     def parsed(self, content: bytes) -> list[Key]:
-        """The keys in these bytes; DataError where anything about them is not as it should be."""
+        """The keys in these bytes; DataError if any of them is invalid."""
         try:
             stored = _Stored.model_validate_json(content).keys
         except ValidationError as error:
@@ -142,7 +142,7 @@ class KeyFile:
         public = parts(identifier)[0] or identifier
         found = next((one for one in keys if one.id == public), None)
         if found is None:
-            # Without what was given: it may hold a secret.
+            # Without the given text: it may be a whole key with its secret.
             raise DataError(f"no such key in {self.where}: `fetchwise keys list` shows the ids")
         return found
 
@@ -160,7 +160,7 @@ class KeyFile:
 
 
 def _first(error: ValidationError) -> str:
-    """Where and what the first mistake is, without what was given."""
+    """The place and the message of the first error, without the invalid value."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
@@ -183,7 +183,7 @@ class KeyStore:
 
     @property
     def on(self) -> bool:
-        """Whether a key is asked for."""
+        """Whether requests need a key."""
         return self._on
 
     def find(self, presented: str) -> Key | None:
@@ -191,7 +191,7 @@ class KeyStore:
         return matching(self._keys, presented)
 
     async def open(self) -> None:
-        """Read the keys for the first time; ConfigurationError where the file is there and cannot be used."""
+        """Read the keys for the first time; ConfigurationError if the document exists but cannot be used."""
         try:
             await self.refresh()
         except (DataError, StorageError) as error:
@@ -200,7 +200,7 @@ class KeyStore:
             logger.info("no keys: anyone who reaches this address can ask and see everything")
 
     async def refresh(self) -> None:
-        """Take up a changed document; DataError where it cannot be used: the keys read before stay valid."""
+        """Load a changed document. DataError if it cannot be used: the keys read before stay valid."""
         await asyncio.to_thread(self._reload)
 
     def _reload(self) -> None:
@@ -210,12 +210,12 @@ class KeyStore:
                 return
             keys = self._parsed(content)
         except (DataError, StorageError) as error:
-            # There is, or was, a document: somebody wants keys.
+            # There is, or was, a document, so keys are wanted.
             self._on = True
             if self._content is None:
                 raise
             raise DataError(f"{error}; the keys read before stay valid") from error
-        # The keys in one assignment, and before they are asked for: a request sees those of before or of after.
+        # The keys first, in one assignment: a request sees the old ones or the new ones.
         self._keys, self._content, self._on = keys, content, True
         valid = sum(key.revoked is None for key in keys.values())
         logger.info("keys: %d valid", valid)

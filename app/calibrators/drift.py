@@ -84,7 +84,7 @@ class DriftWatch:
 
     @property
     def test(self) -> DriftTest:
-        """The test of the served calibrator; None if there is none."""
+        """The test of the served calibrator; without one, a test that has seen nothing."""
         return self._test
 
     async def refresh(self) -> None:

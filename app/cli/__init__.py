@@ -1,4 +1,4 @@
-"""The command line: one module for each family of commands."""
+"""The command line: one module for each family of commands. No package imports it."""
 
 import sys
 

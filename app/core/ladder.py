@@ -77,7 +77,7 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
 
 
 def _choose(policy: EffectivePolicy, available: Available) -> tuple[int | None, Reason | None, float | None]:
-    """The policy's own choice of k, before its bounds; None where it needs a probe first."""
+    """The policy's own choice of k, before its bounds; None if it needs a probe first."""
     p0 = available.confidences.get(0)
     if isinstance(policy.kind, Fixed):
         return policy.kind.k, policy.kind.why, p0
@@ -103,7 +103,7 @@ class Reply:
 
     # The number of passages read, also where the answer is then withheld.
     k: int
-    # None where there is none, or where it is withheld.
+    # None if there is none, or if it is withheld.
     text: str | None
     confidence: float | None
     reason: Reason
@@ -113,7 +113,7 @@ class Reply:
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:
-    """Give the answer that the last step stopped at, or withhold it; raises where neither is allowed."""
+    """Give the answer that the last step stopped at, or withhold it; raises if neither is allowed."""
     assert isinstance(step.action, Stop)
     assert step.why is not None
     k, failure = step.action.k, policy.failure

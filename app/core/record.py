@@ -17,7 +17,7 @@ _CHOSEN = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN, Reas
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds of each stage; None where the stage did not run."""
+    """Milliseconds of each stage; None if the stage did not run."""
 
     total: float
     probe: float | None = None
@@ -123,7 +123,7 @@ class DecisionRecord:
 
     @property
     def propensities(self) -> dict[str, float] | None:
-        """The probability of each action; None where nothing was drawn at random."""
+        """The probability of each action; None if nothing was drawn at random."""
         wanted, share = self.steps[-1].wanted, self.policy.sampled.share
         if share == 0.0 or wanted is None:
             return None

@@ -95,7 +95,7 @@ class Replayed:
 
 
 def replay_logged(decisions: Iterable[Logged], load: Callable[[str], Artifact]) -> Iterator[Replayed]:
-    """Decide each again. `load` reads an artifact by its version, and raises ArtifactError where it cannot."""
+    """Decide each again. `load` reads an artifact by its version, and raises ArtifactError if it cannot."""
     known: dict[str | None, Mapping[int, Calibrator] | ArtifactError] = {None: {}}
     for one in decisions:
         if one.calibrator not in known:

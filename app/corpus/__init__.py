@@ -1,4 +1,4 @@
 """From files to passages in a vector store: formats, chunks, ingestion.
 
-`wiring` and `cli` import it.
+Only `cli` imports it.
 """

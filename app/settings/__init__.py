@@ -1,6 +1,6 @@
 """How this gateway is operated. Read once from FETCHWISE_* variables, and passed on as arguments, group by group.
 
-Every package may import it. Learned numbers are not here: they live in the calibrator artifact.
+Every package but `core` may import it. Learned numbers are not here: they are in the calibrator artifact.
 """
 
 import difflib
@@ -80,14 +80,14 @@ class Settings(Group):
 
     @property
     def decision_log_at(self) -> str | None:
-        """The path or URL of the decision log; None where none is kept."""
+        """The path or URL of the decision log; None if there is none."""
         if self.log.database == "off":
             return None
         return self.log.database or str(self.server.data_dir / "decisions.sqlite3")
 
 
 def read_settings(**given: object) -> Settings:
-    """The settings of the environment; what is `given`, such as options of a command, is stronger."""
+    """The settings of the environment; what is `given`, such as options of a command, overrides them."""
     ours = {name.upper(): value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
     return Settings.of(**{name.removeprefix(PREFIX).lower(): value for name, value in ours.items()} | given)
 

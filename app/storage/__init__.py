@@ -13,7 +13,7 @@ from app.storage.rates import SharedRates
 
 
 def open_rows(settings: Settings) -> SqlDecisionStore | None:
-    """The rows of the decision log, whose database is made if it is new; None where none is kept. Blocks."""
+    """The rows of the decision log, whose database is made if it is new; None if there is no log. Blocks."""
     if settings.decision_log_at is None:
         return None
     return SqlDecisionStore.open(settings.decision_log_at, texts=settings.log.texts)
@@ -27,6 +27,6 @@ def state_documents(settings: Settings, rows: Rows | None) -> Documents:
 
 
 def open_fleet_rates(settings: Settings, rates: SharedRates) -> FleetRates | None:
-    """Exchanges rates through the database that the keys are in; None where they are in a file. Blocks."""
+    """Exchanges rates through the database that the keys are in; None if they are in a file. Blocks."""
     where = str(settings.keys_at)
     return FleetRates(rates, where) if where.startswith("postgresql") else None

@@ -15,14 +15,15 @@ from app.errors import ConfigurationError
 # Other workers hold the file for milliseconds; a longer wait is reported as a failure.
 BUSY_TIMEOUT_S = 1.0
 _RETRY_OPEN_S = 0.1
-# A server that is gone is noticed in this time; without these a connection may wait for ever. A URL may name its own.
-_PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 10_000}
+# Seconds and milliseconds after which a dead server is noticed: without these a connection may wait for ever. The URL
+# may set its own.
+_TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": 10_000}
 # Of PostgreSQL's advisory locks: held while tables are made.
 _LOCK = 0x66776C6F67
 
 
 def as_json(value: object) -> str:
-    """How the database keeps lists and mappings."""
+    """Lists and mappings as the database stores them."""
     return orjson.dumps(value, default=dict).decode()
 
 
@@ -83,8 +84,8 @@ def _engine(where: str, setting: str, busy_timeout_s: float) -> Engine:
         options = {"json_serializer": as_json, "json_deserializer": orjson.loads}
         if name == "postgresql":
             # Pinged before use: a server that was restarted has closed the connections of the pool.
-            patience = {name: value for name, value in _PATIENCE.items() if name not in url.query}
-            return create_engine(url, connect_args=patience, pool_pre_ping=True, **options)
+            timeouts = {name: value for name, value in _TIMEOUTS.items() if name not in url.query}
+            return create_engine(url, connect_args=timeouts, pool_pre_ping=True, **options)
         engine = create_engine(url, connect_args={"timeout": busy_timeout_s}, **options)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"{setting} needs {error.name}: pip install 'fetchwise[postgres]'") from error
@@ -103,7 +104,7 @@ def _configure_sqlite(engine: Engine, setting: str) -> None:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: object) -> None:
-        # The driver would begin a transaction by itself, and too late; ours is below.
+        # Without this the driver begins transactions itself, too late; `began` does it below.
         connection.isolation_level = None
         # FULL: a commit is on the disk when it returns. In batches that costs little.
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -112,7 +113,7 @@ def _configure_sqlite(engine: Engine, setting: str) -> None:
     @event.listens_for(engine, "begin")
     def began(connection: Connection) -> None:
         writes = connection.get_execution_options().get("fetchwise_writes", False)
-        # A transaction that reads first and then wants to write would fail, not wait, where another wrote meanwhile.
+        # A transaction that reads first and writes later would fail, not wait, if another one wrote in between.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

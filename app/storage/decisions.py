@@ -30,7 +30,7 @@ from app.storage.tables import (
     storable_tags,
 )
 
-# So many rows a statement that the rest of its cost no longer counts; a database takes ten times as many values.
+# Rows per statement: enough that its fixed cost no longer counts; a database accepts ten times as many values.
 _AT_ONCE = 100
 
 _COLUMNS = [str(column.name) for column in decisions.columns if column.name != "seq"]
@@ -54,7 +54,7 @@ _INSERT = insert(feedback)
 
 
 class SqlDecisionStore:
-    """Decisions, their shadow runs and feedback; every method blocks, and raises LogUnavailable where it cannot."""
+    """Decisions, their shadow runs and feedback; every method blocks, and raises LogUnavailable if it fails."""
 
     def __init__(self, engine: Engine, *, texts: Texts) -> None:
         self.engine = engine
@@ -66,7 +66,7 @@ class SqlDecisionStore:
     def open(
         cls, where: str, *, texts: Texts = "full", busy_timeout_s: float | None = None, open_timeout_s: float = 10.0
     ) -> "SqlDecisionStore":
-        """Open a database by its path or SQLAlchemy URL, made if it is new; ConfigurationError where that fails."""
+        """Open a database by its path or SQLAlchemy URL, made if it is new; ConfigurationError if that fails."""
         engine = open_database(
             where,
             _prepare,
@@ -81,9 +81,9 @@ class SqlDecisionStore:
     ) -> list[Judged | BadRequest]:
         """Store decisions and shadow runs, then feedback, each with its time (Unix seconds), in one transaction.
 
-        Durable once this returns. What is there already stays as it is, and a run whose decision is not there is
-        dropped. Returns one outcome for each feedback: what it came to, or why it cannot apply. Raises LogUnavailable
-        where nothing of all this was stored.
+        Durable once this returns. What is already stored does not change, and a run without its decision is dropped.
+        Returns one outcome for each feedback: the judgement, or why there is none. After LogUnavailable nothing is
+        stored.
         """
         rows = [decision_row(at, one, self._texts) for at, one in entries if isinstance(one, DecisionRecord)]
         runs = [full_run_row(at, one, self._texts) for at, one in entries if isinstance(one, FullRun)]
@@ -102,7 +102,7 @@ class SqlDecisionStore:
             .where(decisions.c.created_at < before)
             .order_by(decisions.c.created_at)
             .limit(limit)
-            # What another worker deletes or judges at this moment is left to it, or to the next time.
+            # Skip what another worker deletes or judges at this moment.
             .with_for_update(skip_locked=True)
             .scalar_subquery()
         )
@@ -153,7 +153,7 @@ def _ids(connection: Connection, among: Sequence[str]) -> set[str]:
 
 
 def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) -> list[Judged | BadRequest]:
-    """Judge each in turn, so that the second about one answer already meets the first."""
+    """Judge each in turn, so that the second feedback on an answer replaces the first."""
     about = {"ids": list({one.id for _, one in given})}
     known = {row.id: row for row in connection.execute(_KNOWN, about)}
     latest: dict[str, dict[str, Any]] = {
@@ -191,7 +191,7 @@ def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) 
 def _feedback_row(
     at: float, one: Feedback, decision: Row[*tuple[Any, ...]] | None, *, replaced: bool
 ) -> dict[str, Any]:
-    # What was answered to another key is not known to this one.
+    # A key knows only its own answers.
     if decision is None or decision.key != one.key:
         raise UnknownDecision(f"no answer with the id {one.id!r} is known: never given, not kept, or pruned since")
     return {
@@ -208,9 +208,9 @@ def _feedback_row(
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether the same was said; when it was said, and what was said before, makes no difference."""
-    said = ("key", "correct", "source", "reference_answers", "comment", "tags")
-    return all(one[name] == other[name] for name in said)
+    """Whether two judgements say the same, whenever they were given."""
+    compared = ("key", "correct", "source", "reference_answers", "comment", "tags")
+    return all(one[name] == other[name] for name in compared)
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class SqlDocuments:
         return None if row is None else Document(bytes(row.content), row.revision)
 
     def write(self, name: str, content: bytes, *, expected: str | None) -> str:
-        """Insert the row, or replace it where it still has the expected revision."""
+        """Insert the row, or replace it if it still has the expected revision."""
         revision = revision_of(content)
         values = {"revision": revision, "content": content, "changed_at": time.time()}
         with self._translated("written", name), writing(self._engine) as connection:

@@ -47,7 +47,7 @@ class FleetRates:
             self._engine.dispose()
 
     async def exchange(self) -> None:
-        """Send what was taken since the last time, and learn what others took; StorageError where it fails."""
+        """Send what was taken since the last time, and learn what others took; StorageError if it fails."""
         taken = self._rates.taken()
         try:
             levels = await asyncio.to_thread(self._send, taken)

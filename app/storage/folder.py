@@ -41,7 +41,7 @@ class FolderDocuments:
         self._mode = 0o600 if private else 0o666
 
     def read(self, name: str) -> Document | None:
-        """The file's content; None where there is no file."""
+        """The file's content; None if there is no file."""
         path = self.folder / checked(name)
         try:
             content = path.read_bytes()
@@ -88,7 +88,7 @@ class FolderDocuments:
             yield
 
     def _replace(self, path: Path, content: bytes) -> None:
-        """Write beside, make durable, rename."""
+        """Write a hidden file, make it durable, rename it."""
         unfinished = path.with_name(f".{path.name}.tmp")
         unfinished.unlink(missing_ok=True)
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)

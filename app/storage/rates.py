@@ -31,7 +31,7 @@ _SIZE = _COUNTS + 4 * _SLOTS
 def take(full_at: float, now: float, per_minute: int) -> tuple[float, float]:
     """Take one token from a bucket that is described by the time when it is full again.
 
-    Returns that time after the call, and how many seconds to wait for a token: 0 where one was taken.
+    Returns that time after the call, and how many seconds to wait for a token: 0 if one was taken.
     """
     after = max(full_at, now) + _BUCKET_S / per_minute
     wait = after - now - _BUCKET_S
@@ -60,7 +60,7 @@ class SharedRate:
             os.close(descriptor)
 
     def take(self, per_minute: int) -> float:
-        """Take one request from the bucket; returns how many seconds to wait for one, 0 where it was taken."""
+        """Take one request from the bucket; returns how many seconds to wait for one, 0 if it was taken."""
         (full_at,) = _FULL_AT.unpack_from(self._map)
         full_at, wait = take(full_at, self._clock(), per_minute)
         _FULL_AT.pack_into(self._map, 0, full_at)
@@ -75,7 +75,7 @@ class SharedRate:
 
     def begin(self, max_concurrent: int) -> bool:
         """Count one more question, unless `max_concurrent` are being answered."""
-        # Workers that crashed are looked for only where it matters: that is a system call for each.
+        # Look for crashed workers only if it matters: it takes a system call for each.
         if sum(self._counts) >= max_concurrent and self._in_progress() >= max_concurrent:
             return False
         self._counts[self._slot] += 1

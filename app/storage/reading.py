@@ -52,7 +52,7 @@ class LoggedDecision:
     seq: int
     id: str
     created_at: float
-    # None where only hashes are kept.
+    # None if only hashes are kept.
     question: str | None
     retrieval: str
     filtered: bool
@@ -62,7 +62,7 @@ class LoggedDecision:
     propensities: Mapping[str, float] | None
     signals: Mapping[str, float]
     read_signals: Mapping[str, float]
-    # None where the answer was withheld.
+    # None if the answer was withheld.
     correct: bool | None
     references: Sequence[str]
     # The answers of the shadow run, by k as text, and the system that gave them; None without a run.
@@ -79,7 +79,7 @@ class Sample:
     variance: float
 
 
-# Where a lesson's fields are read from; the others are columns of `decisions` with the same name.
+# The columns of these fields of LoggedDecision; the others are columns of `decisions` with the same name.
 _ELSEWHERE = {
     "seq": feedback.c.seq,
     "correct": feedback.c.correct,
@@ -117,7 +117,7 @@ class LoggedDecisions:
             reached = page[-1].seq
 
     def latest_identity(self) -> Mapping[str, Any] | None:
-        """The system of the last shadow run; None where there was none."""
+        """The system of the last shadow run; None if there was none."""
         query = (
             select(full_runs.c.identity)
             .join(decisions, decisions.c.id == full_runs.c.decision_id)

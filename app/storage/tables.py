@@ -212,7 +212,7 @@ def full_run_row(at: float, shadow: FullRun, texts: Texts) -> dict[str, Any]:
 
 
 def prepare(connection: Connection) -> None:
-    """Create the tables of a new database, within the caller's transaction; ConfigurationError where it has others."""
+    """Create the tables of a new database, within the caller's transaction; ConfigurationError if it has others."""
     present = metadata.tables.keys() & set(inspect(connection).get_table_names())
     if not present:
         metadata.create_all(connection)

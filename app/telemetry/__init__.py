@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_tracing(settings: groups.Server, version: str) -> "Tracing | None":
-    """Traces of this version of the gateway; None where they are off."""
+    """Traces of this version of the gateway; None if they are off."""
     if settings.traces == "off":
         return None
     # Imported here: an optional dependency, and slow to import.

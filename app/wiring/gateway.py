@@ -1,4 +1,4 @@
-"""Names the parts of a gateway and connects them; each package opens its own."""
+"""Opens the parts of a gateway, connects them, and keeps them up to date."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -57,7 +57,7 @@ PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 def create_app(
     settings: Settings, *, parts_opener: PartsOpener = open_parts, shared: Path | None = None
 ) -> Application:
-    """The application of a gateway, or of one of several workers, which have a folder that they share."""
+    """The application of one worker. `shared` is the folder that several workers share; None for a single one."""
     tracing = open_tracing(settings.server, VERSION)
     return build_app(settings, partial(open_gateway, settings, parts_opener, shared, tracing), tracing)
 
@@ -71,7 +71,7 @@ def key_file(where: Path | str) -> KeyFile:
 
 
 def metrics_folder(shared: Path) -> Path:
-    """Where workers count, in the folder that they share."""
+    """The folder of the workers' metrics, inside the folder that they share."""
     return shared / "metrics"
 
 

@@ -1,4 +1,4 @@
-"""Builds what resolves the policy of a question, from the calibrator, the bypass and the settings."""
+"""Builds the function that resolves the policy of a question, from the calibrator, the bypass and the settings."""
 
 import random
 from pathlib import Path
@@ -14,7 +14,7 @@ from app.settings import groups
 
 
 def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypass: BypassWatch) -> Resolve:
-    """What decides for each question."""
+    """The function that resolves the policy of a question when it arrives."""
     rules = _mandatory(settings.mandatory_retrieval)
     rng = random.Random()  # noqa: S311 - drawing samples, not secrets
 

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible API: chat completions in, answers with a receipt out."""
+"""The OpenAI-compatible API: chat completions in, answers with a receipt out. Only `api.app` imports it."""

@@ -228,7 +228,7 @@ def baselines(outcomes: Outcomes, labels: Labels, fold: NDArray[np.intp]) -> dic
 
 
 def query_text(questions: list[str], labels: Labels, fold: NDArray[np.intp]) -> Floats | None:
-    """P(right) from the words of the question alone, out-of-fold; None where the questions have no words."""
+    """P(right) from the words of the question alone, out-of-fold; None if the questions have no words."""
     texts, score = np.array(questions, dtype=object), np.full(len(questions), np.nan)
     for number in range(FOLDS):
         seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)

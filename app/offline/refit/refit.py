@@ -104,7 +104,7 @@ class Certified:
 
     @property
     def served(self) -> Thresholds | None:
-        """The thresholds that may be served; None where the fallback is."""
+        """The thresholds that may be served; None if the fallback is served."""
         graded = self.policies["graded"]
         return graded.thresholds if graded.certificate is not None else None
 

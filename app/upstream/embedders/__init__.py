@@ -1,4 +1,7 @@
-"""Models that turn text into vectors: one in this process, one behind an OpenAI-compatible API."""
+"""Models that turn text into vectors: one in this process, one behind an OpenAI-compatible API.
+
+`upstream.parts` and `cli` import it.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

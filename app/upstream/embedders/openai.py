@@ -41,7 +41,7 @@ class OpenAIEmbedder:
         self._dimension: int | None = None
 
     async def start(self) -> None:
-        """Learn the dimension from a first call; UpstreamError where the server does not give one."""
+        """Learn the dimension from a first call; UpstreamError if the server does not give one."""
         await self.ping()
 
     @property

@@ -1,4 +1,7 @@
-"""Language models that answer: a client for OpenAI-compatible servers, replicas, and servers run as children."""
+"""Language models that answer: a client for OpenAI-compatible servers, replicas, and servers run as children.
+
+`upstream.parts` and `cli` import it.
+"""
 
 import asyncio
 import json

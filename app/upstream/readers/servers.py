@@ -111,7 +111,7 @@ def vllm_server(
 ) -> ChildServer:
     """Describe a vLLM that serves `model`, a directory or a name on a hub; start it with `start()`.
 
-    `extra_args` come last, so they override. ConfigurationError where `python` cannot import vllm.
+    `extra_args` come last, so they override. ConfigurationError if `python` cannot import vllm.
     """
     _require_vllm(python)
 

@@ -1,4 +1,7 @@
-"""Vector stores: Qdrant as a server, and embedded in this process."""
+"""Vector stores: Qdrant as a server, and embedded in this process.
+
+`upstream.parts` and `cli` import it.
+"""
 
 from pathlib import Path
 
