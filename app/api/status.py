@@ -15,8 +15,8 @@ from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
 from app.telemetry.snapshot import Part, Snapshot
 
-# Upstreams are pinged every two seconds. After this time without a ping, their state is unknown.
-STALE_S = 10.0
+# Upstreams are pinged every five seconds. After this time without a ping, their state is unknown.
+STALE_S = 15.0
 
 
 class Health(BaseModel):

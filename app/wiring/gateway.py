@@ -48,8 +48,8 @@ CALIBRATOR_EVERY_S = 1.0
 IDENTITY_EVERY_S = 30.0
 DRIFT_EVERY_S = 5.0
 BYPASS_EVERY_S = 10.0
-# A ping of an embedder embeds a word, which takes CPU time or money.
-PING_EVERY_S = 2.0
+# A ping embeds a word and counts the collection's passages, which takes CPU time or money.
+PING_EVERY_S = 5.0
 SNAPSHOT_EVERY_S = 1.0
 PartsOpener = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 

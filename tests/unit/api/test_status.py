@@ -36,7 +36,7 @@ def test_a_snapshot_that_is_too_old_is_not_ready(age: float, ready: bool) -> Non
     snapshot = a_snapshot(parts={"reader": UP})
     found = Readiness.of(snapshot, now=snapshot.pinged_at + age, details=False)
     assert found.ready is ready
-    assert found.upstreams["reader"].startswith("ok" if ready else "not pinged for 12 s")
+    assert found.upstreams["reader"].startswith("ok" if ready else "not pinged for 17 s")
 
 
 def test_the_calibrators_problem_is_a_detail() -> None:
