@@ -61,7 +61,10 @@ class Settings(Group):
         try:
             settings = cls.model_validate(by_group)
         except ValidationError as error:
-            problems += [f"{problem['loc'][1]}: {problem['msg']}" for problem in error.errors(include_input=False)]
+            problems += [
+                f"{problem['loc'][1]}: {problem['msg'].removeprefix('Value error, ')}"
+                for problem in error.errors(include_input=False)
+            ]
         if problems:
             # Without the cause: it holds the values, and some are secret.
             raise ConfigurationError("; ".join(problems)) from None

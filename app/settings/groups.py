@@ -26,11 +26,20 @@ def _items(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
 def _located(where: Path | str) -> Path | str:
-    return where if "://" in str(where) else Path(where).expanduser()
+    if not str(where):
+        raise ValueError("is empty: name a place, or unset it")
+    return where if "://" in str(where) else _expanded(Path(where))
 
 
-_Path = Annotated[Path, AfterValidator(Path.expanduser)]
+_Path = Annotated[Path, AfterValidator(_expanded)]
 # A path, or the URL of a PostgreSQL database.
 _Where = Annotated[Path | str, AfterValidator(_located)]
 _Split = BeforeValidator(lambda ks: ks.split(",") if isinstance(ks, str) else ks)
@@ -185,7 +194,7 @@ class Calibration(Group):
 class Log(Group):
     """The decision log."""
 
-    database: str | None = _setting(
+    database: Annotated[str, AfterValidator(lambda where: where and str(_located(where)))] | None = _setting(
         "DECISION_LOG",
         None,
         "Where decisions and feedback are kept: a path, a SQLAlchemy URL, or `off`. By default `decisions.sqlite3` in "
@@ -274,10 +283,7 @@ class Limits(Group):
     queue: int = _setting("QUEUE", 16, "Questions that may wait for their turn; more get 429 at once.", ge=0)
     queue_wait_s: float = _setting("QUEUE_WAIT_S", 1.0, "Longest wait in the queue; after it comes 429.", gt=0)
     request_timeout_s: float = _setting(
-        "REQUEST_TIMEOUT_S",
-        60.0,
-        "Longest time for one question, all stages and the queue; `timeout_ms` of a request may be shorter.",
-        gt=0,
+        "REQUEST_TIMEOUT_S", 60.0, "Longest time for one question with its queue; `timeout_ms` can shorten it.", gt=0
     )
     receive_timeout_s: float = _setting(
         "RECEIVE_TIMEOUT_S", 10.0, "Longest time for a request to arrive; a slower connection is closed.", gt=0

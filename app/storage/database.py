@@ -91,6 +91,11 @@ def _engine(where: str, setting: str, busy_timeout_s: float) -> Engine:
         raise ConfigurationError(f"{setting} needs {error.name}: pip install 'fetchwise[postgres]'") from error
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigurationError(f"{setting} cannot be used: {error}") from error
+    except ValueError:
+        # Without the error: it shows the port, which may be a part of the password.
+        raise ConfigurationError(
+            f"{setting} cannot be used: its port is not a number, or its password is not percent-encoded"
+        ) from None
     _configure_sqlite(engine, setting)
     return engine
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import DocumentConflict, StorageError
+from app.errors import ConfigurationError, DocumentConflict, StorageError
 from app.ports import Documents, update
 from app.storage.documents import open_documents
 from app.storage.folder import FolderDocuments
@@ -229,6 +229,14 @@ def test_folders_of_one_database_do_not_meet(tmp_path: Path) -> None:
     one.write("a", b"", expected=None)
     assert (other.read("a"), other.names()) == (None, [])
     assert other.where("a").startswith("other/a in sqlite:///")
+
+
+@pytest.mark.parametrize("where", ["postgresql://u:secret@h:port/db", "postgresql://u:a@b:secret@h/db"])
+def test_a_url_that_cannot_be_parsed_is_not_shown(where: str) -> None:
+    """With `@` and `:` in the password, the rest of it looks like a port."""
+    with pytest.raises(ConfigurationError, match=r"^FETCHWISE_KEYS cannot be used: .*percent-encoded") as refused:
+        open_documents(where, "here", setting="FETCHWISE_KEYS")
+    assert "secret" not in str(refused.value)
 
 
 def test_a_database_without_its_table_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,29 @@ def test_the_environment_and_what_is_stronger(monkeypatch: pytest.MonkeyPatch, t
     assert settings.keys_at == tmp_path / "data" / "keys.json"
 
 
+@pytest.mark.parametrize("setting", ["data_dir", "keys", "calibrators", "decision_log"])
+def test_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str) -> None:
+    """`~` is the home directory, of a user who exists."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = Settings.of(**{setting: "~/here"})
+    found = {
+        "data_dir": settings.server.data_dir,
+        "keys": settings.keys_at,
+        "calibrators": settings.calibration.where,
+        "decision_log": settings.decision_log_at,
+    }
+    assert str(found[setting]) == str(tmp_path / "here")
+    with pytest.raises(ConfigurationError, match=f"^FETCHWISE_{setting.upper()}: Could not determine home directory"):
+        Settings.of(**{setting: "~nobody-has-this-name/here"})
+
+
+@pytest.mark.parametrize("setting", ["keys", "calibrators"])
+def test_an_empty_place_is_refused(setting: str) -> None:
+    """It would be the current directory."""
+    with pytest.raises(ConfigurationError, match=f"^FETCHWISE_{setting.upper()}: is empty: "):
+        Settings.of(**{setting: ""})
+
+
 def test_what_follows_from_several_settings() -> None:
     """Defaults lie in the data directory; an embedded reader limits what is answered at once."""
     settings = Settings.of(
