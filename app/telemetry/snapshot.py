@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app.calibrators.drift import SignalReport
 from app.core.artifact import CalibratorStatus
@@ -92,17 +93,8 @@ class Snapshots:
     _due: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        sources = self.sources
-        self.latest = Snapshot(
-            parts=dict.fromkeys(sources.pings, Part(up=False, remark="starting")),
-            pinged_at=time.monotonic(),
-            calibrator=sources.calibrator(),
-            policy=sources.policy(),
-            bypass=sources.bypass(),
-            drift=sources.drift(),
-            evidence=sources.evidence(),
-            load=Load(),
-        )
+        starting = dict.fromkeys(self.sources.pings, Part(up=False, remark="starting"))
+        self.latest = Snapshot(parts=starting, pinged_at=time.monotonic(), load=Load(), **self._in_memory())
 
     async def ping(self) -> None:
         """Ping every upstream concurrently. One whose ping fails in any way is marked as down."""
@@ -113,18 +105,10 @@ class Snapshots:
         self.sources.on_pinged(parts)
 
     async def refresh(self) -> None:
-        """Read everything else; the economics only if they are due."""
-        sources = self.sources
-        load = await asyncio.to_thread(sources.load)
-        self.latest = replace(
-            self.latest,
-            calibrator=sources.calibrator(),
-            policy=sources.policy(),
-            bypass=sources.bypass(),
-            drift=sources.drift(),
-            evidence=sources.evidence(),
-            load=load,
-        )
+        """Read everything else; the economics only if they are due. What blocks comes last, because it may fail."""
+        self.latest = replace(self.latest, **self._in_memory())
+        load = await asyncio.to_thread(self.sources.load)
+        self.latest = replace(self.latest, load=load)
         if time.monotonic() >= self._due:
             await self.estimate()
 
@@ -133,6 +117,16 @@ class Snapshots:
         found, cpu_s = await asyncio.to_thread(self._timed)
         self.latest = replace(self.latest, economics=found)
         self._due = time.monotonic() + cpu_s / ECONOMICS_SHARE
+
+    def _in_memory(self) -> dict[str, Any]:
+        sources = self.sources
+        return {
+            "calibrator": sources.calibrator(),
+            "policy": sources.policy(),
+            "bypass": sources.bypass(),
+            "drift": sources.drift(),
+            "evidence": sources.evidence(),
+        }
 
     def _timed(self) -> tuple[TrafficReport, float]:
         began = time.thread_time()

@@ -132,6 +132,20 @@ async def test_refresh_reads_everything_but_the_upstreams() -> None:
     assert (before.load, before.evidence) == (Load(), None)
 
 
+async def test_failed_load_leaves_the_rest_up_to_date() -> None:
+    """The last load stays; the error is raised to the caller."""
+    world = World()
+
+    def failing() -> Load:
+        raise ZeroDivisionError
+
+    snapshots = world.snapshots(load=failing)
+    world.state = a_snapshot(evidence=0.5)
+    with pytest.raises(ZeroDivisionError):
+        await snapshots.refresh()
+    assert (snapshots.latest.evidence, snapshots.latest.load) == (0.5, Load())
+
+
 async def test_failed_economics_leave_the_rest_up_to_date() -> None:
     """The last economics stay; the error is raised to the caller."""
     world = World()
