@@ -15,7 +15,7 @@ import orjson
 from app.core.available import Passage
 from app.corpus.chunks import MAX_SENTENCE_WORDS, chunk, word_count
 from app.corpus.documents import Document, Skipped, find, read
-from app.ports import Clock, Embedder, VectorStore
+from app.ports import Embedder, VectorStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,12 @@ async def ingest(
     corpus: VectorStore,
     batch: int = 64,
     on_progress: Callable[[Progress], None] | None = None,
-    clock: Clock = time.perf_counter,
 ) -> Ingested:
     """Read, split, embed and store, `batch` passages at a time; creates the collection if it does not exist.
 
     Only one batch is in memory. Upstream failures are raised; what was stored before stays.
     """
-    started = clock()
+    started = time.perf_counter()
     total = sum(_size(path) for path in find(paths))
     await corpus.create(collection, dimension=embedder.dimension)
     reading = _Reading(paths)
@@ -93,7 +92,7 @@ async def ingest(
             on_progress(Progress(reading.bytes_done, total, added, known, len(reading.skipped)))
     if on_progress is not None:
         on_progress(Progress(total, total, added, known, len(reading.skipped)))
-    return Ingested(added=added, known=known, skipped=tuple(reading.skipped), seconds=clock() - started)
+    return Ingested(added=added, known=known, skipped=tuple(reading.skipped), seconds=time.perf_counter() - started)
 
 
 def passages_of(document: Document) -> Iterator[Passage]:

@@ -34,19 +34,19 @@ class Bypass:
     on: bool = False
     agreeing: int = 0
 
-    def update(self, ratio: Interval, *, patience: int = PATIENCE, margin: float = MARGIN) -> "Bypass":
+    def update(self, ratio: Interval) -> "Bypass":
         """The state after one more estimate of the cost ratio of gating.
 
-        A bypass starts if the whole interval is above 1, and ends if it is at most 1 - `margin`. A missing or too wide
+        A bypass starts if the whole interval is above 1, and ends if it is at most 1 - `MARGIN`. A missing or too wide
         interval supports no change.
         """
         if ratio.low is None or ratio.high is None:
             return Bypass(self.on)
-        speaks = ratio.high <= 1.0 - margin if self.on else ratio.low > 1.0
-        if not speaks:
+        supported = ratio.high <= 1.0 - MARGIN if self.on else ratio.low > 1.0
+        if not supported:
             return Bypass(self.on)
         agreeing = self.agreeing + 1
-        return Bypass(not self.on) if agreeing >= patience else Bypass(self.on, agreeing)
+        return Bypass(not self.on) if agreeing >= PATIENCE else Bypass(self.on, agreeing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,13 @@ class Sampler:
         solicit: float = 0.0,
         shadow: Callable[[Question], bool] = lambda _: False,
         budget: Budget | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self._explore = explore
         self._solicit = solicit
         self._shadow = shadow
         self._budget = budget
         # Need not be unpredictable: a caller who knew it would gain nothing.
-        self._rng = rng or random.Random()  # noqa: S311
+        self._rng = random.Random()  # noqa: S311
 
     def draw(self, question: Question) -> Sampled:
         """Draw for this question."""

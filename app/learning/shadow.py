@@ -18,7 +18,7 @@ from app.core.question import Question
 from app.core.record import DecisionRecord, FullRun
 from app.errors import FetchwiseError, UpstreamUnavailable
 from app.learning.sampling import Budget
-from app.ports import Clock, Embedder, Reader, Retriever
+from app.ports import Embedder, Reader, Retriever
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ class ShadowRunner:
         on_done: Callable[[FullRun], None],
         on_end: Callable[[str], None] = lambda _: None,
         rng: random.Random | None = None,
-        clock: Clock = time.perf_counter,
     ) -> None:
         self._share = share
         self._budget = budget
@@ -52,7 +51,6 @@ class ShadowRunner:
         self._on_done = on_done
         self._on_end = on_end
         self._rng = rng or random.Random()  # noqa: S311 - drawing samples, not secrets
-        self._clock = clock
         self._waiting: deque[tuple[str, str]] = deque()
         self._wanted = asyncio.Event()
         self._in_flight = 0
@@ -153,6 +151,6 @@ class ShadowRunner:
             embedder=self._embedder,
             retriever=self._retriever,
             identity=identity,
-            clock=self._clock,
+            clock=time.perf_counter,
         )
         return FullRun(identifier, identity, outcomes)

@@ -20,6 +20,8 @@ from app.upstream.child import HOST, ChildServer
 MODEL = "SmolLM2-135M-Instruct"
 _PACKAGED = f"{MODEL}.Q4_1.gguf"
 _SERVED = f"{MODEL}.Q8_0.gguf"
+# Tokens for each concurrent answer, prompt included.
+_CONTEXT = 2048
 # vLLM reports usage statistics to its developers by default; turn that off.
 _NO_TELEMETRY = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -29,16 +31,15 @@ def llama_server(
     *,
     log_path: Path,
     threads: int,
-    slots: int = 4,
-    context: int = 2048,
+    slots: int,
     ready_timeout_s: float = 60.0,
 ) -> ChildServer:
-    """Describe a llama.cpp server for this model; `context` tokens for each of `slots` concurrent answers."""
+    """Describe a llama.cpp server for this model, with `slots` concurrent answers."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded reader needs llama.cpp: pip install 'fetchwise[embedded]'")
 
     def command(port: int) -> list[str]:
-        numbers = [str(number) for number in (port, threads, slots, context)]
+        numbers = [str(number) for number in (port, threads, slots, _CONTEXT)]
         return [sys.executable, "-m", "app.upstream.readers.servers", str(model), MODEL, *numbers]
 
     return ChildServer(
@@ -107,7 +108,6 @@ def vllm_server(
     extra_args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
-    ready_timeout_s: float = 600,
 ) -> ChildServer:
     """Describe a vLLM that serves `model`, a directory or a name on a hub; start it with `start()`.
 
@@ -137,7 +137,8 @@ def vllm_server(
         health_path="/health",
         log_path=log_path,
         env={**_NO_TELEMETRY, **(env or {})},
-        ready_timeout_s=ready_timeout_s,
+        # A large model takes minutes to load.
+        ready_timeout_s=600,
     )
 
 
