@@ -99,7 +99,7 @@ def test_pages_with_keys(running: Gateway) -> None:
         page.get_by_label("Key").fill(answerer)
         page.get_by_role("button", name="Use it").click()
         expect(page.locator("#given")).to_be_visible(timeout=PATIENCE_MS)
-        expect(page.locator("#otherwise")).to_contain_text("may operate", timeout=PATIENCE_MS)
+        expect(page.locator("#otherwise")).to_contain_text("scope operate", timeout=PATIENCE_MS)
         page.close()
 
         for password, status in ((operator, 200), (answerer, 403), ("wrong", 401)):
