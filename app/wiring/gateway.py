@@ -149,8 +149,9 @@ async def open_gateway(
         await periodic.every(KEYS_EVERY_S, "keys", keys.refresh)
         if fleet is not None:
             await periodic.every(RATES_EVERY_S, "rates", fleet.exchange)
-        await periodic.every(IDENTITY_EVERY_S, "identity", live_calibrator.identify)
         await periodic.every(CALIBRATOR_EVERY_S, "calibrator", live_calibrator.refresh)
+        # Not at once: the calibrator has just identified the reader, or waited until that failed.
+        await periodic.every(IDENTITY_EVERY_S, "identity", live_calibrator.identify, at_once=False)
         if drift is not None:
             await periodic.every(DRIFT_EVERY_S, "drift", drift.refresh)
         if bypass.enabled:

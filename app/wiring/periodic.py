@@ -40,10 +40,10 @@ class Periodic:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def every(self, seconds: float, name: str, work: Work) -> None:
-        """Run the work once before returning, then again `seconds` after each run has ended."""
+    async def every(self, seconds: float, name: str, work: Work, *, at_once: bool = True) -> None:
+        """Run the work once before returning if `at_once`, then again `seconds` after each run has ended."""
         self._failures.labels(name)
-        failing = await self._run(seconds, name, work, failing=False)
+        failing = at_once and await self._run(seconds, name, work, failing=False)
         self._tasks.append(asyncio.create_task(self._repeat(seconds, name, work, failing=failing), name=name))
 
     def failures_of(self, name: str) -> Callable[[], None]:

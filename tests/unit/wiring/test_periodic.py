@@ -55,6 +55,16 @@ async def test_work_has_run_once_before_it_repeats(registry: CollectorRegistry) 
         assert failures(registry, "slow") == failures(registry, "quick") == 0
 
 
+async def test_the_first_run_may_come_later(registry: CollectorRegistry) -> None:
+    """After the interval."""
+    slow, quick = Work(), Work()
+    async with Periodic(registry) as periodic:
+        await periodic.every(NEVER_S, "slow", slow, at_once=False)
+        await periodic.every(OFTEN_S, "quick", quick, at_once=False)
+        await quick.more()
+        assert slow.runs == 0
+
+
 @pytest.mark.parametrize(("error", "trace"), [(DataError("keys.json is gone"), False), (ValueError("a bug"), True)])
 async def test_a_failure_is_counted_each_time_and_logged_once(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, error: Exception, trace: bool
