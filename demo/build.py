@@ -1,4 +1,4 @@
-"""Build the demo world: `python -m demo.build` writes passages.jsonl and questions.jsonl next to this file.
+"""Build the demo world: `python -m demo.build` writes the passages and the four files of questions next to this file.
 
 The build is deterministic: the same packages (demo/requirements.txt) give the same bytes.
 """
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from demo import cities, countries, elements
+from demo import cities, countries, elements, unseen
+from demo.out_of_corpus import out_of_corpus, out_of_corpus_unseen
 from demo.world import Fact, Passage, mentions, normalise, spread
 
 # relation: (facts asked, second phrasings among them). Most of it is what a small model half knows:
@@ -94,8 +95,17 @@ def choose(facts: Sequence[Fact]) -> list[dict[str, Any]]:
     return found
 
 
-def build() -> tuple[list[Passage], list[dict[str, Any]]]:
-    """Build the whole world in memory."""
+def choose_unseen(facts: Sequence[Fact]) -> list[dict[str, Any]]:
+    """Pick the facts of the relations that `choose` leaves out, in the same way."""
+    return [
+        question(fact, second=False)
+        for relation, count in unseen.UNSEEN.items()
+        for fact in spread([f for f in facts if f.relation == relation], count)
+    ]
+
+
+def build() -> tuple[list[Passage], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Build the passages, their questions and the questions of unseen relations in memory."""
     states = countries.load_countries()
     included, held_out = cities.load_cities(states)
     table = elements.load_elements()
@@ -109,9 +119,10 @@ def build() -> tuple[list[Passage], list[dict[str, Any]]]:
     facts = [*countries.facts(states), *cities.facts(included, held_out), *elements.facts(table)]
     texts = {passage.id: passage.text for passage in passages}
     kept = [f for f in facts if not self_answering(f) and (f.passage or not leaks(f, passages))]
-    for fact in kept:
+    new = [f for f in unseen.facts(states, included, table) if not self_answering(f)]
+    for fact in (*kept, *new):
         check_stated(fact, texts)
-    return passages, choose(kept)
+    return passages, choose(kept), choose_unseen(new)
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -119,17 +130,24 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Write both files and print a summary."""
+    """Write all files and print a summary."""
     parser = argparse.ArgumentParser(description="Build the demo world from the open fact tables.")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="directory to write to")
     out: Path = parser.parse_args().out
-    passages, questions = build()
-    rows = [{"id": p.id, "title": p.title, "text": p.text, "topic": p.topic} for p in passages]
-    (out / "passages.jsonl").write_text(_lines(rows), encoding="utf-8", newline="\n")
-    (out / "questions.jsonl").write_text(_lines(questions), encoding="utf-8", newline="\n")
+    passages, questions, new = build()
+    files: dict[str, list[dict[str, Any]]] = {
+        "passages": [{"id": p.id, "title": p.title, "text": p.text, "topic": p.topic} for p in passages],
+        "questions": questions,
+        "unseen": new,
+        "out_of_corpus": out_of_corpus(),
+        "out_of_corpus_unseen": out_of_corpus_unseen(),
+    }
+    for name, rows in files.items():
+        (out / f"{name}.jsonl").write_text(_lines(rows), encoding="utf-8", newline="\n")
     answerable = Counter(q["tags"]["answerable"] for q in questions)
     groups = len({q["group"] for q in questions if q["tags"]["answerable"] == "yes"})
-    print(f"{len(rows)} passages; {len(questions)} questions, {dict(answerable)}, {groups} answerable facts")
+    print(", ".join(f"{len(rows)} {name}" for name, rows in files.items()))
+    print(f"questions: {dict(answerable)}, {groups} answerable facts")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class City:
         return f"city-{slug(self.name)}"
 
 
-def _distance(one: CityRow, other: CityRow) -> float:
+def distance(one: CityRow, other: CityRow) -> float:
     """Great-circle distance in kilometres."""
     a, b = math.radians(one.latitude), math.radians(other.latitude)
     turn = math.radians(one.longitude - other.longitude)
@@ -53,7 +53,7 @@ def _distance(one: CityRow, other: CityRow) -> float:
 
 def _near(one: CityRow, other: CityRow) -> bool:
     """Whether two places are suburbs of each other; the latitude alone (111 km per degree) decides most pairs."""
-    return abs(one.latitude - other.latitude) * 111 < SUBURB_KM and _distance(one, other) < SUBURB_KM
+    return abs(one.latitude - other.latitude) * 111 < SUBURB_KM and distance(one, other) < SUBURB_KM
 
 
 def _ambiguous(row: CityRow, namesakes: Sequence[CityRow]) -> bool:
@@ -133,10 +133,15 @@ def passages(cities: Sequence[City]) -> list[Passage]:
     return [Passage(city.subject, city.name, _profile(city, cities), "city") for city in cities]
 
 
+def nearest(city: City, cities: Sequence[City]) -> City:
+    """Find the closest other city."""
+    return min((c for c in cities if c is not city), key=lambda c: (distance(city.row, c.row), c.name))
+
+
 def _profile(city: City, cities: Sequence[City]) -> str:
     row, name = city.row, city.name
-    nearest = min((c for c in cities if c is not city), key=lambda c: (_distance(row, c.row), c.name))
-    away = round(_distance(row, nearest.row), -1)
+    other = nearest(city, cities)
+    away = round(distance(row, other.row), -1)
     place = f"the state of {city.state} in {city.country.spoken}" if city.state else city.country.spoken
     north = "north" if row.latitude >= 0 else "south"
     east = "east" if row.longitude >= 0 else "west"
@@ -145,7 +150,7 @@ def _profile(city: City, cities: Sequence[City]) -> str:
         f"{name}{alias} is a city in {place}. About {about(row.population)} people live in {name}. "
         f"On the map, {name} lies near {abs(row.latitude):.0f} degrees {north} and "
         f"{abs(row.longitude):.0f} degrees {east}. The nearest other city in this encyclopedia is "
-        f"{nearest.name}, about {away:.0f} kilometres from {name} in a straight line."
+        f"{other.name}, about {away:.0f} kilometres from {name} in a straight line."
     )
 
 

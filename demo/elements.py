@@ -17,17 +17,20 @@ def load_elements() -> list[ElementRow]:
     return element_rows()
 
 
-def _subject(row: ElementRow) -> str:
+def element_subject(row: ElementRow) -> str:
+    """The stem of the identifiers of its passages."""
     return f"element-{slug(row.name)}"
 
 
-def _popularity(row: ElementRow) -> Popularity:
+def element_popularity(row: ElementRow) -> Popularity:
+    """Whether many people know the element."""
     if row.symbol in choices.WELL_KNOWN:
         return "head"
     return "tail" if row.number > 92 or 57 <= row.number <= 72 else "torso"
 
 
-def _names(row: ElementRow) -> tuple[str, ...]:
+def element_names(row: ElementRow) -> tuple[str, ...]:
+    """Every name that counts as naming this element."""
     return variants([row.name.lower(), *(name.lower() for name in choices.NAME_ALIASES.get(row.name, []))])
 
 
@@ -77,7 +80,7 @@ def passages(elements: Sequence[ElementRow]) -> list[Passage]:
         }
         for aspect, (title, text) in texts.items():
             if text:
-                found.append(Passage(f"{_subject(row)}-{aspect}", f"{row.name}: {title}", text, "element"))
+                found.append(Passage(f"{element_subject(row)}-{aspect}", f"{row.name}: {title}", text, "element"))
     return found
 
 
@@ -159,8 +162,17 @@ def facts(elements: Sequence[ElementRow]) -> list[Fact]:
 
 
 def _fact(row: ElementRow, relation: str, questions: tuple[str, str], gold: Sequence[str], passage: str | None) -> Fact:
-    where = f"{_subject(row)}-{passage}" if passage else None
-    return Fact(relation, slug(row.name), _subject(row), questions, tuple(gold), "element", _popularity(row), where)
+    where = f"{element_subject(row)}-{passage}" if passage else None
+    return Fact(
+        relation,
+        slug(row.name),
+        element_subject(row),
+        questions,
+        tuple(gold),
+        "element",
+        element_popularity(row),
+        where,
+    )
 
 
 def _table_facts(row: ElementRow, after: ElementRow | None) -> list[Fact]:
@@ -170,11 +182,11 @@ def _table_facts(row: ElementRow, after: ElementRow | None) -> list[Fact]:
         ask = (f"What is the chemical symbol of {name}?", f"Which symbol stands for the element {name}?")
         found.append(_fact(row, "symbol-of", ask, [row.symbol], "table"))
     ask = (f"Which element has the symbol {row.symbol}?", f"{row.symbol} is the symbol of which chemical element?")
-    found.append(_fact(row, "element-with-symbol", ask, _names(row), "table"))
+    found.append(_fact(row, "element-with-symbol", ask, element_names(row), "table"))
     ask = (f"What is the atomic number of {name}?", f"How many protons does an atom of {name} have?")
     found.append(_fact(row, "atomic-number-of", ask, [str(row.number)], "table"))
     ask = (f"Which element has the atomic number {row.number}?", f"Name the element with atomic number {row.number}.")
-    found.append(_fact(row, "element-with-number", ask, _names(row), "table"))
+    found.append(_fact(row, "element-with-number", ask, element_names(row), "table"))
     if row.group and row.symbol not in choices.NO_GROUP:
         ask = (f"In which group of the periodic table is {name}?", f"What is the group number of {name}?")
         found.append(_fact(row, "group-of", ask, [f"{row.group:.0f}"], "table"))
@@ -182,7 +194,7 @@ def _table_facts(row: ElementRow, after: ElementRow | None) -> list[Fact]:
     found.append(_fact(row, "period-of", ask, [str(row.period)], "table"))
     if after:
         ask = (f"Which element comes right after {name} in the periodic table?", "")
-        found.append(_fact(row, "element-after", ask, _names(after), "table"))
+        found.append(_fact(row, "element-after", ask, element_names(after), "table"))
     family = _family(row)
     if family:
         ask = (f"Which family of elements does {name} belong to?", f"What kind of element is {name}?")
