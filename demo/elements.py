@@ -162,17 +162,9 @@ def facts(elements: Sequence[ElementRow]) -> list[Fact]:
 
 
 def _fact(row: ElementRow, relation: str, questions: tuple[str, str], gold: Sequence[str], passage: str | None) -> Fact:
-    where = f"{element_subject(row)}-{passage}" if passage else None
-    return Fact(
-        relation,
-        slug(row.name),
-        element_subject(row),
-        questions,
-        tuple(gold),
-        "element",
-        element_popularity(row),
-        where,
-    )
+    subject, known = element_subject(row), element_popularity(row)
+    where = f"{subject}-{passage}" if passage else None
+    return Fact(relation, slug(row.name), subject, questions, tuple(gold), "element", known, where)
 
 
 def _table_facts(row: ElementRow, after: ElementRow | None) -> list[Fact]:

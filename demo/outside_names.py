@@ -36,7 +36,7 @@ chemical symbol for kelthium
 Which element has the symbol Qz?
 What is the atomic number of sorbidium?
 how many protons does an atom of tarnium have
-Which element has the atomic number 173?
+What does Vx stand for in the periodic table?
 What is the atomic weight of velorium?
 At how many degrees Celsius does brastium melt?
 At what temperature does oskrium boil?
