@@ -1,4 +1,4 @@
-"""The committed demo world: enough questions, answers that are in their passages, and a reproducible build."""
+"""The committed demo world: enough questions, answers in their passages, and a reproducible build."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "demo"
+FILES = ("passages.jsonl", "questions.jsonl", "unseen.jsonl", "out_of_corpus.jsonl", "out_of_corpus_unseen.jsonl")
 STROKED = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ı": "i", "’": "'"})
 
 
@@ -143,5 +144,5 @@ def test_groups_are_facts(questions: list[dict[str, Any]]) -> None:
 def test_world_rebuilds_to_the_same_bytes(tmp_path: Path) -> None:
     """Building again from the pinned tables gives the committed files, byte for byte."""
     subprocess.run([sys.executable, "-m", "demo.build", "--out", str(tmp_path)], cwd=ROOT, check=True)
-    for name in ("passages.jsonl", "questions.jsonl"):
+    for name in FILES:
         assert (tmp_path / name).read_bytes() == (DEMO / name).read_bytes(), name
