@@ -122,7 +122,7 @@ class Reader(Group):
     prompts: _Path | None = _setting(
         "PROMPTS", None, "JSON file {closed_book, open_book} to replace the built-in prompt templates."
     )
-    max_tokens: int = _setting("MAX_TOKENS", 24, "Longest answer, in tokens.", ge=1, le=512)
+    max_tokens: int = _setting("MAX_TOKENS", 48, "Longest answer, in tokens.", ge=1, le=512)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -168,8 +168,12 @@ def _serve(model: str, alias: str, *numbers: int) -> None:
     params.cpuparams.n_threads = threads
     params.cpuparams_batch.n_threads = threads
     params.endpoint_metrics = True
-    # No prompt cache beside the slots: it saves little here and costs memory.
+    # No reuse of earlier prompts: a reused prefix is computed in batches of another size, which changes the last bits,
+    # and with them the answers and log-probabilities. The same question must give the same receipt.
+    params.cache_prompt = False
     params.cache_ram_mib = 0
+    # It lists what others are asking.
+    params.endpoint_slots = False
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
