@@ -8,12 +8,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from math import log
+from typing import Any, Literal
 
-from app.core.calibrator import Calibrator
+from app.core.calibrator import sigmoid
 from app.core.cost import Objective
+from app.core.heads import Head, Heads
+from app.core.scope import Scope
 
-SCHEMA = 3
+SCHEMA = 4
 # A threshold above every probability: isotonic curves reach 1.
 UNREACHABLE = 2.0
 
@@ -122,6 +125,38 @@ class PolicyFit:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfidenceMap:
+    """The confidence of an answer that the ladder gives: one more logistic step on its probability."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def apply(self, p: float) -> float:
+        """The confidence shown for an answer with this probability."""
+        p = min(1.0 - 1e-9, max(1e-9, p))
+        return sigmoid(self.intercept + self.slope * log(p / (1.0 - p)))
+
+
+@dataclass(frozen=True, slots=True)
+class LadderFit:
+    """The ladder: buy while the value of buying minus its price is above the best probability at hand."""
+
+    # The price of accuracy: what one always-largest read may cost in probability.
+    t: float
+    # Mean cost of each purchase over that of always reading the most, by name: `search`, `k0`, `k1`.
+    costs: Mapping[str, float]
+    # The value of each purchase, by state and name.
+    values: Mapping[str, Mapping[str, Head]]
+    confidence: ConfidenceMap
+    objective: Objective
+    # `gain`: more accurate than the references. `save`: cheaper, and at most epsilon less accurate.
+    goal: Literal["gain", "save"] = "gain"
+    certificate: Certificate | None = None
+    uncertified_reason: str | None = None
+    labels_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Abstention:
     """The confidence below which an answer is withheld, with its certificate, or the reason why it has none."""
 
@@ -158,13 +193,17 @@ class Artifact:
     identity: Identity | None
     # The numbers of passages that may be read, ascending from 0; the graded policy chooses 0, the next, or the last.
     ks: tuple[int, ...]
-    # P(right) of an answer from k passages, by its own signals; only k=0 is required.
-    calibrators: Mapping[int, Calibrator]
+    # P(right) of each available answer, by state and k. `k0` uses the signals of the closed-book answer alone.
+    heads: Heads
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
     # The best fixed k above 0 on train, read where the policy may not be used.
     fallback_k: int
     data_window: DataWindow
+    ladder: LadderFit | None = None
+    scope: Scope | None = None
+    # Digest of the corpus statistics that evidence is computed with; None: every word is equally rare.
+    stats: str | None = None
     # Deciles of each closed-book signal on train: the reference for drift.
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -175,19 +214,19 @@ class Artifact:
             raise ValueError(f"ks must rise from 0 to at least one number of passages, got {self.ks}")
         if self.fallback_k not in self.ks[1:]:
             raise ValueError(f"fallback_k must be one of {self.ks[1:]}, got {self.fallback_k}")
-        if 0 not in self.calibrators or not self.calibrators.keys() <= set(self.ks):
-            raise ValueError(f"calibrators are for k=0 and others of {self.ks}, got {sorted(self.calibrators)}")
+        if 0 not in self.heads.get("k0", {}):
+            raise ValueError("heads must have a probability of the closed-book answer in the state k0")
 
     @property
-    def p0(self) -> Calibrator:
-        """The calibrator of closed-book answers, by which policies choose."""
-        return self.calibrators[0]
+    def p0(self) -> Head:
+        """The probability of closed-book answers by their own signals, by which `graded` and `binary` choose."""
+        return self.heads["k0"][0]
 
     @property
     def certified(self) -> bool:
-        """Whether the graded policy, which serves by default, has a certificate."""
-        graded = self.policies.get("graded")
-        return graded is not None and graded.certificate is not None
+        """Whether the policy that serves by default has a certificate: the ladder, or `graded` where there is none."""
+        served = self.ladder or self.policies.get("graded")
+        return served is not None and served.certificate is not None
 
 
 def canonical_bytes(artifact: Artifact) -> bytes:

@@ -1,8 +1,11 @@
-"""What is available for a question so far: the passages that were found, and the answers."""
+"""What is available for a question so far: the passages that were found, the answers, and the evidence of both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from app.core import evidence
+from app.core.corpus_stats import NO_STATS, CorpusStats
+from app.core.evidence import Asked, Found
 from app.core.question import Scalar
 
 
@@ -44,24 +47,39 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Everything that was searched and read so far. Results are added and never changed."""
+    """Everything that was searched and read so far. Results and evidence are added and never changed."""
 
     # Best first; None until the search has run.
     passages: tuple[Passage, ...] | None = None
     answers: Mapping[int, Answer] = field(default_factory=dict)
-    # P(right) of each answer; None if its k is not calibrated, or a signal is missing.
-    confidences: Mapping[int, float | None] = field(default_factory=dict)
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    asked: Asked = Asked("", NO_STATS)
+
+    @classmethod
+    def at_first(cls, text: str, stats: CorpusStats, vector: Sequence[float] | None = None) -> "Available":
+        """What is available of a question before anything is bought. `vector` is its embedding, where there is one."""
+        asked = Asked(text, stats)
+        return cls(evidence=evidence.of_question(asked, vector), asked=asked)
 
     @property
     def state(self) -> str:
         """What is available, by name: `search+k0+k1`."""
-        return "+".join([*(["search"] if self.passages is not None else []), *(f"k{k}" for k in sorted(self.answers))])
+        return state_of(self.answers, searched=self.passages is not None)
 
     def found(self, passages: Sequence[Passage]) -> "Available":
         """A copy with the passages that the search found."""
-        return replace(self, passages=tuple(passages))
+        found = Found(self.asked, tuple(passages))
+        return replace(
+            self, passages=found.passages, evidence={**self.evidence, **evidence.of_search(found, self.answers)}
+        )
 
-    def answered(self, answer: Answer, confidence: float | None) -> "Available":
-        """A copy with one more answer, and the probability that it is right."""
-        answers = {**self.answers, answer.k: answer}
-        return Available(self.passages, answers, {**self.confidences, answer.k: confidence})
+    def answered(self, answer: Answer) -> "Available":
+        """A copy with one more answer."""
+        found = None if self.passages is None else Found(self.asked, self.passages)
+        new = evidence.of_answer(self.asked, found, answer, self.answers)
+        return replace(self, answers={**self.answers, answer.k: answer}, evidence={**self.evidence, **new})
+
+
+def state_of(answers: Iterable[int], *, searched: bool) -> str:
+    """The name of a state: whether the search has run, and which answers exist."""
+    return "+".join([*(["search"] if searched else []), *(f"k{k}" for k in sorted(answers))])

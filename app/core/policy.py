@@ -24,6 +24,7 @@ def actions_of(ks: Iterable[int]) -> tuple[str, ...]:
 class Policy(StrEnum):
     """How the number of passages is chosen."""
 
+    LADDER = "ladder"
     GRADED = "graded"
     BINARY = "binary"
     ALWAYS = "always"
@@ -54,6 +55,7 @@ class Reason(StrEnum):
     BYPASSED = "bypassed"
     LOW_CONFIDENCE = "low_confidence"
     EXPLORED = "explored"
+    OUT_OF_SCOPE = "out_of_scope"
     DEGRADED = "degraded"
 
 
@@ -64,7 +66,7 @@ _CONTRADICTIONS = frozenset({(Policy.ALWAYS, Retrieval.FORBIDDEN), (Policy.NEVER
 class AskOptions:
     """The options of one request. `filtered`: a payload filter restricts the search."""
 
-    policy: Policy = Policy.GRADED
+    policy: Policy = Policy.LADDER
     retrieval: Retrieval = Retrieval.AUTO
     abstain: bool = True
     filtered: bool = False
