@@ -110,6 +110,6 @@ def test_pages_with_keys(running: Gateway) -> None:
             assert reply is not None
             assert reply.status == status
             if status == 200:
-                expect(page.locator("#freshness")).to_contain_text("Read at", timeout=PATIENCE_MS)
+                expect(page.locator("#freshness")).to_contain_text("Updated at", timeout=PATIENCE_MS)
                 expect(page.locator("#trouble")).to_be_hidden()
             context.close()
