@@ -50,7 +50,8 @@ class Answerer:
         """
         policy = self.resolve(question, self._draw(question))
         run = Run(question, self._upstreams, listener)
-        available, steps = Available(), list[Step]()
+        vector = await run.embed() if policy.scope is not None else None
+        available, steps = Available.at_first(question.text, policy.stats, vector), list[Step]()
         while True:
             step = next_step(policy, available)
             steps.append(step)
@@ -59,11 +60,11 @@ class Answerer:
                 match step.action:
                     case Stop():
                         break
-                    case Search(limit):
-                        available = available.found(await run.search(limit))
+                    case Search():
+                        available = available.found(await run.search(policy.ks[-1]))
                     case Read(k):
-                        answer = await run.read(k, available, live=is_final(policy, k))
-                        available = available.answered(answer, policy.confidence(answer))
+                        live = is_final(policy, available, k)
+                        available = available.answered(await run.read(k, available, live=live))
             except (UpstreamError, NoPassages) as error:
                 if run.streamed:
                     raise  # what was streamed is never taken back

@@ -42,6 +42,7 @@ class Run:
         self._spent_ms: dict[str, float] = {}
         # The last call that failed; raised again if no time is left for the next call.
         self._failed: UpstreamError | None = None
+        self._vector: Sequence[float] | None = None
         self.searches = 0
         # Whether the listener has received a piece of the answer. It is never taken back.
         self.streamed = False
@@ -52,17 +53,30 @@ class Run:
         total = (self._upstreams.clock() - self._started) * 1000.0
         return Timings(total=total, waited=self._question.waited_s * 1000.0, **self._spent_ms)
 
+    async def embed(self) -> Sequence[float] | None:
+        """The question's vector, for the scope test; None if the embedder fails: then nothing is certified."""
+        try:
+            return await self._embedded()
+        except UpstreamError:
+            return None
+
     async def search(self, limit: int) -> Sequence[Passage]:
         """The nearest passages, best first; NoPassages if there are none."""
-        question = self._question
-        query = search_query(question.text, [turn.text for turn in question.earlier if turn.role == "user"])
-        vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
+        question, vector = self._question, await self._embedded()
         self.searches += 1
         searching = self._upstreams.retriever.search(question.collection, vector, limit=limit, where=question.where)
         passages = await self._timed("search", searching)
         if not passages:
             raise NoPassages("no passage was found, and this question must be answered from passages")
         return passages
+
+    async def _embedded(self) -> Sequence[float]:
+        """The question's vector, computed once."""
+        if self._vector is None:
+            said = [turn.text for turn in self._question.earlier if turn.role == "user"]
+            query = search_query(self._question.text, said)
+            self._vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
+        return self._vector
 
     async def read(self, k: int, available: Available, *, live: bool) -> Answer:
         """Answer from the k best passages. `live`: pass on every piece as it arrives."""
@@ -108,7 +122,8 @@ class Run:
             self._failed = error
             raise
         finally:
-            self._spent_ms[stage] = (self._upstreams.clock() - began) * 1000.0
+            # The ladder may read more than once.
+            self._spent_ms[stage] = self._spent_ms.get(stage, 0.0) + (self._upstreams.clock() - began) * 1000.0
 
     async def _in_time(self, upstream: str, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -45,6 +45,9 @@ class Answer:
     truncated: bool = False
 
 
+NOTHING_ASKED = Asked("", NO_STATS)
+
+
 @dataclass(frozen=True, slots=True)
 class Available:
     """Everything that was searched and read so far. Results and evidence are added and never changed."""
@@ -53,7 +56,7 @@ class Available:
     passages: tuple[Passage, ...] | None = None
     answers: Mapping[int, Answer] = field(default_factory=dict)
     evidence: Mapping[str, float] = field(default_factory=dict)
-    asked: Asked = Asked("", NO_STATS)
+    asked: Asked = NOTHING_ASKED
 
     @classmethod
     def at_first(cls, text: str, stats: CorpusStats, vector: Sequence[float] | None = None) -> "Available":

@@ -4,13 +4,14 @@ Every special case is a bound on the same choice. A caller's option, an operator
 upstream call set a minimum k or a maximum k.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.core.artifact import UNREACHABLE, Artifact, PolicyFit, Thresholds
-from app.core.available import Answer, Available
-from app.core.calibrator import Calibrator
+from app.core.artifact import UNREACHABLE, Artifact, LadderFit, PolicyFit, Thresholds
+from app.core.available import Available
+from app.core.corpus_stats import NO_STATS, CorpusStats
+from app.core.heads import Heads
 from app.core.policy import AskOptions, Policy, Reason, Retrieval
+from app.core.scope import Scope
 from app.errors import NoPassages, UpstreamError
 
 # The reasons for no, few and many passages.
@@ -39,6 +40,13 @@ class Graded:
         """The number of passages, and the reason."""
         region = self.thresholds.region(p0)
         return (0, self.few, self.many)[region], _REASONS[region]
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Buys evidence step by step, while it is worth its price t; the artifact's `LadderFit` has the values."""
+
+    t: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +90,19 @@ class EffectivePolicy:
 
     # Ascending, from 0 to the largest number of passages.
     ks: tuple[int, ...]
-    kind: Fixed | Graded
+    kind: Fixed | Graded | Ladder
     # Bounds on k, for the answer that is given. A failure lowers them further.
     minimum: int
     maximum: int
     # Whether that answer must come from passages.
     required: bool = False
-    # P(right) of an answer by its own signals, for each k; empty if nothing is calibrated.
-    heads: Mapping[int, Calibrator] = field(default_factory=dict)
+    # P(right) of each available answer, by state and k; empty if nothing is calibrated.
+    heads: Heads = field(default_factory=dict)
+    # The values of purchases and the confidence of what is given, where `kind` is `Ladder`.
+    ladder: LadderFit | None = None
+    # Whether a question is like those collected; None: not tested.
+    scope: Scope | None = None
+    stats: CorpusStats = NO_STATS
     # Answers with a lower confidence are withheld; None: no answer is.
     tau: float | None = None
     abstain: bool = True
@@ -120,14 +133,38 @@ class EffectivePolicy:
             return k
         return None if self.failure.maximum is None else min(k, self.failure.maximum)
 
-    def confidence(self, answer: Answer) -> float | None:
-        """P(this answer is right); None if its k is not calibrated, or a signal is missing."""
-        head = self.heads.get(answer.k)
-        return None if head is None else head.predict(answer.signals)
+    def probability(self, available: Available, k: int) -> float | None:
+        """P(the available answer at k is right); None if the state is not calibrated, or evidence is missing."""
+        head = self.heads.get(available.state, {}).get(k)
+        return None if head is None else head.predict(available.evidence)
 
-    def may_withhold(self, k: int) -> bool:
+    def p0(self, available: Available) -> float | None:
+        """P(the closed-book answer is right) by its own signals, as `graded` and `binary` use it."""
+        head = self.heads.get("k0", {}).get(0)
+        return None if head is None else head.predict(available.evidence)
+
+    @property
+    def may_search(self) -> bool:
+        """Whether the question may be answered from passages."""
+        return self.maximum > 0
+
+    def alarm(self, available: Available) -> str | None:
+        """What puts the question out of scope; None if nothing does so far."""
+        if self.scope is None:
+            return None
+        return self.scope.alarm(available.evidence, may_search=self.may_search)
+
+    def in_scope(self, available: Available) -> bool:
+        """Whether the whole scope test was passed; without one, every question is in scope."""
+        if self.scope is None:
+            return True
+        complete = self.scope.complete(available.evidence, may_search=self.may_search)
+        return complete and self.alarm(available) is None
+
+    def may_withhold(self, available: Available, k: int) -> bool:
         """Whether an answer at k can still be withheld once its confidence is known."""
-        return self.abstain and self.tau is not None and k in self.heads
+        known = any(k in heads for heads in self.heads.values())
+        return self.abstain and ((self.tau is not None and known) or self.alarm(available) is not None)
 
 
 def resolve(
@@ -135,6 +172,7 @@ def resolve(
     artifact: Artifact | None,
     *,
     ks: tuple[int, ...],
+    stats: CorpusStats = NO_STATS,
     allow_uncertified: bool = False,
     revoked: bool = False,
     bypassed: bool = False,
@@ -143,6 +181,8 @@ def resolve(
 ) -> EffectivePolicy:
     """Resolve what decides about a question. `artifact` matches the running system; None: nothing is calibrated.
 
+    `stats` are the corpus statistics that the artifact names.
+
     `mandatory`: a rule of the operator requires passages, as the caller's `required` does.
     """
     forbidden = options.retrieval is Retrieval.FORBIDDEN or options.policy is Policy.NEVER
@@ -150,31 +190,36 @@ def resolve(
     off = forbidden or revoked or bypassed
     fit = None if off else _fit(options, artifact, allow_uncertified=allow_uncertified)
     if forbidden:
-        kind: Fixed | Graded = Fixed(0, Reason.RETRIEVAL_FORBIDDEN)
+        kind: Fixed | Graded | Ladder = Fixed(0, Reason.RETRIEVAL_FORBIDDEN)
     elif options.policy is Policy.ALWAYS:
         kind = Fixed(ks[-1], Reason.RETRIEVAL_REQUIRED)
     elif artifact is None:
         kind = Fixed(ks[-1], Reason.NOT_CALIBRATED)
     elif fit is None:
         kind = Fixed(artifact.fallback_k, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
+    elif isinstance(fit, LadderFit):
+        kind = Ladder(fit.t)
     else:
         kind = _graded(fit.thresholds, artifact, required=required)
     tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
     # Explore only questions that a probability decides. Where an operator's rule decides, k=0 could not be drawn, and a
     # refit could not recognise these questions in the log.
-    explores = isinstance(kind, Graded) and not mandatory
+    explores = isinstance(kind, Graded | Ladder) and not mandatory
     policy = EffectivePolicy(
         ks=ks,
         kind=kind,
         minimum=ks[1] if required else 0,
         maximum=0 if forbidden else ks[-1],
         required=required,
-        heads=artifact.calibrators if artifact is not None else {},
+        heads=artifact.heads if artifact is not None else {},
+        ladder=fit if isinstance(fit, LadderFit) else None,
+        scope=artifact.scope if artifact is not None else None,
+        stats=stats,
         tau=tau,
         abstain=options.abstain,
         certifiable=not required and _certifiable(options, artifact, fit, tau),
         version=artifact.version if artifact is not None else None,
-        thresholds=fit.thresholds if fit is not None else None,
+        thresholds=fit.thresholds if isinstance(fit, PolicyFit) else None,
         sampled=sampled if explores else replace(sampled, share=0.0, explore=None),
     )
     if policy.sampled.explore is None:
@@ -184,9 +229,13 @@ def resolve(
     return replace(policy, minimum=target, maximum=target, certifiable=False)
 
 
-def _fit(options: AskOptions, artifact: Artifact | None, *, allow_uncertified: bool) -> PolicyFit | None:
-    """The fitted thresholds that may decide, if any."""
-    fit = artifact.policies.get(options.policy.value) if artifact is not None else None
+def _fit(options: AskOptions, artifact: Artifact | None, *, allow_uncertified: bool) -> PolicyFit | LadderFit | None:
+    """The fitted policy that may decide, if any; an artifact without a ladder serves `graded` in its place."""
+    if artifact is None:
+        return None
+    fit: PolicyFit | LadderFit | None = artifact.policies.get(options.policy.value)
+    if options.policy is Policy.LADDER:
+        fit = artifact.ladder or artifact.policies.get(Policy.GRADED.value)
     return fit if fit is not None and (fit.certificate is not None or allow_uncertified) else None
 
 
@@ -210,12 +259,16 @@ def _tau(artifact: Artifact, *, allow_uncertified: bool) -> float | None:
     return abstention.tau if abstention.certificate is not None or allow_uncertified else None
 
 
-def _certifiable(options: AskOptions, artifact: Artifact | None, fit: PolicyFit | None, tau: float | None) -> bool:
-    """Exactly the certified policy: its thresholds, the whole collection, and no abstention beyond a certified one."""
+def _certifiable(
+    options: AskOptions, artifact: Artifact | None, fit: PolicyFit | LadderFit | None, tau: float | None
+) -> bool:
+    """Exactly the certified policy: its numbers, the whole collection, and no abstention beyond a certified one."""
     if artifact is None or fit is None:
         return False
-    # Abstention is certified for the answers of the graded policy; another policy gives other answers.
-    covered = artifact.abstention.certificate is not None and options.policy is Policy.GRADED
+    # Abstention is certified for the answers of the policy that serves by default; another gives other answers.
+    covered = artifact.abstention.certificate is not None and fit is (
+        artifact.ladder or artifact.policies.get("graded")
+    )
     return fit.certificate is not None and not options.filtered and (not options.abstain or tau is None or covered)
 
 
@@ -227,7 +280,7 @@ def after_failure(policy: EffectivePolicy, available: Available, error: Upstream
     if policy.failure is not None:
         raise error
     left = {*available.answers}
-    if _in_search(error) and 0 in policy.heads:
+    if _in_search(error) and policy.heads:
         # The probe is still possible, and its confidence can be computed.
         left.add(0)
     maximum = max(left & {*policy.permitted}, default=None)

@@ -4,7 +4,7 @@ Offline and online compute it with the same functions. A name never changes its 
 number that cannot be computed is absent. A new feature is one function below, under its decorator: it is collected,
 stored, fitted and explained by its name.
 
-    question.*   the question alone            `question.nearness`
+    scope.*      for the scope test alone      `scope.nearness`, `scope.script:LATIN`
     search.*     what the search found         `search.cosine`
     k1.*         the answer from one passage   `k1.margin`, `k1.support`
     k0~k1.*      two answers                   `k0~k1.agreement`
@@ -15,22 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import fsum
-from operator import mul
+from math import fsum, sqrt
 from typing import TYPE_CHECKING, TypeVar
 
 from app.core.corpus_stats import CorpusStats
 from app.core.signals import ALL_NAMES, NAMES
-from app.core.words import content_words, passage_words
+from app.core.words import content_words, passage_words, scripts
 
 if TYPE_CHECKING:
     from app.core.available import Answer, Passage
 
-NEARNESS = "question.nearness"
+NEARNESS = "scope.nearness"
+SCRIPT = "scope.script:"
 COSINE = "search.cosine"
 COVERAGE = "search.coverage_max"
-# Names that no head uses: they decide whether a question is in scope.
-SCOPE_ONLY = frozenset({NEARNESS})
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Checked:
 
     @cached_property
     def supports(self) -> list[float]:
-        """The share of the answer's new words that each passage holds; 0 for an answer that only repeats the question."""
+        """The share of the answer's new words that each passage holds; 0 if it only repeats the question."""
         return [self.found.asked.share(words, self.said.new_words) for words in self.found.words]
 
 
@@ -167,7 +165,7 @@ def _spread(found: Found) -> float | None:
     if len(scores) < 2:
         return None
     mean = fsum(scores) / len(scores)
-    return float((fsum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5)
+    return sqrt(fsum((score - mean) ** 2 for score in scores) / len(scores))
 
 
 @feature(_SEARCH, "coverage")
@@ -199,7 +197,8 @@ def _support_mean(checked: Checked) -> float:
 @feature(_SUPPORT, "joint", rising=True)
 def _joint(checked: Checked) -> float:
     """The largest product of support and coverage: one passage that holds both the question and the answer."""
-    return max(map(mul, checked.supports, checked.found.coverages))
+    pairs = zip(checked.supports, checked.found.coverages, strict=True)
+    return max(support * coverage for support, coverage in pairs)
 
 
 @feature(_PAIR, "agreement", rising=True)
@@ -217,8 +216,9 @@ def _overlap(one: Said, other: Said) -> float | None:
 
 
 def of_question(asked: Asked, vector: Sequence[float] | None) -> dict[str, float]:
-    """The evidence of the question alone."""
-    return _known({NEARNESS: None if vector is None else asked.stats.nearness(vector)})
+    """The evidence of the question alone: its nearness to the collected ones, and its writing systems."""
+    near = {NEARNESS: None if vector is None else asked.stats.nearness(vector)}
+    return _known(near) | {f"{SCRIPT}{script}": 1.0 for script in scripts(asked.text)}
 
 
 def of_search(found: Found, answers: Mapping[int, Answer]) -> dict[str, float]:
@@ -239,9 +239,7 @@ def of_answer(asked: Asked, found: Found | None, answer: Answer, others: Mapping
         new |= _supports(found, said)
     for other in others.values():
         fewer, more = sorted((said, Said(asked, other)), key=lambda one: one.answer.k)
-        new |= {
-            f"k{fewer.answer.k}~k{more.answer.k}.{name}": compute(fewer, more) for name, compute in _PAIR.items()
-        }
+        new |= {f"k{fewer.answer.k}~k{more.answer.k}.{name}": compute(fewer, more) for name, compute in _PAIR.items()}
     return _known(new)
 
 
@@ -257,13 +255,19 @@ def _known(evidence: Mapping[str, float | None]) -> dict[str, float]:
 def about(name: str) -> frozenset[str]:
     """What a name needs to be available: `k0~k1.agreement` needs k0 and k1, support of k0 needs k0 and search."""
     subject, _, what = name.partition(".")
-    needs = frozenset(subject.split("~")) - {"question"}
+    needs = frozenset(subject.split("~")) - {"scope"}
     return needs | {"search"} if what in _SUPPORT else needs
 
 
+def known_in(state: str, evidence: Mapping[str, float]) -> dict[str, float]:
+    """The part of the evidence that was known in an earlier state."""
+    parts = frozenset(state.split("+"))
+    return {name: value for name, value in evidence.items() if about(name) <= parts}
+
+
 def belongs(name: str, state: str) -> bool:
-    """Whether a name can be known in a state such as `search+k0`."""
-    return name not in SCOPE_ONLY and about(name) <= frozenset(state.split("+"))
+    """Whether a head of a state such as `search+k0` may use a name."""
+    return not name.startswith("scope.") and about(name) <= frozenset(state.split("+"))
 
 
 def is_rising(name: str, k: int) -> bool:

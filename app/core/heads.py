@@ -90,13 +90,9 @@ class Blend:
             return None
         row = [evidence.get(name, math.nan) for name in self.features]
         linear = self.intercept
-        for x, mean, scale, weight, absent in zip(
-            row, self.means, self.scales, self.weights, self.absent, strict=True
-        ):
+        for x, mean, scale, weight, absent in zip(row, self.means, self.scales, self.weights, self.absent, strict=True):
             linear += weight * (x - mean) / scale if x == x else absent  # noqa: PLR0124
-        return sigmoid(
-            self.bias + self.linear_share * _clip(linear) + self.tree_share * _clip(self.trees.score(row))
-        )
+        return sigmoid(self.bias + self.linear_share * _clip(linear) + self.tree_share * _clip(self.trees.score(row)))
 
     def explain(self, evidence: Mapping[str, float], most: int = 3) -> tuple[tuple[str, float], ...]:
         """The features that moved the log-odds most, with how far; those that did not move it are left out."""

@@ -1,24 +1,23 @@
 """The core chooses the next action; the loop in `app.answer` executes it. Every decision about a question is made here.
 
-search if a read is wanted ──► read k passages (k = 0 is the closed-book probe) ──► stop with an answer
+search ──► read k passages (k = 0 is the closed-book probe) ──► read more ──► stop with an answer, or withhold it
 """
 
 from dataclasses import dataclass
 
 from app.core.available import Available
-from app.core.effective_policy import EffectivePolicy, Fixed
+from app.core.effective_policy import EffectivePolicy, Fixed, Graded, Ladder
+from app.core.heads import Blend, Head
 from app.core.policy import Reason
 from app.errors import NoPassages
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Find so many passages; at most once per question."""
-
-    limit: int
+    """Find the passages that the largest k needs; at most once per question."""
 
     def __str__(self) -> str:
-        return f"search {self.limit}"
+        return "search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,60 +40,147 @@ class Stop:
         return "stop" if self.k is None else f"stop {self.k}"
 
 
+Action = Search | Read | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One action that the ladder weighed: the probability of being right in the end, and what it costs."""
+
+    action: Action
+    value: float
+    price: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision: the state, the k that the policy chose, and the action within its bounds."""
+    """One decision: the state, what the policy weighed, and the action within its bounds."""
 
     state: str
-    action: Search | Read | Stop
-    # None while the policy needs the probe first.
+    action: Action
+    # The k that the policy chose; None while it has not.
     wanted: int | None = None
     why: Reason | None = None
-    # The probability that decided.
+    # P(the closed-book answer is right), where there is one.
     p: float | None = None
-
-    @property
-    def k(self) -> int | None:
-        """The number of passages that the answer is read from; None before the probe."""
-        action = self.action
-        if isinstance(action, Search):
-            return action.limit
-        return None if action == Read(0) else action.k
+    options: tuple[Option, ...] = ()
+    # The evidence that moved the chosen value most, and how far in log-odds.
+    moved: tuple[tuple[str, float], ...] = ()
 
 
 def next_step(policy: EffectivePolicy, available: Available) -> Step:
     """The next action. Defined for every input; where a probability is missing, the largest k is read."""
-    state = available.state
-    wanted, why, p = _choose(policy, available)
-    if wanted is None:
-        return Step(state, Read(0))
+    if policy.alarm(available) is not None:
+        # Judged as soon as the evidence is there, before anything else is bought.
+        if policy.abstain:
+            return Step(available.state, Stop(None), why=Reason.OUT_OF_SCOPE)
+        return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
+    if policy.explored:
+        return _explore(policy, available)
+    match policy.kind:
+        case Fixed(k, why):
+            return _toward(policy, available, k, why)
+        case Graded():
+            return _grade(policy, policy.kind, available)
+        case Ladder():
+            return _climb(policy, policy.kind.t, available)
+
+
+def _toward(
+    policy: EffectivePolicy, available: Available, wanted: int, why: Reason | None, p: float | None = None
+) -> Step:
+    """The next action on the way to the answer at a k, within the bounds of the policy."""
     k = policy.bounded(wanted)
     if k is None or k in available.answers:
-        action: Search | Read | Stop = Stop(k)
+        action: Action = Stop(k)
     else:
-        action = Search(k) if k > 0 and available.passages is None else Read(k)
-    return Step(state, action, wanted, Reason.EXPLORED if policy.explored else why, p)
+        action = Search() if k > 0 and available.passages is None else Read(k)
+    return Step(available.state, action, wanted, why, p)
 
 
-def _choose(policy: EffectivePolicy, available: Available) -> tuple[int | None, Reason | None, float | None]:
-    """The policy's own choice of k, before its bounds; None if it needs a probe first."""
-    p0 = available.confidences.get(0)
-    if isinstance(policy.kind, Fixed):
-        return policy.kind.k, policy.kind.why, p0
+def _explore(policy: EffectivePolicy, available: Available) -> Step:
+    """The k that was drawn. The ladder's own first search comes first, so that the evidence is that of its states."""
+    if isinstance(policy.kind, Ladder) and not available.state and policy.failure is None:
+        first = _climb(policy, policy.kind.t, available)
+        if first.action == Search():
+            return first
+    p = policy.p0(available) if 0 in available.answers else None
+    return _toward(policy, available, policy.minimum, Reason.EXPLORED, p)
+
+
+def _grade(policy: EffectivePolicy, graded: Graded, available: Available) -> Step:
+    """The paper's policy: probe, then thresholds on the probability of its answer."""
     if 0 not in available.answers:
-        return None, None, None
+        return Step(available.state, Read(0))
+    p0 = policy.p0(available)
     if p0 is None:
-        return policy.ks[-1], Reason.NO_SIGNAL, None
-    k, why = policy.kind.choose(p0)
-    return k, Reason.RETRIEVAL_REQUIRED if policy.required else why, p0
+        return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
+    k, why = graded.choose(p0)
+    return _toward(policy, available, k, Reason.RETRIEVAL_REQUIRED if policy.required else why, p0)
 
 
-def is_final(policy: EffectivePolicy, k: int) -> bool:
+def _climb(policy: EffectivePolicy, t: float, available: Available) -> Step:
+    """Make the best purchase while it is worth its price, else stop with the most probable answer."""
+    assert policy.ladder is not None
+    fit, state = policy.ladder, available.state
+    probabilities, values = policy.heads.get(state, {}), fit.values.get(state, {})
+    heads: list[tuple[Action, Head | None, float]] = [
+        (Stop(k), probabilities.get(k), 0.0) for k in available.answers if policy.bounded(k) == k
+    ]
+    for purchase in purchases(policy, available):
+        name = name_of(purchase)
+        heads.append((purchase, values.get(name), t * fit.costs.get(name, 0.0)))
+    options, chosen = list[Option](), list[Head]()
+    for action, head, price in heads:
+        value = None if head is None else head.predict(available.evidence)
+        if head is None or value is None:
+            # Fail toward evidence: where a head lacks some, read the most.
+            return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
+        options.append(Option(action, value, price))
+        chosen.append(head)
+    if not options:
+        return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
+    # Of equal ones the cheaper: to stop costs nothing.
+    at = max(range(len(options)), key=lambda i: (options[i].value - options[i].price, -options[i].price))
+    action, head = options[at].action, chosen[at]
+    moved = head.explain(available.evidence) if isinstance(head, Blend) else ()
+    p0 = next((option.value for option in options if option.action == Stop(0)), None)
+    why = None
+    if isinstance(action, Stop):
+        can_buy = any(not isinstance(option.action, Stop) for option in options)
+        why = Reason.RETRIEVAL_REQUIRED if policy.required else Reason.CONFIDENT if can_buy else Reason.UNCERTAIN
+    wanted = action.k if isinstance(action, Stop) else None
+    return Step(state, action, wanted, why, p0, tuple(options), moved)
+
+
+def purchases(policy: EffectivePolicy, available: Available) -> list[Search | Read]:
+    """What can be bought next: the search, once; without an answer any k, with one only the next larger."""
+    if policy.failure is not None and available.answers:
+        return []
+    searched = available.passages is not None
+    found: list[Search | Read] = []
+    if not searched and policy.may_search and policy.failure is None:
+        found.append(Search())
+    largest = max(available.answers, default=None)
+    if largest is None:
+        ks = [k for k in policy.permitted if k == 0 or searched]
+    else:
+        ks = [k for k in policy.ks if k > largest][:1] if searched else []
+    return found + [Read(k) for k in ks if policy.bounded(k) == k]
+
+
+def name_of(action: Search | Read) -> str:
+    """The name of a purchase in an artifact: `search`, `k1`."""
+    return "search" if isinstance(action, Search) else f"k{action.k}"
+
+
+def is_final(policy: EffectivePolicy, available: Available, k: int) -> bool:
     """Whether an answer at k can be streamed while it is generated: nothing can replace or withhold it any more.
 
     A probe never is: its probability is known at its end, and the decision is sent before the answer.
     """
-    return k > 0 and policy.failure is None and not policy.may_withhold(k)
+    chosen = not isinstance(policy.kind, Ladder) or policy.explored or policy.alarm(available) is not None
+    return k > 0 and chosen and policy.failure is None and not policy.may_withhold(available, k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +196,18 @@ class Reply:
     withheld: bool
     certified: bool
     truncated: bool = False
+    in_scope: bool = True
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:
     """Give the answer that the last step stopped at, or withhold it; raises if neither is allowed."""
     assert isinstance(step.action, Stop)
     assert step.why is not None
-    k, failure = step.action.k, policy.failure
+    k, failure, in_scope = step.action.k, policy.failure, policy.in_scope(available)
     if k is None:
-        return Reply(0, None, None, Reason.NO_PASSAGES, withheld=True, certified=False)
-    answer, confidence = available.answers[k], available.confidences[k]
+        nothing = step.why if step.why is Reason.OUT_OF_SCOPE else Reason.NO_PASSAGES
+        return Reply(0, None, None, nothing, withheld=True, certified=False, in_scope=in_scope)
+    answer, confidence = available.answers[k], confidence_of(policy, available, step, k)
     low = policy.tau is not None and confidence is not None and confidence < policy.tau
     reason, withheld = step.why, policy.abstain and low
     if failure is not None and failure.in_search:
@@ -133,7 +221,18 @@ def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply
         reason = Reason.LOW_CONFIDENCE
     elif failure is not None:
         reason = Reason.DEGRADED
-    certified = policy.certifiable and failure is None and step.why is not Reason.NO_SIGNAL
-    return Reply(
-        k, None if withheld else answer.text, confidence, reason, withheld, certified, truncated=answer.truncated
-    )
+    certified = policy.certifiable and in_scope and failure is None and step.why is not Reason.NO_SIGNAL
+    text = None if withheld else answer.text
+    return Reply(k, text, confidence, reason, withheld, certified, truncated=answer.truncated, in_scope=in_scope)
+
+
+def confidence_of(policy: EffectivePolicy, available: Available, step: Step, k: int) -> float | None:
+    """The confidence shown: the probability of the answer given, and one more step where the ladder chose it.
+
+    None out of scope, where no probability means anything.
+    """
+    p = policy.probability(available, k)
+    if p is None or policy.alarm(available) is not None:
+        return None
+    own = step.options and policy.ladder is not None and not policy.required and policy.failure is None
+    return policy.ladder.confidence.apply(p) if own and policy.ladder is not None else p

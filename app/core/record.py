@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.core.artifact import Identity
 from app.core.available import Answer, Available, Passage, Usage
-from app.core.effective_policy import EffectivePolicy, Graded
+from app.core.effective_policy import EffectivePolicy, Graded, Ladder
 from app.core.ladder import Reply, Step
 from app.core.policy import ABSTAIN, Reason, action_of
 from app.core.question import Question
@@ -40,6 +40,8 @@ class Outcome:
     passages_read: int
     # Includes retrieval if passages were read.
     ms: float
+    # Whether the limit on its length cut it off.
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,14 @@ class DecisionRecord:
 
     @property
     def read_usage(self) -> Usage | None:
-        """The tokens of the answer from passages."""
-        return self.read.usage if self.read else None
+        """The tokens of all answers from passages: the ladder may read more than once."""
+        usages = [answer.usage for k, answer in self.available.answers.items() if k > 0]
+        return sum(usages, start=Usage()) if usages else None
+
+    @property
+    def passages_read(self) -> int:
+        """The passages in all prompts, each as often as it was read."""
+        return sum(answer.passages_read for answer in self.available.answers.values())
 
     @property
     def p_closed_book(self) -> float | None:
@@ -123,7 +131,13 @@ class DecisionRecord:
 
     @property
     def propensities(self) -> dict[str, float] | None:
-        """The probability of each action; None if nothing was drawn at random."""
+        """The probability of each action; None if nothing was drawn at random.
+
+        The ladder's own choice is not known where k was drawn, so there it is the probability given that k was drawn.
+        """
+        if isinstance(self.policy.kind, Ladder):
+            ks = self.policy.permitted
+            return {action_of(k): 1.0 / len(ks) for k in ks} if self.policy.explored else None
         wanted, share = self.steps[-1].wanted, self.policy.sampled.share
         if share == 0.0 or wanted is None:
             return None
@@ -143,9 +157,8 @@ class DecisionRecord:
         False if an upstream then failed or the search found nothing: k is lower, but nothing was saved.
         """
         return (
-            isinstance(self.policy.kind, Graded)
+            isinstance(self.policy.kind, Graded | Ladder)
             and self.policy.failure is None
-            and self.p_closed_book is not None
             and not self.policy.required
             and not self.policy.explored
             and self.reply.reason in _CHOSEN

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.core.artifact import Artifact, Thresholds
-from app.core.available import Answer, Available, Usage
-from app.core.calibrator import Calibrator
-from app.core.effective_policy import EffectivePolicy, Failure, Fixed, Graded, Sampled, after_failure
+from app.core.available import Answer, Available, Passage, Usage, state_of
+from app.core.effective_policy import EffectivePolicy, Failure, Fixed, Graded, Ladder, Sampled, after_failure
+from app.core.evidence import known_in
 from app.core.ladder import Read, Reply, Search, Step, Stop, conclude, next_step
 from app.core.policy import ABSTAIN, Reason, action_of
 from app.errors import ArtifactError, NoPassages, UpstreamError
@@ -29,7 +29,7 @@ def replay(policy: EffectivePolicy, available: Available) -> tuple[tuple[Step, .
     where these cannot be the steps of one record: they need a result that it does not have.
     """
     failure, policy = policy.failure, replace(policy, failure=None)
-    now, steps = Available(), list[Step]()
+    now, steps = _at(available, None, {}), list[Step]()
     while True:
         step = next_step(policy, now)
         steps.append(step)
@@ -38,16 +38,21 @@ def replay(policy: EffectivePolicy, available: Available) -> tuple[tuple[Step, .
                 case Stop():
                     return tuple(steps), conclude(policy, now, step)
                 case Search() if available.passages is not None:
-                    now = now.found(available.passages)
+                    now = _at(available, available.passages, now.answers)
                 case Read(k) if k in available.answers:
-                    answer = available.answers[k]
-                    now = now.answered(answer, policy.confidence(answer))
+                    now = _at(available, now.passages, {**now.answers, k: available.answers[k]})
                 case _ if failure is not None:
                     policy = after_failure(policy, now, failure.error)
                 case _:
                     return tuple(steps), None
         except (UpstreamError, NoPassages):
             return tuple(steps), None
+
+
+def _at(recorded: Available, passages: tuple[Passage, ...] | None, answers: Mapping[int, Answer]) -> Available:
+    """What was available at one step, with the evidence that was recorded of it."""
+    state = state_of(answers, searched=passages is not None)
+    return Available(passages, answers, known_in(state, recorded.evidence), recorded.asked)
 
 
 def inputs_of(policy: EffectivePolicy) -> dict[str, object]:
@@ -63,6 +68,10 @@ def step_values(step: Step) -> dict[str, object]:
         "wanted": step.wanted,
         "why": step.why,
         "p": step.p,
+        "options": [
+            {"action": str(option.action), "value": option.value, "price": option.price} for option in step.options
+        ],
+        "moved": [[name, by] for name, by in step.moved],
     }
 
 
@@ -77,8 +86,7 @@ class Logged:
     confidence: float | None
     certified: bool
     calibrator: str | None
-    signals: Mapping[str, float]
-    read_signals: Mapping[str, float]
+    evidence: Mapping[str, float]
     failed_upstream: str | None
     failure_kind: str | None
     effective_policy: Mapping[str, Any]
@@ -96,23 +104,23 @@ class Replayed:
 
 def replay_logged(decisions: Iterable[Logged], load: Callable[[str], Artifact]) -> Iterator[Replayed]:
     """Decide each again. `load` reads an artifact by its version, and raises ArtifactError if it cannot."""
-    known: dict[str | None, Mapping[int, Calibrator] | ArtifactError] = {None: {}}
+    known: dict[str | None, Artifact | ArtifactError | None] = {None: None}
     for one in decisions:
         if one.calibrator not in known:
             assert one.calibrator is not None
             try:
-                known[one.calibrator] = load(one.calibrator).calibrators
+                known[one.calibrator] = load(one.calibrator)
             except ArtifactError as error:
                 known[one.calibrator] = error
-        heads = known[one.calibrator]
-        if isinstance(heads, ArtifactError):
-            yield Replayed(one.id, problem=f"its calibrator {one.calibrator} cannot be loaded: {heads}")
+        artifact = known[one.calibrator]
+        if isinstance(artifact, ArtifactError):
+            yield Replayed(one.id, problem=f"its calibrator {one.calibrator} cannot be loaded: {artifact}")
         else:
-            yield Replayed(one.id, differences=tuple(_differences(one, heads)))
+            yield Replayed(one.id, differences=tuple(_differences(one, artifact)))
 
 
-def _differences(one: Logged, heads: Mapping[int, Calibrator]) -> Iterator[str]:
-    steps, reply = replay(_policy_from(one.effective_policy, heads, _error(one)), _available(one))
+def _differences(one: Logged, artifact: Artifact | None) -> Iterator[str]:
+    steps, reply = replay(_policy_from(one.effective_policy, artifact, _error(one)), _available(one))
     now, then = _flat([step_values(step) for step in steps]), _flat(one.steps)
     now |= _outcome(reply)
     then |= {"k": one.k, "action": one.action, "reason": one.reason}
@@ -129,11 +137,10 @@ def _error(one: Logged) -> UpstreamError | NoPassages | None:
 
 
 def _available(one: Logged) -> Available:
-    """What had been bought in the end, by the last state; the texts decide nothing."""
+    """What had been bought in the end, by the last state; evidence decides, texts do not."""
     state = one.steps[-1]["state"].split("+")
-    signals = {0: one.signals, one.k: one.read_signals if one.k > 0 else one.signals}
-    answers = {k: Answer(k, "", each, Usage()) for k, each in signals.items() if f"k{k}" in state}
-    return Available(() if "search" in state else None, answers)
+    answers = {int(part[1:]): Answer(int(part[1:]), "", {}, Usage()) for part in state if part[:1] == "k"}
+    return Available(() if "search" in state else None, answers, one.evidence)
 
 
 def _outcome(reply: Reply | None) -> dict[str, object]:
@@ -160,17 +167,24 @@ def _same(then: object, now: object) -> bool:
 
 
 def _policy_from(
-    inputs: Mapping[str, Any], heads: Mapping[int, Calibrator], error: UpstreamError | NoPassages | None
+    inputs: Mapping[str, Any], artifact: Artifact | None, error: UpstreamError | NoPassages | None
 ) -> EffectivePolicy:
     """The policy that `inputs_of` described, as JSON gives its values back."""
-    kind = inputs["kind"]
-    changed = {
+    changed: dict[str, Any] = {
         "ks": tuple(inputs["ks"]),
-        "kind": Fixed(kind["k"], Reason(kind["why"]))
-        if "k" in kind
-        else Graded(Thresholds(**kind["thresholds"]), kind["few"], kind["many"]),
+        "kind": _kind(inputs["kind"]),
         "sampled": Sampled(**inputs["sampled"]),
         # What was left to give after the failure is worked out again.
         "failure": None if error is None else Failure(error, None),
     }
-    return EffectivePolicy(**{**inputs, **changed}, heads=heads)
+    if artifact is not None:
+        changed |= {"heads": artifact.heads, "ladder": artifact.ladder, "scope": artifact.scope}
+    return EffectivePolicy(**{**inputs, **changed})
+
+
+def _kind(given: Mapping[str, Any]) -> Fixed | Graded | Ladder:
+    if "t" in given:
+        return Ladder(given["t"])
+    if "k" in given:
+        return Fixed(given["k"], Reason(given["why"]))
+    return Graded(Thresholds(**given["thresholds"]), given["few"], given["many"])

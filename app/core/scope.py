@@ -6,8 +6,7 @@ Each statistic has a floor with a known rate of false alarms on the collected qu
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.core.evidence import NEARNESS
-from app.core.words import scripts
+from app.core.evidence import NEARNESS, SCRIPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +22,11 @@ class Scope:
     # The population, in words for the receipt.
     covers: str
 
-    def alarm(self, text: str, evidence: Mapping[str, float], *, may_search: bool) -> str | None:
-        """What puts the question out of scope, by the evidence at hand; None if nothing does so far."""
-        if unknown := scripts(text) - frozenset(self.scripts):
-            return f"script {min(unknown)}"
+    def alarm(self, evidence: Mapping[str, float], *, may_search: bool) -> str | None:
+        """The evidence that puts the question out of scope; None if nothing does so far."""
+        for name in evidence:
+            if name.startswith(SCRIPT) and name.removeprefix(SCRIPT) not in self.scripts:
+                return name
         if not may_search and self.nearness_alone is not None:
             near = evidence.get(NEARNESS)
             return NEARNESS if near is not None and near < self.nearness_alone else None

@@ -9,20 +9,27 @@ import unicodedata
 from functools import lru_cache
 
 # Words that say nothing about the subject of a text.
-STOP_WORDS = frozenset(
-    "a an the of in on at to for from by with as and or is are was were be been do does did has have had it its this"
-    " that these those there what which who whom whose when where why how many much s t".split()
-)
+# fmt: off
+STOP_WORDS = frozenset({
+    "a", "an", "the", "of", "in", "on", "at", "to", "for", "from", "by", "with", "as", "and", "or", "is", "are", "was",
+    "were", "be", "been", "do", "does", "did", "has", "have", "had", "it", "its", "this", "that", "these", "those",
+    "there", "what", "which", "who", "whom", "whose", "when", "where", "why", "how", "many", "much", "s", "t",
+})
+# fmt: on
 
 # Marks inside words of scripts such as Devanagari. `\w` does not match them, and without them words would break.
 _MARKS = "".join(
-    chr(c) for c in range(0x0900, 0x1A00) if unicodedata.category(chr(c))[0] == "M" and not unicodedata.combining(chr(c))
+    chr(c)
+    for c in range(0x0900, 0x1A00)
+    if unicodedata.category(chr(c))[0] == "M" and not unicodedata.combining(chr(c))
 )
 _WORD = re.compile(rf"\d+(?:\.\d+)?|(?:[^\W_\d]|[{_MARKS}])+\d*")
 _ASCII_WORD = re.compile(r"\d+(?:\.\d+)?|[a-z]+\d*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 # Thai, Lao, Myanmar, Khmer, kana and Han ideographs.
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]+")
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]+"
+)
 
 
 def words(text: str) -> list[str]:

@@ -4,6 +4,8 @@ Every calibrator uses `seq_logprob` from -1 to 0 and returns 1 + seq_logprob: `c
 which each of them returns exactly 0.75.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +13,17 @@ from app.core.artifact import (
     Abstention,
     Artifact,
     Certificate,
+    ConfidenceMap,
     DataWindow,
     Identity,
+    LadderFit,
     PolicyFit,
     Thresholds,
 )
-from app.core.calibrator import Isotonic
+from app.core.available import state_of
+from app.core.calibrator import Calibrator, Curved, Fused, Isotonic
 from app.core.cost import Objective
+from app.core.heads import Blend, Trees
 
 TAU0, TAU1, TAU_BINARY, TAU_ABSTAIN = 0.75, 0.5, 0.625, 0.25
 
@@ -72,15 +78,33 @@ def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:
     return replace(Abstention(tau, risk_target=0.2, certificate=certificate), **changes)
 
 
-def an_artifact(**changes: Any) -> Artifact:
-    """An artifact with every calibrator and certificate; keyword arguments replace fields."""
+def heads_by_k(calibrators: Mapping[int, Calibrator]) -> dict[str, dict[int, Calibrator]]:
+    """Heads for every state of the graded and the fixed policies, by the signals of each answer alone."""
+    heads = {k: _of_answer(k, calibrator) for k, calibrator in calibrators.items()}
+    states = [(False, (0,)), (True, ()), *((True, ks) for k in heads for ks in {(k,), tuple(sorted({0, k}))})]
+    return {state_of(ks, searched=searched): {k: heads[k] for k in ks if k in heads} for searched, ks in states}
+
+
+def _of_answer(k: int, calibrator: Calibrator) -> Calibrator:
+    """The same calibrator, on the evidence of the answer at k."""
+    if isinstance(calibrator, Fused | Curved):
+        return replace(calibrator, signals=tuple(f"k{k}.{name}" for name in calibrator.signals))
+    return replace(calibrator, signal=f"k{k}.{calibrator.signal}")
+
+
+def an_artifact(*, calibrators: Mapping[int, Calibrator] | None = None, **changes: Any) -> Artifact:
+    """An artifact with every head and certificate, but without a ladder; keyword arguments replace fields.
+
+    `calibrators` are the heads of the answers at each k, by that answer's own signals.
+    """
+    calibrators = calibrators or {k: a_line() for k in changes.get("ks", (0, 1, 5))}
     artifact = Artifact(
         name="demo",
         version="2026-01-31-0a1b2c3d",
         created="2026-01-31T12:00:00Z",
         identity=an_identity(),
         ks=(0, 1, 5),
-        calibrators={k: a_line() for k in (0, 1, 5)},
+        heads=heads_by_k(calibrators),
         policies={"graded": a_fit(), "binary": a_fit(TAU_BINARY, TAU_BINARY)},
         abstention=an_abstention(),
         fallback_k=1,
@@ -89,3 +113,41 @@ def an_artifact(**changes: Any) -> Artifact:
         report={"test": {"accuracy": 0.75}},
     )
     return replace(artifact, **changes)
+
+
+def a_constant(p: float) -> Blend:
+    """A head that predicts the same for every question."""
+    return Blend((), (), (), (), (), (), 0.0, Trees(), math.log(p / (1.0 - p)), 0.0, 0.0)
+
+
+# What each purchase of `a_ladder` is worth, by state. It searches and probes first, keeps the probe above 0.72, and the
+# answer from one passage above 0.6.
+VALUES = {
+    "": {"search": 0.9, "k0": 0.3},
+    "k0": {"search": 0.7},
+    "search": {"k0": 0.8, "k1": 0.7, "k5": 0.6},
+    "search+k0": {"k1": 0.75},
+    "search+k0+k1": {"k5": 0.7},
+    "search+k1": {"k5": 0.7},
+}
+
+
+def a_ladder(**changes: Any) -> LadderFit:
+    """A certified ladder with constant values of buying."""
+    fit = LadderFit(
+        t=0.1,
+        costs={"search": 0.0, "k0": 0.1, "k1": 0.3, "k5": 1.0},
+        values={state: {name: a_constant(p) for name, p in each.items()} for state, each in VALUES.items()},
+        confidence=ConfidenceMap(),
+        objective=Objective.TOKENS,
+        certificate=a_certificate(epsilon=0.0, bound=0.03125),
+    )
+    return replace(fit, **changes)
+
+
+def a_ladder_artifact(**changes: Any) -> Artifact:
+    """An artifact with a ladder, whose probabilities are those of each answer's own signals."""
+    lines = {k: _of_answer(k, a_line()) for k in (0, 1, 5)}
+    subsets = [(0,), (1,), (5,), (0, 1), (0, 5), (1, 5), (0, 1, 5)]
+    heads = {state_of(ks, searched=True): {k: lines[k] for k in ks} for ks in subsets}
+    return an_artifact(**({"heads": {"k0": {0: lines[0]}, **heads}, "ladder": a_ladder()} | changes))

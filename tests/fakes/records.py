@@ -57,7 +57,7 @@ def a_record(**changes: Any) -> DecisionRecord:
         failure=_failure(flat.get("failure")),
     )
     wanted = flat.get("wanted", k)
-    states: list[Search | Read | Stop] = [Read(0), Stop(k)] if k == 0 else [Read(0), Search(k), Read(k), Stop(k)]
+    states: list[Search | Read | Stop] = [Read(0), Stop(k)] if k == 0 else [Read(0), Search(), Read(k), Stop(k)]
     steps = tuple(Step("", action, wanted, flat["reason"], flat["p_closed_book"]) for action in states)
     reply = Reply(k, text, None, Reason.BORDERLINE, withheld=text is None, certified=False)
     return DecisionRecord(

@@ -62,14 +62,14 @@ def walk(policy: EffectivePolicy, world: World) -> Walk:
                 match step.action:
                     case Stop():
                         return Walk(policy, available, tuple(steps), conclude(policy, available, step), tuple(live))
-                    case Search(limit):
+                    case Search():
                         if world.search is not None:
                             raise world.search
-                        available = available.found([Passage(str(rank), "", "") for rank in range(limit)])
+                        available = available.found([Passage(str(rank), "", "") for rank in range(policy.ks[-1])])
                     case Read(k):
                         answer = world.read(k)
-                        live += [k] if is_final(policy, k) else []
-                        available = available.answered(answer, policy.confidence(answer))
+                        live += [k] if is_final(policy, available, k) else []
+                        available = available.answered(answer)
             except (UpstreamError, NoPassages) as error:
                 policy = after_failure(policy, available, error)
     except (UpstreamError, NoPassages) as error:

@@ -115,9 +115,9 @@ def test_every_walk_replays(policy: EffectivePolicy, world: World) -> None:
 @pytest.mark.parametrize(
     ("failure", "actions"),
     [
-        (None, [Read(0), Search(5)]),
-        (Failure(READER_DOWN, 0), [Read(0), Search(5), Stop(0)]),
-        (Failure(SEARCH_DOWN, 0), [Read(0), Search(5), Stop(0)]),
+        (None, [Read(0), Search()]),
+        (Failure(READER_DOWN, 0), [Read(0), Search(), Stop(0)]),
+        (Failure(SEARCH_DOWN, 0), [Read(0), Search(), Stop(0)]),
     ],
 )
 def test_a_result_that_was_not_recorded(failure: Failure | None, actions: list[Search | Read | Stop]) -> None:
@@ -161,7 +161,7 @@ def test_a_probability_equal_to_a_threshold_has_reached_it(policy: Policy, p0: f
     """At the thresholds of graded and binary; all are certified."""
     done = asked(AskOptions(policy, abstain=False), sure(k0=p0))
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, why, True)
-    expected = [Read(0), Stop(0)] if k == 0 else [Read(0), Search(k), Read(k), Stop(k)]
+    expected = [Read(0), Stop(0)] if k == 0 else [Read(0), Search(), Read(k), Stop(k)]
     assert done.actions == expected
     assert done.steps[-1].p == p0
 
@@ -183,7 +183,7 @@ def test_where_no_probability_may_decide_no_probe_is_read(
 ) -> None:
     """A fixed number of passages, uncertified."""
     done = asked(ask, sure(k0=0.9, k1=0.9, k5=0.9), **more)
-    assert done.actions == [Search(k), Read(k), Stop(k)]
+    assert done.actions == [Search(), Read(k), Stop(k)]
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (k, why, False)
 
 
@@ -191,7 +191,7 @@ def test_where_no_probability_may_decide_no_probe_is_read(
 def test_thresholds_that_always_lead_to_the_same_k_need_no_probe(tau0: float, tau1: float, k: int, why: Reason) -> None:
     """A certified fixed action is served without a probe, and stays certified."""
     done = asked(AskOptions(abstain=False), sure(), an_artifact(policies={"graded": a_fit(tau0, tau1)}))
-    assert done.actions == [Search(k), Read(k), Stop(k)]
+    assert done.actions == [Search(), Read(k), Stop(k)]
     assert (done.reply.reason, done.reply.certified) == (why, True)
     assert done.policy.thresholds == Thresholds(tau0, tau1)
 
@@ -321,7 +321,7 @@ def test_without_passages_the_probe_must_pass_tau(
 def test_the_probe_is_read_late_where_only_a_failed_search_needs_it() -> None:
     """`always` reads without a probe; after a failed search the probe is read instead."""
     done = asked(AskOptions(Policy.ALWAYS), replace(sure(k0=0.9), search=SEARCH_DOWN))
-    assert done.actions == [Search(5), Read(0), Stop(0)]
+    assert done.actions == [Search(), Read(0), Stop(0)]
 
 
 def test_a_second_failure_ends_the_walk() -> None:
@@ -353,7 +353,7 @@ def test_required_and_nothing_found(abstain: bool) -> None:
 def test_a_failed_read_gives_the_available_answer() -> None:
     """Uncertified, with the reason `degraded`; withheld if it is below tau."""
     done = asked(AskOptions(), replace(sure(k0=0.4), broken=frozenset({5})))
-    assert done.actions == [Read(0), Search(5), Read(5), Stop(0)]
+    assert done.actions == [Read(0), Search(), Read(5), Stop(0)]
     assert (done.reply.k, done.reply.reason, done.reply.certified) == (0, Reason.DEGRADED, False)
     low = asked(AskOptions(), replace(sure(k0=0.1), broken=frozenset({5})))
     assert (low.reply.withheld, low.reply.reason) == (True, Reason.LOW_CONFIDENCE)
