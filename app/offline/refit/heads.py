@@ -113,7 +113,7 @@ class Design:
             [columns[name][self.rows] for name in self.features] or [np.empty((len(taken), 0))]
         )
         # By target, where a similar target's weights are a good start.
-        self._starts: dict[object, tuple[Floats, Floats]] = {}
+        self._starts: dict[object, tuple[Floats, Floats | None]] = {}
 
     @cached_property
     def _linear(self) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
@@ -154,9 +154,10 @@ class Design:
         if not self.features or one_fold or float(np.ptp(target)) < 1e-9:
             return self._constant(target, held, out_of_fold)
         means, scales, design, absent = self._linear
-        beta, information = self._starts[like] = _regress(
-            design, target, self.weights, *self._starts.get(like, (None,))
-        )
+        start, information = self._starts.get(like, (None, None))
+        beta, information = _regress(design, target, self.weights, start, information)
+        if like is not None:
+            self._starts[like] = beta, information
         parts = np.empty((len(target), 2))
         for fold, rows in enumerate(held):
             if len(rows):
@@ -233,7 +234,7 @@ def _varies(column: Floats) -> bool:
 
 def _regress(
     design: Floats, target: Floats, weights: Floats, start: Floats | None, information: Floats | None = None
-) -> tuple[Floats, Floats]:
+) -> tuple[Floats, Floats | None]:
     """Logistic regression on soft targets by Newton's method; the last column is the intercept, without penalty.
 
     A soft target is a right row of weight `target` and a wrong one of the rest, which is what scikit-learn would be
@@ -242,22 +243,31 @@ def _regress(
     """
     ridge = np.full(design.shape[1], _RIDGE)
     ridge[-1] = 0.0
+
+    def loss(beta: Floats, z: Floats) -> float:
+        return float(weights @ (np.logaddexp(0.0, z) - target * z) + 0.5 * ridge @ beta**2)
+
     beta, before = np.zeros(design.shape[1]) if start is None else start, np.inf
+    z = design @ beta
+    now = loss(beta, z)
     for _ in range(_STEPS):
-        p = expit(design @ beta)
+        p = expit(z)
         if information is None:
             # The tiny diagonal avoids a singular matrix where every weight p (1 - p) is practically zero.
             tiny = 1e-12 * len(target)
             information = (design.T * (weights * p * (1.0 - p))) @ design + np.diag(ridge + tiny)
         step = np.linalg.solve(information, design.T @ (weights * (target - p)) - ridge * beta)
         largest = float(np.abs(step).max())
-        beta = beta + step * min(1.0, 4.0 / max(largest, 1e-300))
         if largest < _TOLERANCE:
             break
-        if largest > 0.3 * before or largest > 1.0:
+        z_step, size = design @ step, 1.0
+        # Far from the solution a whole step may be too long.
+        while (then := loss(beta + size * step, z + size * z_step)) > now + 1e-9 and size > 1e-6:
+            size /= 2.0
+        beta, z, now = beta + size * step, z + size * z_step, then
+        if largest > 0.3 * before or size < 1.0:
             information = None
         before = largest
-    assert information is not None
     return beta, information
 
 

@@ -35,7 +35,7 @@ from app.offline.refit.splits import Units
 from app.offline.table import Floats, Labels
 
 # From buying whatever helps to buying almost nothing, finest where policies differ most.
-PRICES = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 1.0)
+PRICES = (0.0, 0.03, 0.06, 0.09, 0.12, 0.15, 0.2, 0.3, 0.5, 1.0)
 # The share of always-top's cost within which `gain` chooses.
 BUDGET = 0.58
 # Of the confidence map, toward leaving the probability as it is.
