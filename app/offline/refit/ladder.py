@@ -5,7 +5,7 @@ choose; the heads that are kept are fitted on all rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ from app.offline.refit.climb import (
     right_of,
     states,
 )
-from app.offline.refit.heads import Design, drawn_rows, fit_shares, folds_of, predict_many
+from app.offline.refit.heads import Design, FittedHead, drawn_rows, fit_head, fit_shares, folds_of, predict_many
 from app.offline.refit.splits import Units
 from app.offline.table import Floats, Labels
 
@@ -45,6 +45,16 @@ _CLIP = 1e-9
 K = TypeVar("K", int, str)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class SingleAnswers:
+    """Answers at one k, each with the evidence of the state it was given in; a row of a table has weight one."""
+
+    columns: Mapping[str, Floats]
+    right: Labels
+    weights: Floats
+    groups: Sequence[str]
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Rows to fit a ladder on: evidence, labels and costs of each purchase, for at most MAX_GROUPS groups."""
@@ -57,6 +67,10 @@ class Sample:
     folds: NDArray[np.intp]
     # Rows whose answers count in accuracies and costs; all rows train heads and confidences.
     counted: Labels
+    # The place of each row in the table that it was drawn from.
+    rows: NDArray[np.intp]
+    # Further rows that know a single answer in a single state; they train its probability and nothing else.
+    single: Mapping[tuple[str, int], SingleAnswers] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -67,6 +81,7 @@ class Sample:
         groups: Sequence[str],
         *,
         out_of_corpus: Labels | None = None,
+        single: Mapping[tuple[str, int], SingleAnswers] | None = None,
     ) -> "Sample":
         """Draw groups by a hash; every array has one entry per row."""
         rows = drawn_rows(groups)
@@ -81,6 +96,8 @@ class Sample:
             Units(codes, np.bincount(codes).astype(np.float64)),
             folds_of(names),
             counted,
+            rows,
+            single or {},
         )
 
     def mean(self, values: Floats) -> float:
@@ -151,10 +168,23 @@ def fit_probabilities(sample: Sample) -> FittedHeads:
     ahead = state_of(sample.ks[:1], searched=True)
     for state, design in sample.designs.items():
         for k in sample.ks if state == ahead else answers_of(state):
-            fitted = design.fit(sample.correct[k].astype(np.float64), k)
+            target, single = sample.correct[k].astype(np.float64), sample.single.get((state, k))
+            fitted = design.fit(target, k) if single is None else _fit_joined(sample, state, k, single)
             heads.setdefault(state, {})[k] = fitted.head
-            predicted.setdefault(state, {})[k] = fitted.out_of_fold
+            predicted.setdefault(state, {})[k] = fitted.out_of_fold[: len(target)]
     return FittedHeads(heads, predicted)
+
+
+def _fit_joined(sample: Sample, state: str, k: int, single: SingleAnswers) -> FittedHead:
+    """Fit on the rows of the table and on single answers."""
+    missing = np.full(len(single.right), np.nan)
+    columns = {
+        name: np.concatenate([column, single.columns.get(name, missing)]) for name, column in sample.columns.items()
+    }
+    weights = np.concatenate([sample.units.weights * sample.units.count, single.weights])
+    folds = np.concatenate([sample.folds, folds_of(single.groups)])
+    target = np.concatenate([sample.correct[k], single.right]).astype(np.float64)
+    return fit_head(columns, target, weights, folds, state=state, k=k)
 
 
 def fit_values(sample: Sample, p: Probabilities, t: float) -> FittedValues:
