@@ -158,6 +158,7 @@ class DecisionRecord:
         """
         return (
             isinstance(self.policy.kind, Graded | Ladder)
+            and (isinstance(self.policy.kind, Ladder) or self.p_closed_book is not None)
             and self.policy.failure is None
             and not self.policy.required
             and not self.policy.explored
