@@ -95,7 +95,7 @@ class Collector:
 
     async def row(self, question: LabelledQuestion) -> dict[str, Any]:
         """Answer with every number of passages, and label the answers."""
-        passages, outcomes = await full_run(
+        answers = await full_run(
             question.question,
             self.ks,
             reader=self.reader,
@@ -112,10 +112,10 @@ class Collector:
             "tags": question.tags,
             "at": self.today().isoformat(timespec="seconds"),
         }
-        row |= {f"k{k}": self._cell(question, k, outcome) for k, outcome in outcomes.items()}
+        row |= {f"k{k}": self._cell(question, k, outcome) for k, outcome in answers.outcomes.items()}
         if self.trigger:
             row["k0"]["signals"] |= await self._trigger(question.question)
-        row["passages"] = [passage.id for passage in passages]
+        row["passages"] = [passage.id for passage in answers.passages]
         return row
 
     async def _trigger(self, question: str) -> dict[str, float]:
