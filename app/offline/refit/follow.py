@@ -1,15 +1,16 @@
 """What a fitted policy does on a table: the answers it gives, their confidences, and what it spends."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.core.artifact import Artifact, LadderFit
 from app.core.available import state_of
 from app.core.cost import Objective, Tariff
 from app.core.evidence import NEARNESS
-from app.core.heads import Head, Heads
+from app.core.heads import Heads
 from app.core.scope import Scope
 from app.offline.refit.climb import Climb, climb, purchase_costs, right_of
 from app.offline.refit.heads import predict_many
@@ -25,75 +26,70 @@ WITHHELD = -1.0
 class Given:
     """The answers that a policy gives on a table: the k of each, whether it is right, and its confidence."""
 
-    k: Floats
+    k: NDArray[np.intp]
     right: Floats
+    # WITHHELD out of scope, NaN where it is not known.
     confidence: Floats
-    # Rows that the scope test would withhold.
-    out_of_scope: Labels
     # None for a fixed k.
     climb: Climb | None = None
 
 
-def columns_of(outcomes: Outcomes, centroids: Vectors) -> dict[str, Floats]:
-    """The evidence of a table with nearness to the centroids, which are known only after a fit."""
-    columns = dict(outcomes.evidence)
-    if outcomes.vectors is not None and centroids.size:
-        columns[NEARNESS] = nearness_of(outcomes.vectors, centroids)
-    return columns
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A table with fitted heads and scope, to follow policies on."""
+
+    outcomes: Outcomes
+    # The evidence of the table, with nearness to the fitted centroids.
+    columns: Mapping[str, Floats]
+    heads: Heads
+    out_of_scope: Labels
+    tariff: Tariff = field(default_factory=Tariff)
+
+    @classmethod
+    def of(
+        cls, outcomes: Outcomes, heads: Heads, scope: Scope | None, centroids: Vectors, tariff: Tariff | None = None
+    ) -> "Fitted":
+        """Nearness is known only now: the centroids are part of the fit."""
+        columns = dict(outcomes.evidence)
+        if outcomes.vectors is not None and centroids.size:
+            columns[NEARNESS] = nearness_of(outcomes.vectors, centroids)
+        n = len(outcomes)
+        outside = np.zeros(n, np.bool_) if scope is None else alarms(scope, columns, n)
+        return cls(outcomes, columns, heads, outside, tariff or Tariff())
+
+    def probability(self, state: str, k: int) -> Floats:
+        """P(the answer at k is right) in a state; NaN where the heads do not have it."""
+        head, n = self.heads.get(state, {}).get(k), len(self.outcomes)
+        return np.full(n, np.nan) if head is None else predict_many(head, self.columns, n)
+
+    def ladder(self, fit: LadderFit, objective: Objective | None = None) -> Given:
+        """Climb every row; the costs are those of `objective`, by default the one that the fit minimised."""
+        n, ks = len(self.outcomes), self.outcomes.ks
+        costs = purchase_costs(self.outcomes, objective or fit.objective, self.tariff)
+        found = climb(
+            predict_all(self.heads, self.columns, n),
+            predict_all(fit.values, self.columns, n),
+            fit.t,
+            prices=fit.costs,
+            costs=costs,
+            top=float((costs["search"] + costs[f"k{ks[-1]}"]).mean()),
+            ks=ks,
+        )
+        shown = np.array([np.nan if np.isnan(p) else fit.confidence.apply(p) for p in found.p.tolist()])
+        return Given(found.given, right_of(found, self.outcomes.correct), self._withheld(shown), found)
+
+    def fixed(self, k: int) -> Given:
+        """Always read k passages."""
+        right, shown = self.outcomes.correct[k].astype(np.float64), self.probability(state_of((k,), searched=k > 0), k)
+        return Given(np.full(len(right), k), right, self._withheld(shown))
+
+    def _withheld(self, confidence: Floats) -> Floats:
+        return np.where(self.out_of_scope, WITHHELD, confidence)
 
 
-def follow_ladder(
-    outcomes: Outcomes,
-    columns: Mapping[str, Floats],
-    heads: Heads,
-    fit: LadderFit,
-    scope: Scope | None,
-    *,
-    objective: Objective | None = None,
-    tariff: Tariff | None = None,
-) -> Given:
-    """Climb every row with fitted heads; costs are those of `objective`, by default the one that the fit minimised."""
-    n = len(outcomes)
-    costs = purchase_costs(outcomes, objective or fit.objective, tariff or Tariff())
-    top = float((costs["search"] + costs[f"k{outcomes.ks[-1]}"]).mean())
-    found = climb(
-        predict_all(heads, columns, n),
-        predict_all(fit.values, columns, n),
-        fit.t,
-        prices=fit.costs,
-        costs=costs,
-        top=top,
-        ks=outcomes.ks,
-    )
-    confidence = np.array([np.nan if np.isnan(p) else fit.confidence.apply(p) for p in found.p.tolist()])
-    return _given(outcomes, found.given, right_of(found, outcomes.correct), confidence, columns, scope, found)
-
-
-def follow_fixed(outcomes: Outcomes, columns: Mapping[str, Floats], heads: Heads, k: int, scope: Scope | None) -> Given:
-    """Always read k passages; the confidence is that of its state, where the heads have it."""
-    head: Head | None = heads.get(state_of((k,), searched=k > 0), {}).get(k)
-    n = len(outcomes)
-    confidence = np.full(n, np.nan) if head is None else predict_many(head, columns, n)
-    return _given(outcomes, np.full(n, k), outcomes.correct[k].astype(np.float64), confidence, columns, scope, None)
-
-
-def _given(
-    outcomes: Outcomes,
-    k: Floats,
-    right: Floats,
-    confidence: Floats,
-    columns: Mapping[str, Floats],
-    scope: Scope | None,
-    climbed: Climb | None,
-) -> Given:
-    n = len(outcomes)
-    outside = alarms(scope, columns, n) if scope is not None else np.zeros(n, np.bool_)
-    return Given(k, right, np.where(outside, WITHHELD, confidence), outside, climbed)
-
-
-def follow_artifact(outcomes: Outcomes, artifact: Artifact, centroids: Vectors) -> Given:
-    """What the gateway would serve by default on a table: the certified ladder, or else the fallback."""
-    columns = columns_of(outcomes, centroids)
+def serve(outcomes: Outcomes, artifact: Artifact, centroids: Vectors) -> Given:
+    """What the gateway would give by default on a table: the certified ladder, or else the fallback."""
+    fitted = Fitted.of(outcomes, artifact.heads, artifact.scope, centroids)
     if artifact.ladder is not None and artifact.ladder.certificate is not None:
-        return follow_ladder(outcomes, columns, artifact.heads, artifact.ladder, artifact.scope)
-    return follow_fixed(outcomes, columns, artifact.heads, artifact.fallback_k, artifact.scope)
+        return fitted.ladder(artifact.ladder)
+    return fitted.fixed(artifact.fallback_k)

@@ -14,37 +14,27 @@ from app.calibrators.store import ArtifactStore
 from app.certify.intervals import wilson
 from app.core.artifact import Artifact, LadderFit, PolicyFit, mismatches
 from app.core.corpus_stats import CorpusStats
-from app.core.cost import Objective, Tariff
-from app.core.heads import Heads
+from app.core.cost import Objective
 from app.errors import ArtifactError, DataError
 from app.offline.refit.certify import answers
 from app.offline.refit.choose import frontier
-from app.offline.refit.follow import Given, follow_artifact, follow_ladder
-from app.offline.refit.heads import predict_many
+from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, quality, risk_of
 from app.offline.refit.splits import Ledger, Test, Train, gate_costs, passage_costs, read_costs, units
-from app.offline.table import Floats, Labels, Outcomes
+from app.offline.table import Floats, Labels
 
 _BUDGETS = 101
 
 
 def evaluate_policies(
-    ledger: Ledger[Test],
-    policies: Mapping[str, PolicyFit],
-    ladder: LadderFit,
-    given: Given,
-    outcomes: Outcomes,
-    columns: Mapping[str, Floats],
-    heads: Heads,
-    *,
-    tau: float,
-    tariff: Tariff,
+    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, fitted: Fitted, *, tau: float
 ) -> dict[str, Any]:
     """Accuracy, cost, calibration and selective risk on test, with 95 % intervals over groups.
 
-    `ledger` has the questions that the corpus can answer. `given` has every question: selective risk counts the others
-    at their share, and those out of scope as withheld.
+    `ledger` has the questions that the corpus can answer, `fitted` has all: selective risk counts the others at their
+    share, and those out of scope as withheld.
     """
+    outcomes, given = fitted.outcomes, fitted.ladder(ladder)
     inside = np.flatnonzero(~outcomes.out_of_corpus)
     draws, whole = Draws(ledger.units, RESAMPLES), Draws(units(outcomes, salt="order"), RESAMPLES)
     chosen = {name: ledger.route(fit.thresholds) for name, fit in policies.items()}
@@ -56,8 +46,7 @@ def evaluate_policies(
     }
     with np.errstate(invalid="ignore"):
         withheld = given.confidence < tau
-    shown = np.where(given.out_of_scope, np.nan, given.confidence)
-    p0 = predict_many(heads["search+k0"][0], columns, len(outcomes)) if "search+k0" in heads else None
+    shown = np.where(fitted.out_of_scope, np.nan, given.confidence)
     return {
         "n": len(outcomes),
         "groups": whole.count,
@@ -67,12 +56,12 @@ def evaluate_policies(
         "ladder_minus_fixed": {f"k{k}": draws.interval(right["ladder"] - right[f"k{k}"]) for k in outcomes.ks},
         "graded_minus_fixed": {f"k{k}": draws.interval(right["graded"] - right[f"k{k}"]) for k in outcomes.ks},
         "shares": shares | {"served": _served_shares(given, withheld, outcomes.ks, whole)},
-        "cost": _costs(ledger, policies, ladder, given, outcomes, columns, heads, tariff),
+        "cost": _costs(ledger, policies, ladder, fitted),
         "p0": quality(ledger.p, ledger.split.outcomes.correct[0], draws),
-        "p0_after_search": quality(p0, outcomes.correct[0], whole) if p0 is not None else None,
+        "p0_after_search": quality(fitted.probability("search+k0", 0), outcomes.correct[0], whole),
         "confidence": quality(shown, given.right > 0.5, whole),
         "selective": _selective(given.right, given.confidence, tau, whole),
-        "out_of_corpus": _by_kind(outcomes, given, withheld),
+        "out_of_corpus": _by_kind(fitted, withheld),
     }
 
 
@@ -83,8 +72,9 @@ def _served_shares(given: Given, withheld: Labels, ks: tuple[int, ...], draws: D
     return found | {"abstain": float(weights @ withheld)}
 
 
-def _by_kind(outcomes: Outcomes, given: Given, withheld: Labels) -> dict[str, dict[str, Any]]:
+def _by_kind(fitted: Fitted, withheld: Labels) -> dict[str, dict[str, Any]]:
     """Out-of-corpus questions by kind: how many, and the share that is withheld, with Wilson's interval."""
+    outcomes = fitted.outcomes
     kinds = [str(tags.get("kind", "unnamed")) for tags in outcomes.tags] or ["unnamed"] * len(outcomes)
     rows: dict[str, list[int]] = {}
     for row in np.flatnonzero(outcomes.out_of_corpus).tolist():
@@ -93,7 +83,7 @@ def _by_kind(outcomes: Outcomes, given: Given, withheld: Labels) -> dict[str, di
         kind: {
             "n": len(some),
             "withheld": wilson(int(withheld[some].sum()), len(some)),
-            "out_of_scope": int(given.out_of_scope[some].sum()),
+            "out_of_scope": int(fitted.out_of_scope[some].sum()),
         }
         for kind, some in sorted(rows.items())
     }
@@ -141,16 +131,10 @@ def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> d
 
 
 def _costs(
-    ledger: Ledger[Test],
-    policies: Mapping[str, PolicyFit],
-    ladder: LadderFit,
-    given: Given,
-    outcomes: Outcomes,
-    columns: Mapping[str, Floats],
-    heads: Heads,
-    tariff: Tariff,
+    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, fitted: Fitted
 ) -> dict[str, Any]:
     """Mean cost of each policy by every objective that the table has data for, and its ratio to the largest fixed k."""
+    outcomes, tariff = fitted.outcomes, fitted.tariff
     inside = np.flatnonzero(~outcomes.out_of_corpus)
     result: dict[str, Any] = {}
     for objective in Objective:
@@ -171,9 +155,6 @@ def _costs(
             name: {"mean": value, f"ratio_to_k{most}": value / full if full > 0.0 else None}
             for name, value in means.items()
         }
-    assert given.climb is not None
-    result["searches"] = {"ladder": ledger.mean(given.climb.searches[inside])}
-    result["passages"] = {"ladder": ledger.mean(given.climb.passages[inside])}
     return result
 
 
@@ -250,5 +231,5 @@ def _worse(
 def _served_accuracy(artifact: Artifact, stats: CorpusStats, test: Test) -> float:
     """Accuracy on test of what the gateway would serve, on questions that the corpus can answer."""
     inside = test.outcomes.take(np.flatnonzero(~test.outcomes.out_of_corpus))
-    right = follow_artifact(inside, artifact, stats.centroids).right
+    right = serve(inside, artifact, stats.centroids).right
     return float(right @ units(inside).weights)

@@ -15,7 +15,7 @@ from app.errors import DataError
 from app.offline.refit.certify import GivenAnswers, abstention_path, certify_abstention, certify_policy, policy_notes
 from app.offline.refit.choose import Guarantee, PathStep, best_fixed, build_path, plausible_steps
 from app.offline.refit.climb import purchase_costs, right_of
-from app.offline.refit.follow import WITHHELD, Given, columns_of, follow_fixed, follow_ladder
+from app.offline.refit.follow import WITHHELD, Fitted, Given
 from app.offline.refit.gain import Compared, certify_gain, certify_save
 from app.offline.refit.heads import predict_many
 from app.offline.refit.holdout import evaluate_policies, graded_against_binary
@@ -32,7 +32,7 @@ from app.offline.refit.ladder import (
 from app.offline.refit.metrics import to_json
 from app.offline.refit.scope import ALPHA, FittedScope, alarms, fit_scope, realised
 from app.offline.refit.splits import Ledger, S, Test, Train, Validation, gate_costs, split, units
-from app.offline.table import Labels, Outcomes
+from app.offline.table import Outcomes
 
 MIN_GROUPS = 50
 EVERY = "every"
@@ -224,10 +224,11 @@ def certify(validation: Validation, trained: Trained, options: Options) -> Certi
         policies = {name: certify_policy(ledger, path, guarantee, options.objective) for name, path in paths.items()}
     else:
         policies = {name: _compared_only(trained, path, guarantee, options) for name, path in paths.items()}
-    given = [_followed(validation, trained, step, options) for step in trained.path]
-    ladder = _certify_ladder(validation, trained, given, guarantee, options)
-    certified = Certified(ladder, policies, Abstention(0.0, options.risk_target))
-    return replace(certified, abstention=_certify_abstention(validation, trained, certified, given, options))
+    fitted = _fitted(validation, trained, options)
+    given = {step.t: fitted.ladder(_fit_of(trained, step, options)) for step in trained.path}
+    ladder = _certify_ladder(fitted, trained, given, options)
+    served = given[ladder.t] if options.policy is Policy.LADDER else fitted.fixed(trained.fallback)
+    return Certified(ladder, policies, _certify_abstention(fitted, trained, ladder, served, options))
 
 
 def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guarantee, options: Options) -> PolicyFit:
@@ -248,24 +249,20 @@ def _fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
     )
 
 
-def _followed(part: S, trained: Trained, step: LadderStep, options: Options) -> Given:
-    columns = columns_of(part.outcomes, trained.scope.centroids)
-    fit = _fit_of(trained, step, options)
-    return follow_ladder(part.outcomes, columns, trained.heads.heads, fit, trained.scope.scope, tariff=options.tariff)
+def _fitted(part: S, trained: Trained, options: Options) -> Fitted:
+    scope = trained.scope
+    return Fitted.of(part.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
 
 
-def _certify_ladder(
-    validation: Validation, trained: Trained, given: list[Given], guarantee: Guarantee, options: Options
-) -> LadderFit:
+def _certify_ladder(fitted: Fitted, trained: Trained, given: Mapping[float, Given], options: Options) -> LadderFit:
     """Test the path on questions in scope; accuracy leaves out those that the corpus cannot answer."""
-    outcomes = validation.outcomes
-    rows = np.flatnonzero(~outcomes.out_of_corpus & ~given[0].out_of_scope)
-    inside = outcomes.take(rows)
-    grouping = units(inside, salt="order")
+    rows = np.flatnonzero(~fitted.outcomes.out_of_corpus & ~fitted.out_of_scope)
+    inside = fitted.outcomes.take(rows)
+    guarantee, grouping = options.guarantee(inside.ks), units(inside, salt="order")
     fixed = {k: inside.correct[k].astype(np.float64) for k in guarantee.references}
     compared = [
-        Compared.of(_fit_of(trained, step, options), one.right[rows], fixed, grouping)
-        for step, one in zip(trained.path, given, strict=True)
+        Compared.of(_fit_of(trained, step, options), given[step.t].right[rows], fixed, grouping)
+        for step in trained.path
     ]
     if options.goal == "gain":
         return certify_gain(compared[0], guarantee, grouping.count)
@@ -273,37 +270,35 @@ def _certify_ladder(
 
 
 def _certify_abstention(
-    validation: Validation, trained: Trained, certified: Certified, given: list[Given], options: Options
+    fitted: Fitted, trained: Trained, ladder: LadderFit, served: Given, options: Options
 ) -> Abstention:
     """The error among answered, out-of-corpus questions included; questions out of scope count as withheld.
 
     For `save`, validation chose the step, so the thresholds of each step have their share of delta.
     """
-    target, sample, fit = options.risk_target, trained.sample, certified.ladder
+    sample, k = trained.sample, trained.fallback
+    why = "" if ladder.certificate is not None else "the ladder is not certified, so its answers are not given"
     if options.policy is Policy.LADDER:
-        at = next(number for number, step in enumerate(trained.path) if step.t == fit.t)
-        step, served = trained.path[at], given[at]
-        raw = [np.nan if np.isnan(p) else step.confidence.apply(p) for p in step.climb.p.tolist()]
-        on_train = GivenAnswers(right_of(step.climb, sample.correct), np.array(raw))
-        uncertified = "" if fit.certificate is not None else "the ladder is not certified, so its answers are not given"
+        step = next(step for step in trained.path if step.t == ladder.t)
+        right, p = right_of(step.climb, sample.correct), step.climb.p
+        shown = np.array([np.nan if np.isnan(one) else step.confidence.apply(one) for one in p.tolist()])
     else:
-        k = trained.fallback
-        served = follow_fixed(validation.outcomes, validation.outcomes.evidence, trained.heads.heads, k, None)
-        on_train = GivenAnswers(sample.correct[k].astype(np.float64), trained.heads.out_of_fold[f"search+k{k}"][k])
-        uncertified = "abstention is certified for the ladder only"
-    outside = alarms(trained.scope.scope, sample.columns, len(on_train.right))
-    on_train = replace(on_train, confidence=np.where(outside, WITHHELD, on_train.confidence))
-    path = abstention_path([on_train], sample.units, target=target)
+        why = "abstention is certified for the ladder only"
+        right, shown = sample.correct[k].astype(np.float64), trained.heads.out_of_fold[f"search+k{k}"][k]
+    outside = alarms(trained.scope.scope, sample.columns, len(right))
+    path = abstention_path(
+        [GivenAnswers(right, np.where(outside, WITHHELD, shown))], sample.units, target=options.risk_target
+    )
     on_validation = GivenAnswers(served.right, served.confidence)
     found = certify_abstention(
         on_validation,
         [on_validation],
-        units(validation.outcomes, salt="order"),
+        units(fitted.outcomes, salt="order"),
         path,
-        target=target,
+        target=options.risk_target,
         delta=options.risk_delta / len(trained.path),
     )
-    return replace(found, certificate=None, uncertified_reason=uncertified) if uncertified else found
+    return replace(found, certificate=None, uncertified_reason=why) if why else found
 
 
 def ledger_of(part: S, trained: Trained, options: Options) -> Ledger[S]:
@@ -343,10 +338,7 @@ def _report(
     trained: Trained, certified: Certified, validation: Validation, test: Test, options: Options
 ) -> dict[str, Any]:
     ledger = ledger_of(test, trained, options)
-    columns = columns_of(test.outcomes, trained.scope.centroids)
-    heads, scope = trained.heads.heads, trained.scope.scope
-    given = follow_ladder(test.outcomes, columns, heads, certified.ladder, scope, tariff=options.tariff)
-    train = trained.ledger
+    train, fitted = trained.ledger, _fitted(test, trained, options)
     return {
         "splits": {
             name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
@@ -363,30 +355,18 @@ def _report(
             },
         },
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in train.ks},
-        "scope": _scope_report(validation, trained),
-        "test": evaluate_policies(
-            ledger,
-            certified.policies,
-            certified.ladder,
-            given,
-            test.outcomes,
-            columns,
-            heads,
-            tau=certified.abstention.tau,
-            tariff=options.tariff,
-        )
+        "scope": _scope_report(_fitted(validation, trained, options), trained.scope.scope.alpha),
+        "test": evaluate_policies(ledger, certified.policies, certified.ladder, fitted, tau=certified.abstention.tau)
         | {"graded_against_binary": graded_against_binary(train, ledger)},
     }
 
 
-def _scope_report(validation: Validation, trained: Trained) -> dict[str, Any]:
+def _scope_report(fitted: Fitted, alpha: float) -> dict[str, Any]:
     """False alarms on validation, and how many out-of-corpus questions of each kind the test finds."""
-    outcomes = validation.outcomes
-    columns = columns_of(outcomes, trained.scope.centroids)
-    outside: Labels = alarms(trained.scope.scope, columns, len(outcomes))
+    outcomes = fitted.outcomes
     kinds = [
         str(tags.get("kind", "unnamed")) if flag else ""
         for tags, flag in zip(outcomes.tags or [{}] * len(outcomes), outcomes.out_of_corpus.tolist(), strict=True)
     ]
-    found = realised(outside, outcomes.ids, outcomes.groups, kinds)
-    return {"alpha": trained.scope.scope.alpha, "false_alarms": found.false_alarms, "detected": found.detected}
+    found = realised(fitted.out_of_scope, outcomes.ids, outcomes.groups, kinds)
+    return {"alpha": alpha, "false_alarms": found.false_alarms, "detected": found.detected}
