@@ -53,9 +53,9 @@ def certify_gain(one: Compared, guarantee: Guarantee, n: int) -> LadderFit:
         return replace(one.fit, certificate=Certificate(0.0, guarantee.delta, guarantee.reference, n, bounds[worst]))
     mean = float(one.differences[worst].mean())
     why = (
-        f"on {n} validation groups the ladder's accuracy minus that of always-k{worst} is {mean:+.3f}, and at least "
-        f"{bounds[worst]:+.3f} with probability {1.0 - guarantee.delta:g}: no certain gain. Collect more labels, or refit "
-        "with --goal save"
+        f"on {n} validation groups its accuracy minus that of always-k{worst} is {mean:+.3f}, and at least "
+        f"{bounds[worst]:+.3f} with probability {1.0 - guarantee.delta:g}: no certain gain. Collect more labels, or "
+        "refit with --goal save"
     )
     return replace(one.fit, uncertified_reason=why)
 

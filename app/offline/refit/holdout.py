@@ -141,10 +141,12 @@ def _costs(
         try:
             gate = gate_costs(ledger.split.outcomes, objective, tariff)
             reads = read_costs(ledger.split.outcomes, objective, tariff)
-            climbed = follow_ladder(outcomes, columns, heads, ladder, None, objective=objective, tariff=tariff).climb
+            climbed = fitted.ladder(ladder, objective).climb
         except DataError:
             continue  # the table has no such column
         assert climbed is not None
+        result["searches"] = {"ladder": ledger.mean(climbed.searches[inside])}
+        result["passages"] = {"ladder": ledger.mean(climbed.passages[inside])}
         priced = replace(ledger, costs=gate)
         most = outcomes.ks[-1]
         full = ledger.mean(reads[most])
