@@ -43,7 +43,10 @@ RuleOption = Annotated[
 @app.command()
 def collect(
     questions: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="JSON lines of {id, group?, question, gold, tags?}.")
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, help="JSON lines of {id, group?, question, gold, tags?, out_of_corpus?}."
+        ),
     ],
     out_file: Annotated[Path, typer.Option("--out", help="Outcome table to append to.")],
     k: Annotated[
@@ -51,7 +54,12 @@ def collect(
         typer.Option(min=1, help="An additional k to ask with, besides those of FETCHWISE_KS; repeatable."),
     ] = None,
     rule: RuleOption = "tokens",
-    concurrency: Annotated[int, typer.Option(min=1, max=64, help="How many questions run at the same time.")] = 2,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            min=1, max=64, help="Questions at the same time. Above 1 is faster, but not repeatable to the bit."
+        ),
+    ] = 1,
     trigger: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Also ask the reader whether it needs to look the answer up.")
     ] = False,
@@ -76,7 +84,8 @@ async def _collect(
     concurrency: int,
     trigger: bool,
 ) -> None:
-    from app.offline.collect import Collector, collect, read_questions  # noqa: PLC0415
+    from app.offline.collect import Collector, collect  # noqa: PLC0415
+    from app.offline.questions import read_questions  # noqa: PLC0415
 
     labelled = read_questions(questions)
     async with opened_parts(settings) as parts:
