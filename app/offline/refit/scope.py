@@ -123,7 +123,8 @@ def nearness_of(vectors: Vectors, centroids: Vectors) -> Floats:
     """The largest cosine of each vector and a centroid, as `CorpusStats.nearness`; NaN without centroids."""
     if not centroids.size:
         return np.full(len(vectors), np.nan)
-    return (vectors @ centroids.T).max(axis=1).astype(np.float64)
+    near: Floats = (vectors @ centroids.T).max(axis=1).astype(np.float64)
+    return near
 
 
 def _nearness_outside(vectors: Vectors, folds: NDArray[np.intp]) -> Floats:
