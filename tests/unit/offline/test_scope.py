@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from app.core.corpus_stats import CorpusStats
-from app.core.evidence import COSINE, COVERAGE, NEARNESS
+from app.core.evidence import COSINE, COVERAGE, NEARNESS, SCRIPT
 from app.offline.refit.scope import (
     MAX_CENTROIDS,
+    alarms,
     centroids_of,
     exact_interval,
     fit_scope,
@@ -17,6 +18,7 @@ from app.offline.refit.scope import (
 )
 
 WIDTH = 12
+LATIN, HIRAGANA = f"{SCRIPT}LATIN", f"{SCRIPT}HIRAGANA"
 
 
 def vectors_of(rng: np.random.Generator, n: int, centres: np.ndarray) -> np.ndarray:
@@ -45,7 +47,8 @@ def test_false_alarms_keep_their_rate() -> None:
             COVERAGE: rng.random(2_000),
             NEARNESS: nearness_of(new, fitted.centroids),
         }
-        found = realised(fitted.scope, questions_of(2_000, -1), other, [str(row) for row in range(2_000)])
+        names = [str(row) for row in range(2_000)]
+        found = realised(alarms(fitted.scope, other, 2_000), names, names, [""] * 2_000)
         rates.append(found.false_alarms.value)
     assert 0.04 < np.mean(rates) < 0.11
 
@@ -55,12 +58,13 @@ def test_questions_far_from_the_collected_ones_are_detected() -> None:
     rng = np.random.default_rng(1)
     near, far = 2.0 * np.eye(WIDTH)[:2], -2.0 * np.eye(WIDTH)[:2]
     n = 300
-    fitted = fit_scope(questions_of(n, 0), {}, vectors_of(rng, n, near), [str(row) for row in range(n)])
+    latin = {LATIN: np.ones(n)}
+    fitted = fit_scope(questions_of(n, 0), latin, vectors_of(rng, n, near), [str(row) for row in range(n)])
     vectors = np.vstack([vectors_of(rng, 50, near), vectors_of(rng, 20, far), vectors_of(rng, 5, near)])
-    texts = [*questions_of(70, 1), *["こんにちは"] * 5]
     kinds = [""] * 50 + ["other-topic"] * 20 + ["language"] * 5
-    columns = {NEARNESS: nearness_of(vectors, fitted.centroids)}
-    found = realised(fitted.scope, texts, columns, [str(row) for row in range(75)], kinds=kinds)
+    columns = {NEARNESS: nearness_of(vectors, fitted.centroids), HIRAGANA: np.array([np.nan] * 70 + [1.0] * 5)}
+    names = [str(row) for row in range(75)]
+    found = realised(alarms(fitted.scope, columns, 75), names, names, kinds)
     assert found.detected["other-topic"].value == 1.0
     assert found.detected["language"].value == 1.0
     assert found.false_alarms.n == 50
@@ -72,9 +76,10 @@ def test_out_of_corpus_rows_do_not_fill_the_tail() -> None:
     """Flagged rows change no floor and no script, and are not counted as covered."""
     rng = np.random.default_rng(2)
     cosine = rng.normal(size=300)
-    groups, texts = [str(row) for row in range(320)], [*questions_of(300, 0), *["日本"] * 20]
-    mixed = {COSINE: np.concatenate([cosine, np.full(20, -9.0)])}
-    flagged = fit_scope(texts, mixed, None, groups, out_of_corpus=np.arange(320) >= 300)
+    groups, texts = [str(row) for row in range(320)], questions_of(320, 0)
+    outside = np.arange(320) >= 300
+    mixed = {COSINE: np.concatenate([cosine, np.full(20, -9.0)]), HIRAGANA: np.where(outside, 1.0, np.nan)}
+    flagged = fit_scope(texts, mixed, None, groups, out_of_corpus=outside)
     clean = fit_scope(texts[:300], {COSINE: cosine}, None, groups[:300])
     assert flagged.scope == clean.scope
     assert flagged.scope.nearness_alone is None
