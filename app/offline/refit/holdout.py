@@ -75,10 +75,9 @@ def _served_shares(given: Given, withheld: Labels, ks: tuple[int, ...], draws: D
 def _by_kind(fitted: Fitted, withheld: Labels) -> dict[str, dict[str, Any]]:
     """Out-of-corpus questions by kind: how many, and the share that is withheld, with Wilson's interval."""
     outcomes = fitted.outcomes
-    kinds = [str(tags.get("kind", "unnamed")) for tags in outcomes.tags] or ["unnamed"] * len(outcomes)
     rows: dict[str, list[int]] = {}
     for row in np.flatnonzero(outcomes.out_of_corpus).tolist():
-        rows.setdefault(kinds[row], []).append(row)
+        rows.setdefault(outcomes.kinds[row] or "unnamed", []).append(row)
     return {
         kind: {
             "n": len(some),

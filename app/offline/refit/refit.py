@@ -364,9 +364,7 @@ def _report(
 def _scope_report(fitted: Fitted, alpha: float) -> dict[str, Any]:
     """False alarms on validation, and how many out-of-corpus questions of each kind the test finds."""
     outcomes = fitted.outcomes
-    kinds = [
-        str(tags.get("kind", "unnamed")) if flag else ""
-        for tags, flag in zip(outcomes.tags or [{}] * len(outcomes), outcomes.out_of_corpus.tolist(), strict=True)
-    ]
+    flagged = zip(outcomes.kinds, outcomes.out_of_corpus.tolist(), strict=True)
+    kinds = [(kind or "unnamed") if flag else "" for kind, flag in flagged]
     found = realised(fitted.out_of_scope, outcomes.ids, outcomes.groups, kinds)
     return {"alpha": alpha, "false_alarms": found.false_alarms, "detected": found.detected}

@@ -228,11 +228,11 @@ def test_the_confidence_map_removes_overconfidence(sample: Sample) -> None:
     rng = np.random.default_rng(1)
     odds = rng.normal(size=n) * 1.5
     labels = rng.random(n) < expit(odds)
-    given = Climb(np.zeros(n, np.intp), np.zeros(n, np.intp), expit(2.0 * odds), *[np.zeros(n)] * 3)
-    made = Sample((0,), {}, {0: labels}, sample.costs, sample.units, sample.folds, sample.counted)
+    given = Climb(np.zeros(n, np.intp), np.zeros(n, np.intp), expit(2.0 * odds), *[np.zeros(n)] * 4)
+    made = Sample((0,), {}, {0: labels}, sample.costs, sample.units, sample.folds, sample.counted, sample.rows)
     found = fit_confidence(made, given)
     assert found.slope == pytest.approx(0.5, abs=0.15)
-    always = Sample((0,), {}, {0: labels | True}, sample.costs, sample.units, sample.folds, sample.counted)
+    always = Sample((0,), {}, {0: labels | True}, sample.costs, sample.units, sample.folds, sample.counted, sample.rows)
     assert fit_confidence(always, given).apply(0.3) == pytest.approx(0.3)
 
 
@@ -242,7 +242,8 @@ def outcomes(n: int = 4) -> Outcomes:
     return Outcomes(
         identity=None, ids=[str(row) for row in range(n)], groups=[str(row) for row in range(n)], questions=[], gold=[],
         tags=[], ks=(0, 1, 5), answers={}, correct={k: np.ones(n, bool) for k in (0, 1, 5)}, signals={},
-        prompt_tokens=numbers, completion_tokens=zeros, ms={k: 10.0 * v for k, v in numbers.items()},
+        prompt_tokens=numbers, completion_tokens=zeros, ms={k: 10.0 * v for k, v in numbers.items()}, evidence={},
+        out_of_corpus=np.zeros(n, bool), kinds=[""] * n,
     )  # fmt: skip
 
 
