@@ -170,12 +170,13 @@ async def test_a_question_that_does_not_fit_is_given_up_and_the_run_goes_on(tmp_
 
 
 async def test_a_closed_book_answer_never_passes_for_a_reading(tmp_path: Path) -> None:
-    """Where the search finds nothing the question is given up, and the reader is not asked."""
+    """A collection with fewer passages than k is refused before the reader is asked."""
     reader, embedder, retriever = ScriptedReader(), FakeEmbedder(), FakeRetriever()
     await retriever.create("world", dimension=embedder.dimension)
     out = tmp_path / "outcomes.jsonl"
-    report = await collect(questions(1), out, a_collector((reader, embedder, retriever)))
-    assert report.failed == (("q0", "no passage found, so there is nothing to read"),)
+    with pytest.raises(DataError, match="holds 0 passages, fewer than k=5 reads"):
+        await collect(questions(1), out, a_collector((reader, embedder, retriever)))
+    assert not out.exists()
     assert reader.asked == []
 
 
