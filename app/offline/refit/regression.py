@@ -1,4 +1,4 @@
-"""Logistic regression on targets in [0, 1]: of standardised evidence, and of log-odds with shares of at least 0."""
+"""Logistic regression on targets in [0, 1]: on evidence with a ridge, and on a few log-odds with shares above 0."""
 
 import numpy as np
 from scipy.optimize import minimize
