@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity, mismatches
+from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.economics.breakeven import passages
 from app.errors import ArtifactError, DataError, FetchwiseError, StorageError
 from app.ports import Documents, Embedder, Reader, update
@@ -113,6 +114,11 @@ class LiveCalibrator:
     def running(self) -> Identity | None:
         """The identity of the running system; None until the reader has been identified."""
         return self._running
+
+    @property
+    def stats(self) -> CorpusStats:
+        """The corpus statistics that the served artifact names."""
+        return NO_STATS
 
     @property
     def serving(self) -> Artifact | None:

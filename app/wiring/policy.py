@@ -26,6 +26,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
             question.options,
             artifact,
             ks=settings.ks,
+            stats=live_calibrator.stats,
             allow_uncertified=settings.allow_uncertified,
             revoked=artifact is not None and live_calibrator.revoked(artifact.version) is not None,
             # A few questions still use the gate, so that the bypass can notice when gating pays again.

@@ -119,7 +119,7 @@ async def test_a_stream_cannot_be_spoken_into(hostile: FakeGateway) -> None:
     for policy in ("always", "graded"):
         believing(hostile, k0=0.3)
         events = await hostile.events("What is it?", policy=policy, abstain=False)
-        assert [name for name, _ in events if name not in {"token", "passages"}] == ["decision", "final"]
+        assert [name for name, _ in events if name not in {"step", "token", "passages"}] == ["final"]
         final = events[-1][1]
         assert final["k"] == 5
         assert "".join(data["text"] for name, data in events if name == "token").strip() == final["answer"]
