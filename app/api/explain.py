@@ -55,6 +55,9 @@ _WHY = {
     Reason.OUT_OF_SCOPE: "the question is out of scope",
 }
 
+# The reasons that the probability of the closed-book answer leads to.
+_OF_P = frozenset({Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN})
+
 
 def step_out(step: Step, evidence: Mapping[str, float]) -> dict[str, Any]:
     """A step as receipts and streams show it; `evidence` holds at least what was known at this step."""
@@ -78,9 +81,9 @@ def sentence(step: Step, evidence: Mapping[str, float]) -> str:
     purchases = [option for option in step.options if not isinstance(option.action, Stop) and option is not chosen]
     if isinstance(step.action, Stop):
         said = f"{_does(step.action)}: it is right with probability {chosen.value:.2f}"
-        said += _against(purchases) if purchases else ", and nothing is left to buy"
+        said += _against(purchases) if purchases else ", and nothing more can be bought"
     else:
-        said = f"{_does(step.action)}: expected {chosen.value:.2f} at a price of {chosen.price:.2f}"
+        said = f"{_does(step.action)}: expected {chosen.value:.2f} at a price of {_price(chosen)}"
         said += f", against {max(option.value for option in stops):.2f} now" if stops else _against(purchases)
     return f"{said}{_moved(step, evidence)}."
 
@@ -91,14 +94,20 @@ def _against(options: list[Option]) -> str:
         return ""
     best = max(options, key=lambda option: option.value - option.price)
     does = _does(best.action)
-    return f", against {best.value:.2f} at a price of {best.price:.2f} to {does[0].lower()}{does[1:]}"
+    return f", against {best.value:.2f} at a price of {_price(best)} to {does[0].lower()}{does[1:]}"
+
+
+def _price(option: Option) -> str:
+    return f"{option.price:.2f}" if option.price >= 0.01 or option.price == 0.0 else "less than 0.01"
 
 
 def _without_options(step: Step) -> str:
     if step.why is None:
         return "the probability of this answer decides what follows"
+    if step.action == Stop(None) and step.why is not Reason.OUT_OF_SCOPE:
+        return "no answer may be given"
     why = _WHY.get(step.why, step.why.value.replace("_", " "))
-    return why if step.p is None else f"{why} (probability {step.p:.2f})"
+    return f"{why} (probability {step.p:.2f})" if step.p is not None and step.why in _OF_P else why
 
 
 def _does(action: Action) -> str:
@@ -173,5 +182,5 @@ def _alarm(policy: EffectivePolicy, available: Available) -> str:
     if name == NEARNESS:
         return f"The question is not near the collected questions (nearness {value:.2f})."
     if name == COVERAGE:
-        return f"No passage covers the words of the question ({value:.2f})."
+        return f"No passage holds enough of the words of the question (share {value:.2f})."
     return f"The evidence is below that of the collected questions: {phrase(name, value)} ({value:.2f})."

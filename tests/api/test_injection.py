@@ -90,6 +90,8 @@ async def test_passages_decide_nothing(hostile: FakeGateway, harmless: FakeGatew
         for one in (hostile, harmless):
             believing(one, k0=sure, k1=read, k5=read)
             told.append(await one.receipt("What is the capital of Elbonia?", policy=policy))
+            # Evidence about the text of passages differs, and decides nothing under these policies.
+            del told[-1]["decision"]["evidence"]
         attacked, expected = told
         for name in ("action", "k", "decision"):
             assert attacked[name] == expected[name], name
