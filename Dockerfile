@@ -71,7 +71,7 @@ USER 10001:10001
 
 
 FROM runtime AS embedded
-# For llama.cpp's threads. Unpinned: Debian keeps one version per release, and removes older ones.
+# For the threads of llama.cpp and LightGBM. Unpinned: Debian keeps one version per release, and removes older ones.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \

@@ -136,6 +136,10 @@ class VectorStore(Retriever, Protocol):
         """Which of these passage ids the collection already holds."""
         ...
 
+    async def sample(self, collection: str, *, limit: int) -> list[Passage]:
+        """Return at most `limit` passages, drawn by a hash of their ids: the same in every store, without scores."""
+        ...
+
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages durably; a known id is replaced."""
         ...

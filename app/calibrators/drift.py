@@ -1,4 +1,4 @@
-"""Drift: whether confidences still match feedback, and whether signals are still distributed as on train.
+"""Drift: whether confidences still match feedback, and whether evidence is still distributed as on train.
 
 Every worker reads the same feedback from the log in the same order and reaches the same result.
 """
@@ -15,7 +15,7 @@ from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of,
 from app.certify.bets import Bettor
 from app.certify.drift import DriftTest
 from app.core.artifact import Artifact
-from app.core.calibrator import signals_of
+from app.core.evidence import about
 from app.core.feedback import Solicited
 from app.core.record import DecisionRecord
 from app.errors import DocumentConflict
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 # Small enough not to block the event loop.
 _AT_ONCE = 100
-# Answers over which signals are counted.
+# Answers over which evidence is counted.
 _RECENT = 2_000
 # Quantiles come from the train split, which has this share of the groups.
 _TRAIN = 0.4
@@ -167,7 +167,7 @@ class DriftWatch:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """A signal's stability index, and the limit above which the difference is not due to chance."""
+    """The stability index of a kind of evidence, and the limit above which the difference is not due to chance."""
 
     index: float
     limit: float
@@ -175,7 +175,7 @@ class Stability:
 
 @dataclass(frozen=True, slots=True)
 class SignalReport:
-    """The signals of recent answers. `accuracy` is their mean confidence: correct while the confidences are."""
+    """The evidence of recent answers. `accuracy` is their mean confidence: correct while the confidences are."""
 
     signals: Mapping[str, Stability] = field(default_factory=dict)
     accuracy: float | None = None
@@ -188,13 +188,18 @@ class _Recent:
         self.version = artifact.version
         self.fitted_on = max(1, round(_TRAIN * artifact.data_window.groups))
         self.confidence = RecentMean(window)
-        deciding = sorted(signals_of(artifact.p0))
-        bins = {name: bins_of(artifact.quantiles[name]) for name in deciding if name in artifact.quantiles}
-        self.signals = [(name, RecentCounts(each, window)) for name, each in bins.items() if len(each.shares) > 1]
+        bins = {name: bins_of(quantiles) for name, quantiles in sorted(artifact.quantiles.items())}
+        self.signals = [
+            (name, about(name), RecentCounts(each, window)) for name, each in bins.items() if len(each.shares) > 1
+        ]
 
 
 class SignalDrift:
-    """Compares recent signals with train. A new calibrator starts from zero; answers under other ones are ignored."""
+    """Compares recent evidence with train. A new calibrator starts from zero; answers under other ones are ignored.
+
+    Only evidence that no evidence selected is counted: that of the question, of the first purchase, and everything
+    where k was drawn at random. What is bought later is bought for the harder questions, which differ from train.
+    """
 
     def __init__(self, serving: Callable[[], Artifact | None], *, window: int = _RECENT) -> None:
         self._serving = serving
@@ -209,16 +214,17 @@ class SignalDrift:
             if artifact is None or artifact.version != record.policy.version:
                 return
             self._recent = recent = _Recent(artifact, self._window)
-        signals = record.probe.signals if record.probe else {}
-        for name, counts in recent.signals:
-            value = signals.get(name)
-            if value is not None:
+        evidence, explored = record.available.evidence, record.policy.explored
+        first = frozenset(record.steps[:2][-1].state.split("+"))
+        for name, needs, counts in recent.signals:
+            value = evidence.get(name)
+            if value is not None and (explored or needs <= first):
                 counts.add(value)
         if record.reply.text is not None and record.reply.confidence is not None:
             recent.confidence.add(record.reply.confidence)
 
     def report(self) -> SignalReport:
-        """The current figures; a signal with fewer than 200 values is left out."""
+        """The current figures; a name with fewer than 200 values is left out."""
         recent = self._recent
         if recent is None:
             return SignalReport()
@@ -228,7 +234,7 @@ class SignalDrift:
                     psi(counts.counts, counts.bins.shares),
                     psi_limit(counts.total, recent.fitted_on, len(counts.bins.shares)),
                 )
-                for name, counts in recent.signals
+                for name, _, counts in recent.signals
                 if counts.total >= ENOUGH
             },
             accuracy=recent.confidence.value,

@@ -2,12 +2,33 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from app.calibrators.store import ArtifactStore, Change
-from app.core.artifact import Abstention, Artifact, DataWindow, Identity, PolicyFit
+from app.core.artifact import Abstention, Artifact, Certificate, DataWindow, Identity, LadderFit, PolicyFit
+from app.core.cost import Objective
 from app.errors import ArtifactError
 
 _CHANGES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LadderSummary:
+    """The ladder without its heads, which are long."""
+
+    t: float
+    goal: Literal["gain", "save"]
+    objective: Objective
+    certificate: Certificate | None
+    uncertified_reason: str | None
+    labels_needed: int | None
+
+    @classmethod
+    def of(cls, fit: LadderFit | None) -> "LadderSummary | None":
+        """What a list shows of a ladder."""
+        if fit is None:
+            return None
+        return cls(fit.t, fit.goal, fit.objective, fit.certificate, fit.uncertified_reason, fit.labels_needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +42,8 @@ class CalibratorVersion:
     certified: bool | None = None
     created: str | None = None
     identity: Identity | None = None
+    # None also for a version without a ladder, which serves `graded`.
+    ladder: LadderSummary | None = None
     policies: Mapping[str, PolicyFit] | None = None
     abstention: Abstention | None = None
     fallback_k: int | None = None
@@ -66,6 +89,7 @@ def list_calibrators(
             certified=found.certified,
             created=found.created,
             identity=found.identity,
+            ladder=LadderSummary.of(found.ladder),
             policies=found.policies,
             abstention=found.abstention,
             fallback_k=found.fallback_k,

@@ -86,6 +86,8 @@ class LiveCalibrator:
         self._allow_uncertified = allow_uncertified
         self._revocations = revocations or Revocations()
         self._artifact: Artifact | None = None
+        # By digest: of the artifact that serves, and of the one before, which a question may still use.
+        self._stats: dict[str | None, CorpusStats] = {None: NO_STATS}
         self._refusal = ""
         self._running: Identity | None = None
         self._compared: tuple[Identity | None, Identity | None, bool] = (None, None, False)
@@ -116,14 +118,18 @@ class LiveCalibrator:
         return self._running
 
     @property
-    def stats(self) -> CorpusStats:
-        """The corpus statistics that the served artifact names."""
-        return NO_STATS
-
-    @property
     def serving(self) -> Artifact | None:
         """The loaded artifact, whether or not it matches the running system."""
         return self._artifact
+
+    @property
+    def stats(self) -> CorpusStats:
+        """The corpus statistics of the loaded artifact."""
+        return NO_STATS if self._artifact is None else self.stats_of(self._artifact)
+
+    def stats_of(self, artifact: Artifact) -> CorpusStats:
+        """The corpus statistics of an artifact that `matching` or `serving` returned."""
+        return self._stats[artifact.stats]
 
     def mismatch(self, artifact: Artifact) -> str:
         """How an artifact differs from the running system; empty if it matches."""
@@ -215,7 +221,7 @@ class LiveCalibrator:
                 return
             # Try again at every poll: a rejected file may be copied later than CURRENT, or be repaired, and the running
             # system may change to match it.
-            named = self.store.load(version)
+            named = self._load(version)
             problem = self.mismatch(named)
         except ArtifactError as error:
             named, problem = None, str(error)
@@ -229,6 +235,14 @@ class LiveCalibrator:
         serving = "the previous one keeps serving" if held else self._ungated
         self._refusal = f"rejected a calibrator, {serving}: {problem}"
 
+    def _load(self, version: str) -> Artifact:
+        """Load an artifact together with its statistics, of which the served ones are kept."""
+        artifact, held = self.store.load(version), self._artifact
+        if artifact.stats not in self._stats:
+            kept = {digest: self._stats[digest] for digest in (None, held.stats if held else None)}
+            self._stats = kept | {artifact.stats: self.store.load_stats(artifact)}
+        return artifact
+
     def _one_served_before(self) -> Artifact | None:
         """Load what a longer-running process would still serve, so that all workers serve the same."""
         try:
@@ -238,7 +252,7 @@ class LiveCalibrator:
             return None
         for version in before:
             try:
-                artifact = self.store.load(version)
+                artifact = self._load(version)
             except ArtifactError as error:
                 # The status reports the file that CURRENT names; this is only a replacement.
                 logger.debug("calibrator: %s cannot replace it: %s", version, error)

@@ -1,7 +1,8 @@
 """Calibrator artifacts as documents: `<version>.json`, immutable, and CURRENT, whose first line names the served one.
 
 CURRENT has a line for every change, newest first: `<version> <time> <command>`. So the served version and the history
-change in one write. A line with a version alone was written by hand.
+change in one write. A line with a version alone was written by hand. Several versions share the corpus statistics that
+they name: `stats-<digest>.json`, immutable as well.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Literal, cast
 from pydantic import TypeAdapter, ValidationError
 
 from app.core.artifact import SCHEMA, Artifact, checksum
+from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError, DocumentConflict, StorageError
 from app.ports import update
 from app.storage.documents import open_documents
@@ -23,6 +25,7 @@ from app.storage.documents import open_documents
 _ARTIFACT = TypeAdapter(Artifact)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE = re.compile(rf"({_VERSION.pattern})(?: (\S+) (refit|promote|rollback))?")
+_STATS = re.compile(r"stats-[0-9a-f]{16}\.json")
 _CURRENT = "CURRENT"
 By = Literal["refit", "promote", "rollback", "hand"]
 
@@ -61,8 +64,7 @@ class ArtifactStore:
 
     def versions(self) -> list[str]:
         """Every published version, oldest first by name."""
-        with _translated():
-            return [name.removesuffix(".json") for name in self._documents.names() if name.endswith(".json")]
+        return _versions(self._names())
 
     def load(self, version: str) -> Artifact:
         """Read and verify one artifact; ArtifactError if anything is wrong with it."""
@@ -75,27 +77,50 @@ class ArtifactStore:
             raise ArtifactSchemaError(f"{where} holds version {artifact.version!r}: files must not be renamed")
         return artifact
 
+    def load_stats(self, artifact: Artifact) -> CorpusStats:
+        """The corpus statistics that an artifact names; ArtifactError if they are missing or were changed."""
+        if artifact.stats is None:
+            return NO_STATS
+        name = _stats_name(artifact.stats)
+        content, where = self._read(name), self._documents.where(name)
+        if content is None:
+            raise ArtifactError(_without_stats(artifact, where))
+        stats = CorpusStats.from_bytes(content)
+        if stats.digest != artifact.stats:
+            raise ArtifactChecksumError(f"{where} was changed after it was published: restore it or refit")
+        return stats
+
     def newest(self, most: int) -> list[tuple[str, Artifact | ArtifactError]]:
         """The newest versions by name, newest first: each one's artifact, or why it cannot be served."""
         found: list[tuple[str, Artifact | ArtifactError]] = []
-        for version in self.versions()[: -most - 1 : -1]:
+        names = self._names()
+        for version in _versions(names)[: -most - 1 : -1]:
             try:
-                found.append((version, self.load(version)))
+                artifact = self.load(version)
+                # Only whether they are there: reading the statistics of every version would take long.
+                if artifact.stats is not None and (stats := _stats_name(artifact.stats)) not in names:
+                    raise ArtifactError(_without_stats(artifact, self._documents.where(stats)))  # noqa: TRY301
+                found.append((version, artifact))
             except ArtifactError as error:
                 found.append((version, error))
         return found
 
-    def publish(self, artifact: Artifact) -> str:
-        """Store the artifact and return where it is; the same version twice changes nothing."""
+    def publish(self, artifact: Artifact, stats: CorpusStats = NO_STATS) -> str:
+        """Store the artifact and return where it is; the same version twice changes nothing.
+
+        `stats` are the corpus statistics that it names. They are written first, so that no artifact lacks them.
+        """
         name = _name(artifact.version)
-        # A conflict means that it was published before, and an artifact never changes.
-        with _translated(), suppress(DocumentConflict):
-            self._documents.write(name, serialise(artifact), expected=None)
+        if artifact.stats is not None:
+            if stats.digest != artifact.stats:
+                raise ArtifactError(f"{artifact.version} names the corpus statistics {artifact.stats}, not these")
+            self._write(_stats_name(artifact.stats), stats.to_bytes())
+        self._write(name, serialise(artifact))
         return self._documents.where(name)
 
     def promote(self, version: str, *, by: By = "promote") -> None:
-        """Make CURRENT name this version, after checking the file; no change if it does already."""
-        self.load(version)
+        """Make CURRENT name this version, after checking its files; no change if it does already."""
+        self.load_stats(self.load(version))
         self._change(lambda _: version, by)
 
     def rollback(self) -> str:
@@ -106,7 +131,7 @@ class ArtifactStore:
             if not before:
                 where = self._documents.where(_CURRENT)
                 raise ArtifactError(f"{where} has no earlier version: promote one")
-            self.load(before[0])
+            self.load_stats(self.load(before[0]))
             return before[0]
 
         return self._change(back, "rollback")
@@ -118,6 +143,15 @@ class ArtifactStore:
     def served_before(self) -> list[str]:
         """The versions that rolling back leads to, nearest first."""
         return _served_before(self._read(_CURRENT) or b"")
+
+    def _names(self) -> list[str]:
+        with _translated():
+            return self._documents.names()
+
+    def _write(self, name: str, content: bytes) -> None:
+        # A conflict means that it was published before, and such a file never changes.
+        with _translated(), suppress(DocumentConflict):
+            self._documents.write(name, content, expected=None)
 
     def _read(self, name: str) -> bytes | None:
         with _translated():
@@ -156,6 +190,21 @@ def _name(version: str) -> str:
     if not _VERSION.fullmatch(version):
         raise ArtifactSchemaError(f"{version[:100]!r} is not a version: letters, digits, dots, dashes, underscores")
     return f"{version}.json"
+
+
+def _versions(names: list[str]) -> list[str]:
+    return [name.removesuffix(".json") for name in names if name.endswith(".json") and not _STATS.fullmatch(name)]
+
+
+def _stats_name(digest: str) -> str:
+    name = f"stats-{digest}.json"
+    if not _STATS.fullmatch(name):
+        raise ArtifactSchemaError(f"{digest[:100]!r} is not a digest of corpus statistics: 16 hex digits")
+    return name
+
+
+def _without_stats(artifact: Artifact, where: str) -> str:
+    return f"{where} does not exist: copy the corpus statistics that {artifact.version} names beside it, or refit"
 
 
 def _lines(content: bytes) -> list[str]:

@@ -1,6 +1,8 @@
 """`fetchwise calibrators`: list and compare versions, serve another one, and roll back."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,13 +12,17 @@ from rich.table import Table
 from app.calibrators.listing import CalibratorVersion, list_calibrators
 from app.calibrators.store import ArtifactStore, serialise
 from app.cli.console import AsJson, app, err, out, print_rows
-from app.core.artifact import Artifact, Certificate, PolicyFit, mismatches
+from app.core.artifact import Abstention, Artifact, LadderFit, PolicyFit, mismatches
+from app.core.heads import Head
+from app.core.policy import action_of
 from app.errors import ArtifactError
 from app.settings import read_settings
 
 _EVERY = 10_000
 # Long, and derived from the rest.
 _DETAILS = ("quantiles", "report")
+_ACCURATE = "accuracy is at least that of {reference} minus {epsilon:g}"
+_RIGHT = "at most {epsilon:g} of the given answers are wrong"
 
 calibrators = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +52,7 @@ def _named(store: ArtifactStore, version: str | None) -> Artifact:
 
 @calibrators.command("list")
 def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Show every version: which is CURRENT, whether it is certified, its thresholds, or why it cannot be read.
+    """Show every version: which is CURRENT, whether it is certified, what it serves, or why it cannot be read.
 
     `--json` has the same shape as `GET /calibrators` of a running gateway, which also names the version it serves.
     """
@@ -57,7 +63,7 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
         return
     since = {change.version: change.at for change in reversed(found.changes)}
     print_rows(
-        ("", "version", "created", "certified", "τ0", "τ1", "τ abstain", "since"),
+        ("", "version", "created", "certified", "serves", "τ abstain", "since"),
         *(("→" if one.current else "", *_row(one, since.get(one.version, ""))) for one in found.versions),
     )
     for one in found.versions:
@@ -69,13 +75,12 @@ def list_versions(folder: Folder = None, as_json: AsJson = False) -> None:  # no
 
 def _row(one: CalibratorVersion, since: str) -> list[str]:
     if one.policies is None or one.abstention is None:
-        return [one.version, "", "unreadable", "", "", "", _minute(since)]
-    graded = one.policies.get("graded")
+        return [one.version, "", "unreadable", "", "", _minute(since)]
     return [
         one.version,
         _minute(one.created or ""),
         "yes" if one.certified else "no",
-        *_thresholds(graded),
+        _served(one),
         f"{one.abstention.tau:.3f}{'' if one.abstention.certificate else ' (not certified)'}",
         _minute(since),
     ]
@@ -85,13 +90,17 @@ def _minute(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def _thresholds(fit: PolicyFit | None) -> tuple[str, str]:
-    return ("–", "–") if fit is None else (f"{fit.thresholds.tau0:.3f}", f"{fit.thresholds.tau1:.3f}")
+def _served(one: CalibratorVersion) -> str:
+    """The policy that serves by default, in a few characters."""
+    graded = (one.policies or {}).get("graded")
+    if one.ladder is not None:
+        return f"ladder ({one.ladder.goal}), t = {one.ladder.t:.3f}"
+    return "–" if graded is None else f"graded, τ0 = {graded.thresholds.tau0:.3f}, τ1 = {graded.thresholds.tau1:.3f}"
 
 
 @calibrators.command()
 def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Show what a calibrator was fitted on, its thresholds and its guarantees; `--json` prints the whole file."""
+    """Show what a calibrator was fitted on, its policies and its guarantees; `--json` prints the whole file."""
     artifact = _named(_store(folder), version)
     if as_json:
         typer.echo(serialise(artifact).decode(), nl=False)
@@ -101,25 +110,26 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row("created", f"{artifact.created}, from {window.rows} rows ({window.groups} groups) of {window.source}")
     for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
         table.add_row(name, str(value))
+    if (ladder := artifact.ladder) is not None:
+        aim = f"t = {ladder.t:.3f}, goal {ladder.goal}, cost in {ladder.objective}"
+        table.add_row("ladder", f"{aim}; {_guarantee(ladder, _ACCURATE)}")
     for name, fit in sorted(artifact.policies.items()):
-        guarantee = _guarantee(fit.certificate, "accuracy is at least that of {reference} minus {epsilon:g}")
-        table.add_row(
-            name,
-            f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, minimises {fit.objective}; "
-            f"{guarantee or f'not certified: {fit.uncertified_reason}'}",
-        )
+        thresholds = f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, minimises {fit.objective}"
+        table.add_row(name, f"{thresholds}; {_guarantee(fit, _ACCURATE)}")
     abstention = artifact.abstention
-    guarantee = _guarantee(abstention.certificate, "at most {epsilon:g} of the given answers are wrong")
-    table.add_row(
-        "abstain", f"τ = {abstention.tau:.3f}; {guarantee or f'not certified: {abstention.uncertified_reason}'}"
-    )
+    table.add_row("abstain", f"τ = {abstention.tau:.3f}; {_guarantee(abstention, _RIGHT)}")
     table.add_row("fallback", f"{artifact.fallback_k} passages if the policy is not certified")
+    states = "; ".join(f"{state}: {', '.join(map(action_of, heads))}" for state, heads in artifact.heads.items())
+    table.add_row("heads", states)
+    table.add_row("scope", artifact.scope.covers if artifact.scope else "not tested")
+    table.add_row("corpus statistics", artifact.stats or "none")
     out.print(table)
 
 
-def _guarantee(certificate: Certificate | None, promise: str) -> str | None:
+def _guarantee(fit: PolicyFit | LadderFit | Abstention, promise: str) -> str:
+    certificate = fit.certificate
     if certificate is None:
-        return None
+        return f"not certified: {fit.uncertified_reason}"
     promised = promise.format(reference=certificate.reference, epsilon=certificate.epsilon)
     return f"with probability {1 - certificate.delta:g}, {promised} ({certificate.n} groups)"
 
@@ -135,7 +145,7 @@ def diff(
     """Show the differences between two calibrators, value by value; the exit code is 0 in any case."""
     store = _store(folder)
     one, other = _named(store, before), _named(store, after)
-    left, right = _flat(asdict(one)), _flat(asdict(other))
+    left, right = _flat(_values(one)), _flat(_values(other))
     changed = {
         path: (left.get(path), right.get(path))
         for path in sorted(left.keys() | right.keys())
@@ -151,6 +161,24 @@ def diff(
     for path, (a, b) in changed.items():
         table.add_row(path, _short(a), _short(b))
     out.print(table)
+
+
+def _values(artifact: Artifact) -> dict[str, Any]:
+    """Everything in an artifact, with each head as one line."""
+    values = asdict(artifact) | {"heads": _in_a_line(artifact.heads)}
+    if artifact.ladder is not None:
+        values["ladder"]["values"] = _in_a_line(artifact.ladder.values)
+    return values
+
+
+def _in_a_line(heads: Mapping[str, Mapping[Any, Head]]) -> dict[str, dict[Any, str]]:
+    """Each head as its method and a digest of its thousands of numbers."""
+    return {
+        state: {
+            name: f"{head.method} {hashlib.sha256(repr(head).encode()).hexdigest()[:8]}" for name, head in by.items()
+        }
+        for state, by in heads.items()
+    }
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:  # noqa: ANN401 what JSON holds

@@ -190,6 +190,7 @@ async def _calibrator(checked: _Checked) -> str:
         most = passages(settings.calibration.ks[-1])
         raise ArtifactError(f"none in {store.where}, so every question reads {most}: collect and refit")
     artifact = store.load(version)
+    store.load_stats(artifact)
     if checked.reader is None or checked.embedder is None:
         raise ArtifactError(f"{version} cannot be checked: fix the reader and the embedder first")
     running = await identity_of(checked.reader, checked.embedder, settings)

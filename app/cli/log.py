@@ -185,8 +185,7 @@ def _write_parquet(pages: Iterable[_Rows], path: Path, on_rows: Callable[[int], 
 def _schema(pa: Any) -> Any:  # noqa: ANN401 a module that is imported only if it is there
     numbers, labels = pa.map_(pa.string(), pa.float64()), pa.map_(pa.string(), pa.string())
     nested = {
-        "signals": numbers,
-        "read_signals": numbers,
+        "evidence": numbers,
         "propensities": numbers,
         "tags": labels,
         "passages": pa.list_(pa.string()),

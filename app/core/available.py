@@ -86,3 +86,17 @@ class Available:
 def state_of(answers: Iterable[int], *, searched: bool) -> str:
     """The name of a state: whether the search has run, and which answers exist."""
     return "+".join([*(["search"] if searched else []), *(f"k{k}" for k in sorted(answers))])
+
+
+def evidence_of(
+    text: str,
+    stats: CorpusStats,
+    vector: Sequence[float] | None,
+    passages: Sequence[Passage],
+    answers: Iterable[Answer],
+) -> dict[str, float]:
+    """All evidence of a question once everything was bought: what a row of an outcome table stores."""
+    available = Available.at_first(text, stats, vector).found(passages)
+    for answer in sorted(answers, key=lambda answer: answer.k):
+        available = available.answered(answer)
+    return dict(available.evidence)

@@ -1,4 +1,4 @@
-"""Two rules that decide whether an answer is right.
+"""Two rules that decide whether an answer is right, and a closed list of phrases that decline to answer.
 
 `compat` is the rule of the published work, kept for comparison: a gold answer of three characters or more
 matches any substring, so "yesterday" is right for "yes". `tokens`, the default, folds Unicode, compares whole words,
@@ -9,6 +9,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 Rule = Literal["tokens", "compat"]
@@ -36,6 +37,39 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 # A minus sign only where a number follows and no word precedes: "1914-1918" and "Covid-19" contain no negative number.
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 _POINT = re.compile(r"(?<=\d)\.(?=\d)")
+
+# An answer with one of these phrases is a refusal; the list is closed, so that a label never depends on a model.
+_REFUSALS = (
+    "I don't know", "I do not know", "I am not sure", "I'm not sure", "no idea",
+    "not mentioned", "not stated", "not specified", "not provided", "not in the passages", "not in the text",
+    "does not say", "doesn't say", "do not say", "don't say", "does not mention", "doesn't mention",
+    "do not mention", "don't mention", "does not contain", "do not contain", "does not provide", "do not provide",
+    "cannot answer", "can not answer", "can't answer", "unable to answer", "not able to answer", "cannot be answered",
+    "can't be answered", "cannot determine", "can't determine", "cannot be determined", "can't be determined",
+    "cannot provide", "can't provide", "unable to provide", "not able to provide", "cannot help", "can't help",
+    "unable to help", "unable to assist", "cannot find", "can't find", "could not find", "couldn't find",
+    "no information", "not enough information", "insufficient information", "do not have information",
+    "don't have information", "do not have enough", "don't have enough", "do not have access", "don't have access",
+    "no answer",
+)  # fmt: skip
+# One of these is a refusal only if it is the whole answer: as a word it may be part of a name.
+_REFUSAL_WORDS = frozenset((("unknown",), ("unanswerable",), ("none",), ("nothing",)))
+
+
+def is_right(answer: str, gold: Sequence[str], rule: Rule = "tokens", *, out_of_corpus: bool = False) -> bool:
+    """Whether an answer is right. A question that the corpus cannot answer is answered right by a refusal alone."""
+    return is_refusal(answer) if out_of_corpus else judge(answer, gold, rule)
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether an answer declines to answer, by a closed list of phrases."""
+    given = words(answer)
+    return given in _REFUSAL_WORDS or any(_contains(given, phrase) for phrase in _refusals())
+
+
+@cache
+def _refusals() -> tuple[tuple[str, ...], ...]:
+    return tuple(map(words, _REFUSALS))
 
 
 def judge(answer: str, gold: Sequence[str], rule: Rule = "tokens") -> bool:

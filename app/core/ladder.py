@@ -3,7 +3,7 @@
 search ──► read k passages (k = 0 is the closed-book probe) ──► read more ──► stop with an answer, or withhold it
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.available import Available
 from app.core.effective_policy import EffectivePolicy, Fixed, Graded, Ladder
@@ -75,15 +75,15 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         if policy.abstain:
             return Step(available.state, Stop(None), why=Reason.OUT_OF_SCOPE)
         return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
-    if policy.explored:
-        return _explore(policy, available)
     match policy.kind:
         case Fixed(k, why):
             return _toward(policy, available, k, why)
         case Graded():
             return _grade(policy, policy.kind, available)
+        case Ladder() if policy.explored:
+            return _explore(policy, policy.kind, available)
         case Ladder():
-            return _climb(policy, policy.kind.t, available)
+            return _climb(policy, policy.kind, available)
 
 
 def _toward(
@@ -98,14 +98,13 @@ def _toward(
     return Step(available.state, action, wanted, why, p)
 
 
-def _explore(policy: EffectivePolicy, available: Available) -> Step:
-    """The k that was drawn. The ladder's own first search comes first, so that the evidence is that of its states."""
-    if isinstance(policy.kind, Ladder) and not available.state and policy.failure is None:
-        first = _climb(policy, policy.kind.t, available)
+def _explore(policy: EffectivePolicy, ladder: Ladder, available: Available) -> Step:
+    """The k that was drawn. A search with which the ladder begins comes first: then the state is one of its own."""
+    if not available.state and policy.failure is None:
+        first = _climb(replace(policy, minimum=policy.permitted[0], maximum=policy.ks[-1]), ladder, available)
         if first.action == Search():
             return first
-    p = policy.p0(available) if 0 in available.answers else None
-    return _toward(policy, available, policy.minimum, Reason.EXPLORED, p)
+    return _toward(policy, available, policy.minimum, Reason.EXPLORED)
 
 
 def _grade(policy: EffectivePolicy, graded: Graded, available: Available) -> Step:
@@ -114,12 +113,14 @@ def _grade(policy: EffectivePolicy, graded: Graded, available: Available) -> Ste
         return Step(available.state, Read(0))
     p0 = policy.p0(available)
     if p0 is None:
-        return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
+        return _toward(policy, available, policy.ks[-1], Reason.EXPLORED if policy.explored else Reason.NO_SIGNAL)
     k, why = graded.choose(p0)
-    return _toward(policy, available, k, Reason.RETRIEVAL_REQUIRED if policy.required else why, p0)
+    if policy.explored or policy.required:
+        why = Reason.EXPLORED if policy.explored else Reason.RETRIEVAL_REQUIRED
+    return _toward(policy, available, k, why, p0)
 
 
-def _climb(policy: EffectivePolicy, t: float, available: Available) -> Step:
+def _climb(policy: EffectivePolicy, ladder: Ladder, available: Available) -> Step:
     """Make the best purchase while it is worth its price, else stop with the most probable answer."""
     assert policy.ladder is not None
     fit, state = policy.ladder, available.state
@@ -129,7 +130,7 @@ def _climb(policy: EffectivePolicy, t: float, available: Available) -> Step:
     ]
     for purchase in purchases(policy, available):
         name = name_of(purchase)
-        heads.append((purchase, values.get(name), t * fit.costs.get(name, 0.0)))
+        heads.append((purchase, values.get(name), ladder.t * fit.costs.get(name, 0.0)))
     options, chosen = list[Option](), list[Head]()
     for action, head, price in heads:
         value = None if head is None else head.predict(available.evidence)

@@ -1,7 +1,7 @@
 """The finished decision: one frozen record that the receipt, the metrics and the log are all made from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.core.artifact import Identity
 from app.core.available import Answer, Available, Passage, Usage
@@ -52,6 +52,8 @@ class FullRun:
     # The system that answered: a refit never mixes two systems.
     identity: Identity
     outcomes: Mapping[int, Outcome]
+    # Of the question, the search and all the answers, with the corpus statistics in use.
+    evidence: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -158,6 +160,7 @@ class DecisionRecord:
         """
         return (
             isinstance(self.policy.kind, Graded | Ladder)
+            and (isinstance(self.policy.kind, Ladder) or self.p_closed_book is not None)
             and self.policy.failure is None
             and not self.policy.required
             and not self.policy.explored

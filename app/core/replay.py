@@ -163,6 +163,10 @@ def _flat(steps: Iterable[Mapping[str, object]]) -> dict[str, object]:
 def _same(then: object, now: object) -> bool:
     if isinstance(then, float) and isinstance(now, float):
         return math.isclose(then, now, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        return then.keys() == now.keys() and all(_same(then[name], now[name]) for name in then)
+    if isinstance(then, list) and isinstance(now, list):
+        return len(then) == len(now) and all(map(_same, then, now))
     return then == now
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from app.core.artifact import Identity
+from app.core.corpus_stats import CorpusStats
 from app.errors import ConfigurationError
 from app.learning.log import DecisionLog, LogMetrics
 from app.learning.sampling import Budget, Sampler
@@ -49,9 +50,13 @@ async def open_learning(
     embedder: Embedder,
     retriever: Retriever,
     identity: Callable[[], Identity | None],
+    stats: Callable[[], CorpusStats],
     on_shadow: Callable[[str], None],
 ) -> AsyncIterator[Learning]:
-    """Draw as the settings say; without a log nothing could be learned, so nothing is drawn."""
+    """Draw as the settings say; without a log nothing could be learned, so nothing is drawn.
+
+    `stats` returns the corpus statistics in use, for the evidence of shadow runs.
+    """
     learning = settings.learning
     if learning.shadow_share and settings.log.texts == "hash":
         raise ConfigurationError(
@@ -72,6 +77,7 @@ async def open_learning(
         embedder=embedder,
         retriever=retriever,
         identity=identity,
+        stats=stats,
         on_done=log.observe,
         on_end=on_shadow,
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from app.answer.full_run import full_run
 from app.core.artifact import Identity
+from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.policy import Retrieval
 from app.core.question import Question
 from app.core.record import DecisionRecord, FullRun
@@ -38,6 +39,7 @@ class ShadowRunner:
         embedder: Embedder,
         retriever: Retriever,
         identity: Callable[[], Identity | None],
+        stats: Callable[[], CorpusStats] = lambda: NO_STATS,
         on_done: Callable[[FullRun], None],
         on_end: Callable[[str], None] = lambda _: None,
         rng: random.Random | None = None,
@@ -48,6 +50,7 @@ class ShadowRunner:
         self._embedder = embedder
         self._retriever = retriever
         self._identity = identity
+        self._stats = stats
         self._on_done = on_done
         self._on_end = on_end
         self._rng = rng or random.Random()  # noqa: S311 - drawing samples, not secrets
@@ -144,7 +147,7 @@ class ShadowRunner:
         identity = self._identity()
         if identity is None:
             raise UpstreamUnavailable("reader", "it has not been identified yet")
-        _, outcomes = await full_run(
+        answers = await full_run(
             text,
             identity.ks,
             reader=self._reader,
@@ -152,5 +155,6 @@ class ShadowRunner:
             retriever=self._retriever,
             identity=identity,
             clock=time.perf_counter,
+            stats=self._stats(),
         )
-        return FullRun(identifier, identity, outcomes)
+        return FullRun(identifier, identity, answers.outcomes, answers.evidence)

@@ -1,14 +1,15 @@
 """Ask every question at every k, through the same parts as the gateway, and write the outcome table.
 
 The table is append-only with one line per question, so an interrupted run resumes when it is started again. The first
-line says which system was asked, and with which options. Rows of another system, or with other options, are refused.
+line says which system was asked, with which options, and counts the words of the corpus. Rows of another system, or
+with other options, are refused.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -18,27 +19,18 @@ import orjson
 
 from app.answer.full_run import full_run
 from app.core.artifact import Identity, mismatches
-from app.core.labels import Rule, judge
+from app.core.corpus_stats import MAX_PASSAGES, NO_STATS, CorpusStats
+from app.core.labels import Rule
 from app.core.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
-from app.offline.table import Outcomes, normalise_group, read_identity, read_lines
-from app.ports import Clock, Embedder, Prompt, Reader, Retriever
+from app.offline.lines import SCHEMA, Head, read_lines, rounded, write_vector
+from app.offline.questions import LabelledQuestion, label
+from app.offline.table import Outcomes
+from app.ports import Clock, Embedder, Prompt, Reader, VectorStore
 
-SCHEMA = 1
 ATTEMPTS = 3
 RETRY_S = 2.0
 TRIGGER = "Do you need to look up the answer to this question? Answer yes or no: {question}"
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledQuestion:
-    """A question with the answers that count as right; questions about the same fact share a `group`."""
-
-    id: str
-    question: str
-    gold: tuple[str, ...]
-    group: str
-    tags: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +42,19 @@ class Collected:
     failed: tuple[tuple[str, str], ...]
 
 
-def read_questions(path: Path) -> list[LabelledQuestion]:
-    """Read JSON lines of {id?, group?, question, gold, tags?}; a question without an id is named by its line."""
-    questions: dict[str, LabelledQuestion] = {}
-    for place, row in read_lines(path):
-        text, gold = row.get("question"), row.get("gold")
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{place}: `question` is {text!r}: write a text")
-        if not isinstance(gold, list) or not gold or not all(isinstance(answer, str) for answer in gold):
-            raise DataError(f"{place}: `gold` is {gold!r}: write a list of texts")
-        identifier = str(row.get("id") or f"q{place.rpartition(':')[2]}")
-        if identifier in questions:
-            raise DataError(f"{place}: the id {identifier!r} is not unique: rename it")
-        group = str(row.get("group") or normalise_group(text))
-        questions[identifier] = LabelledQuestion(identifier, text, tuple(gold), group, row.get("tags") or {})
-    if not questions:
-        raise DataError(f"{path}: has no questions")
-    return list(questions.values())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
     """Answers one question at every k and labels the answers."""
 
     reader: Reader
     embedder: Embedder
-    retriever: Retriever
+    retriever: VectorStore
     identity: Identity
     ks: tuple[int, ...]
     rule: Rule = "tokens"
     trigger: bool = False
+    # Word counts of the corpus, to weigh words by; `collect` takes them from the collection.
+    stats: CorpusStats = NO_STATS
     clock: Clock = time.perf_counter
     today: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -89,13 +64,13 @@ class Collector:
             raise DataError(f"k={min(self.ks)} is negative: an additional k must be 1 or more")
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the rows depend on besides the identity; part of the table's first line."""
-        return {"rule": self.rule, "ks": list(self.ks), "trigger": self.trigger}
+    def head(self) -> Head:
+        """The first line of the table."""
+        return Head(self.identity, self.ks, self.rule, self.trigger, self.stats)
 
     async def row(self, question: LabelledQuestion) -> dict[str, Any]:
         """Answer with every number of passages, and label the answers."""
-        passages, outcomes = await full_run(
+        answers = await full_run(
             question.question,
             self.ks,
             reader=self.reader,
@@ -103,19 +78,15 @@ class Collector:
             retriever=self.retriever,
             identity=self.identity,
             clock=self.clock,
+            stats=self.stats,
         )
-        row: dict[str, Any] = {
-            "id": question.id,
-            "group": question.group,
-            "question": question.question,
-            "gold": list(question.gold),
-            "tags": question.tags,
-            "at": self.today().isoformat(timespec="seconds"),
-        }
-        row |= {f"k{k}": self._cell(question, k, outcome) for k, outcome in outcomes.items()}
+        row = question.to_row() | {"at": self.today().isoformat(timespec="seconds")}
+        row |= {f"k{k}": self._cell(row, k, outcome) for k, outcome in answers.outcomes.items()}
         if self.trigger:
             row["k0"]["signals"] |= await self._trigger(question.question)
-        row["passages"] = [passage.id for passage in passages]
+        row["passages"] = [passage.id for passage in answers.passages]
+        row["evidence"] = rounded(answers.evidence)
+        row["vector"] = write_vector(answers.vector)
         return row
 
     async def _trigger(self, question: str) -> dict[str, float]:
@@ -129,15 +100,16 @@ class Collector:
         log_odds = math.log(p / (1.0 - p))
         return {"trigger": round(log_odds if said == "no" else -log_odds, 7)}
 
-    def _cell(self, question: LabelledQuestion, k: int, outcome: Outcome) -> dict[str, Any]:
+    def _cell(self, row: dict[str, Any], k: int, outcome: Outcome) -> dict[str, Any]:
         return {
             "answer": outcome.answer,
-            "correct": judge(outcome.answer, question.gold, self.rule),
-            "signals": {name: round(value, 7) for name, value in outcome.signals.items()},
+            "correct": label(row, outcome.answer, self.rule),
+            "signals": rounded(outcome.signals),
             "prompt_tokens": outcome.prompt_tokens,
             "completion_tokens": outcome.completion_tokens,
             "ms": round(outcome.ms, 2),
             **({"passages_read": outcome.passages_read} if k else {}),
+            **({"truncated": True} if outcome.truncated else {}),
         }
 
 
@@ -146,22 +118,34 @@ async def collect(
     out: Path,
     collector: Collector,
     *,
-    concurrency: int = 2,
+    concurrency: int = 1,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Collected:
-    """Append the rows that `out` does not have yet; `on_progress` gets the numbers done and in total."""
+    """Append the rows that `out` does not have yet; `on_progress` gets the numbers done and in total.
+
+    One question at a time by default: answers that a reader computes in one batch differ in their last bits from those
+    that it computes alone, so a table would depend on the order of arrival.
+    """
     if out.suffix == ".gz":
         raise DataError(
             f"{out}: a compressed table cannot be appended to: collect to a .jsonl file and compress it afterwards"
         )
-    known = _resume(out, collector)
+    known, stats = _resume(out, collector)
+    collector = replace(
+        collector, stats=stats or await corpus_stats(collector.retriever, collector.identity.collection)
+    )
+    if collector.stats.passages < max(collector.ks):
+        raise DataError(
+            f"the collection {collector.identity.collection!r} holds {collector.stats.passages} passages, fewer than "
+            f"k={max(collector.ks)} reads: ingest more, or choose smaller numbers in FETCHWISE_KS"
+        )
     todo = [question for question in questions if question.id not in known]
     done = len(questions) - len(todo)
     failed: list[tuple[str, str]] = []
     on_progress(done, len(questions))
     with out.open("ab") as file:
         if file.tell() == 0:
-            _append(file, {"schema": SCHEMA, "identity": asdict(collector.identity)} | collector.options)
+            _append(file, collector.head.to_line())
         async for question, row in _rows(todo, collector, concurrency):
             if isinstance(row, str):
                 failed.append((question.id, row))
@@ -210,11 +194,20 @@ def _append(file: IO[bytes], row: dict[str, Any]) -> None:
     file.flush()
 
 
-def _resume(out: Path, collector: Collector) -> set[str]:
-    """The ids already collected. A last line without a newline was interrupted, and is removed."""
+async def corpus_stats(vectors: VectorStore, collection: str) -> CorpusStats:
+    """Count the words of a collection, or of a sample of it."""
+    passages = await vectors.sample(collection, limit=MAX_PASSAGES)
+    return CorpusStats.of((passage.title, passage.text) for passage in passages)
+
+
+def _resume(out: Path, collector: Collector) -> tuple[set[str], CorpusStats | None]:
+    """The ids already collected, and the word counts that their evidence was computed with; None for a new file.
+
+    A last line without a newline was interrupted, and is removed.
+    """
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        return set()
+        return set(), None
     raw = out.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1]
     if len(whole) < len(raw):
@@ -222,31 +215,32 @@ def _resume(out: Path, collector: Collector) -> set[str]:
             file.truncate(len(whole))
     lines = whole.splitlines()
     if not lines:
-        return set()
+        return set(), None
     try:
-        head = orjson.loads(lines[0])
-        before = read_identity(head["identity"])
+        head = Head.read(orjson.loads(lines[0]), f"{out}:1")
         known = {str(orjson.loads(line)["id"]) for line in lines[1:]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{out}: cannot be resumed, it is not an outcome table ({error}): choose another file"
         ) from error
-    differing = mismatches(before, collector.identity)
+    if head.schema != SCHEMA:
+        raise DataError(f"{out}:1: has no evidence (schema {head.schema}): run `fetchwise tables upgrade` on it first")
+    differing = ["no identity"] if head.identity is None else mismatches(head.identity, collector.identity)
     if differing:
         raise DataError(
             f"{out}:1: was collected with another system ({'; '.join(differing)}): choose another file, "
             "or run with the system that it was started with"
         )
     changed = [
-        f"{name}: was {head.get(name)!r}, now {now!r}"
-        for name, now in collector.options.items()
-        if head.get(name) != now
+        f"{name}: was {head.options[name]!r}, now {now!r}"
+        for name, now in collector.head.options.items()
+        if head.options[name] != now
     ]
     if changed:
         raise DataError(
             f"{out}:1: was collected with other options ({'; '.join(changed)}): choose another file or the same options"
         )
-    return known
+    return known, head.stats
 
 
 def apply_corrections(outcomes: Outcomes, path: Path) -> Outcomes:

@@ -25,10 +25,11 @@ from app.core.artifact import Identity
 from app.core.labels import judge
 from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
+from app.offline.lines import Head, not_a_number, read_identity
 from app.offline.refit.fit import Weighted
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
 from app.offline.refit.splits import TRAIN_SHARE, position
-from app.offline.table import Floats, Outcomes, TableBuilder, columns, normalise_group, not_a_number, read_identity
+from app.offline.table import Floats, Outcomes, TableBuilder, columns, normalise_group
 from app.storage.reading import LoggedDecision, LoggedDecisions, Sample
 
 CLIP = 20.0
@@ -142,7 +143,7 @@ class _Sorter:
                 f"{source}: its last shadow run was logged by another version of Fetchwise ({error}): {_REMEDY}"
             ) from error
         self._shadowed, self._identity_of, self._clip, self._source = shadowed, identity_of, clip, source
-        self._table = TableBuilder(texts=False, identity=self._identity)
+        self._table = TableBuilder(texts=False, head=Head(self._identity))
         self._single: list[SingleAction] = []
         self._excluded: Counter[Excluded] = Counter()
         self._references: dict[str, Sequence[str]] = {}

@@ -3,24 +3,33 @@
 Anything wrong with a file raises a `DataError` that names the line and how to fix it.
 """
 
-import gzip
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from app.core.artifact import Identity
+from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.labels import normalise
-from app.core.policy import DEFAULT_KS
 from app.errors import DataError
+from app.offline.lines import (
+    UPGRADE,
+    Head,
+    evidence_of_answers,
+    is_head,
+    is_number,
+    not_a_number,
+    read_lines,
+    read_vector,
+)
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]
+Vectors = NDArray[np.float32]
 _FACTS = ("prompt_tokens", "completion_tokens", "ms")
 _IS_K = re.compile(r"k\d+")
 
@@ -36,21 +45,43 @@ class Outcomes:
     questions: list[str]
     gold: list[list[str]]
     tags: list[dict[str, Any]]
-    # The numbers of passages that a policy chooses among: none, few, many. The columns may have further ones.
-    ks: tuple[int, int, int]
+    # The numbers of passages that a policy chooses among, ascending from 0. The columns may have further ones.
+    ks: tuple[int, ...]
     answers: dict[int, list[str]]
     correct: dict[int, Labels]
     signals: dict[int, dict[str, Floats]]
     prompt_tokens: dict[int, Floats]
     completion_tokens: dict[int, Floats]
     ms: dict[int, Floats]
+    # By name, as heads read it: `k0.margin`, `search.cosine`. Every table has that of its signals.
+    evidence: dict[str, Floats]
+    # Questions that the corpus cannot answer, of which only a refusal is right; and their kinds, "" if not given.
+    out_of_corpus: Labels
+    kinds: list[str]
+    # Embeddings of the questions, one row each, of which a row without one is NaN; None if no row has one.
+    vectors: Vectors | None = None
+    # Word counts of the corpus; they have no centroids.
+    stats: CorpusStats = NO_STATS
     # When the first and the last question was asked, as ISO 8601 in UTC; None if no row has a time.
     first: str | None = None
     last: str | None = None
+    # What is missing from the table, for the person who runs a command on it.
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """The number of questions."""
         return len(self.ids)
+
+    @property
+    def graded_ks(self) -> tuple[int, int, int]:
+        """What the paper's graded policy chooses among: none, few or many passages."""
+        return self.ks[0], self.ks[1], self.ks[-1]
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise a DataError if the table has no value of one of these names of evidence."""
+        missing = [name for name in names if not np.isfinite(self.evidence.get(name, np.nan)).any()]
+        if missing:
+            raise DataError(f"the table has no {', '.join(missing)}: {UPGRADE}, or collect the table again")
 
     def take(self, index: NDArray[np.intp]) -> "Outcomes":
         """The rows at `index`, in its order."""
@@ -59,8 +90,8 @@ class Outcomes:
         def pick(column: list[Any]) -> list[Any]:
             return [column[row] for row in rows] if column else []
 
-        def pick_each(columns: dict[int, Any]) -> dict[int, Any]:
-            return {k: column[index] for k, column in columns.items()}
+        def pick_each(columns: dict[Any, Any]) -> dict[Any, Any]:
+            return {name: column[index] for name, column in columns.items()}
 
         return replace(
             self,
@@ -71,24 +102,20 @@ class Outcomes:
             tags=pick(self.tags),
             answers={k: pick(texts) for k, texts in self.answers.items()},
             correct=pick_each(self.correct),
-            signals={k: {name: values[index] for name, values in named.items()} for k, named in self.signals.items()},
+            signals={k: pick_each(named) for k, named in self.signals.items()},
             prompt_tokens=pick_each(self.prompt_tokens),
             completion_tokens=pick_each(self.completion_tokens),
             ms=pick_each(self.ms),
+            evidence=pick_each(self.evidence),
+            out_of_corpus=self.out_of_corpus[index],
+            kinds=pick(self.kinds),
+            vectors=None if self.vectors is None else self.vectors[index],
         )
 
 
 def normalise_group(question: str) -> str:
     """The group of a question without one: its normalised words, so that two spellings share a group."""
     return normalise(question) or question
-
-
-def read_identity(given: object) -> Identity:
-    """Read the identity in a table's first line; ValueError if its fields are not those of `Identity`."""
-    names = {part.name for part in fields(Identity)}
-    if not isinstance(given, dict) or given.keys() != names:
-        raise ValueError(f"identity must hold exactly {', '.join(sorted(names))}")
-    return Identity(**(given | {"stop": tuple(given["stop"]), "ks": tuple(given["ks"])}))
 
 
 def load(path: Path, *, texts: bool = True) -> Outcomes:
@@ -98,58 +125,25 @@ def load(path: Path, *, texts: bool = True) -> Outcomes:
     """
     builder = TableBuilder(texts=texts)
     for place, row in read_lines(path):
-        if "schema" in row and "id" not in row:
+        if is_head(row):
             builder.begin(row, place)
         else:
             builder.add(row, place)
     return builder.finish(path)
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects in a `.jsonl` or `.jsonl.gz` file, each with its place as `file:line`; blank lines are skipped."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    place = f"{path}:{number}"
-                    yield place, _parse(line, place)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read ({error}): name a complete .jsonl or .jsonl.gz file") from error
-
-
-def _parse(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        if b"NaN" in line or b"Infinity" in line:
-            raise DataError(f"{place}: JSON has no NaN and no Infinity: write null for a missing signal") from error
-        raise DataError(f"{place}: not a complete JSON object ({error.msg}): fix or delete the line") from error
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: not a JSON object: fix or delete the line")
-    return row
-
-
-def not_a_number(signals: Mapping[str, Any]) -> str | None:
-    """The name of the first signal that is neither a number nor null."""
-    return next((name for name, value in signals.items() if value is not None and not _is_number(value)), None)
-
-
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
-    """A column for every signal that any row has; NaN in rows without it."""
+    """A column for every name that any row has; NaN in rows without it."""
     names = sorted({name for row in rows for name in row})
     return {name: np.array([row.get(name) for row in rows], dtype=np.float64) for name in names}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class TableBuilder:
     """Builds a table from rows of a file or of the decision log; a wrong row raises a DataError with its place."""
 
-    def __init__(self, *, texts: bool, identity: Identity | None = None) -> None:
+    def __init__(self, *, texts: bool, head: Head | None = None) -> None:
         self._texts = texts
-        self._identity = identity
+        self._head = head
         self._ids: dict[str, str] = {}
         self._groups: list[str] = []
         self._questions: list[str] = []
@@ -160,29 +154,20 @@ class TableBuilder:
         self._correct: dict[str, list[bool]] = {}
         self._signals: dict[str, list[dict[str, float | None]]] = {}
         self._facts: dict[str, dict[str, list[float | None]]] = {}
+        self._extra = _Extra()
         self._first: str | None = None
         self._last: str | None = None
 
     @property
     def _ks(self) -> tuple[int, ...]:
         """The numbers of passages that every row must have."""
-        return DEFAULT_KS if self._identity is None else self._identity.ks
+        return (self._head or Head()).rungs
 
     def begin(self, head: dict[str, Any], place: str) -> None:
         """Read the first line of a file, which says what system was asked."""
-        if self._ids or self._identity:
+        if self._ids or self._head:
             raise DataError(f"{place}: a second identity line: two tables were joined; refit each on its own")
-        if head["schema"] != 1:
-            raise DataError(f"{place}: outcome schema {head['schema']!r} is not supported: collect the table again")
-        given = head.get("identity")
-        if given is None:
-            return
-        try:
-            self._identity = read_identity(given)
-        except ValueError as error:
-            raise DataError(f"{place}: {error}: collect the table again") from error
-        if len(self._ks) < len(DEFAULT_KS) or self._ks[0] != 0:
-            raise DataError(f"{place}: ks is {list(self._ks)}: a policy needs 0 and two numbers of passages above it")
+        self._head = Head.read(head, place)
 
     def add(self, row: dict[str, Any], place: str) -> None:
         """Append one question."""
@@ -199,6 +184,7 @@ class TableBuilder:
                 raise DataError(f"{place}: {key} is not on the first row: collect {key} for all rows or for none")
         for key in self._signals:
             self._add_cell(key, row.get(key), place)
+        self._extra.add(row, {int(key[1:]): row[key] for key in self._signals}, place)
         if isinstance(at := row.get("at"), str):
             self._first, self._last = min(self._first or at, at), max(self._last or at, at)
         self._ids[identifier] = place
@@ -216,20 +202,26 @@ class TableBuilder:
         facts = {
             fact: {k: np.array(self._facts[key][fact], dtype=np.float64) for k, key in by_k.items()} for fact in _FACTS
         }
-        ks = self._ks
+        head = self._head or Head()
         return Outcomes(
-            identity=self._identity,
+            identity=head.identity,
             ids=list(self._ids),
             groups=self._groups,
             questions=self._questions,
             gold=self._gold,
             tags=self._tags,
-            ks=(ks[0], ks[1], ks[-1]),
+            ks=self._ks,
             answers={k: self._answers[key] for k, key in by_k.items()},
             correct={k: np.array(self._correct[key], dtype=np.bool_) for k, key in by_k.items()},
             signals={k: columns(self._signals[key]) for k, key in by_k.items()},
+            evidence=columns(self._extra.evidence),
+            out_of_corpus=np.array(self._extra.out_of_corpus, dtype=np.bool_),
+            kinds=self._extra.kinds,
+            vectors=self._extra.matrix,
+            stats=head.stats,
             first=self._first,
             last=self._last,
+            notes=self._extra.notes(source),
             **facts,
         )
 
@@ -254,8 +246,50 @@ class TableBuilder:
         self._signals[key].append(signals)
         for fact, column in self._facts[key].items():
             value = cell.get(fact)
-            if value is not None and not _is_number(value):
+            if value is not None and not is_number(value):
                 raise DataError(f"{place}: {key}.{fact} is {value!r}: write a number, or leave it out")
             column.append(value)
         if self._texts:
             self._answers[key].append(cell.get("answer") or "")
+
+
+@dataclass(slots=True)
+class _Extra:
+    """What rows of schema 2 have in addition; made from signals and answers where a row has none."""
+
+    evidence: list[dict[str, float]] = field(default_factory=list)
+    out_of_corpus: list[bool] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    # The rows that have a vector.
+    vectors: dict[int, Vectors] = field(default_factory=dict)
+    empty: int = 0
+    bare: int = 0
+
+    def add(self, row: Mapping[str, Any], cells: Mapping[int, Mapping[str, Any]], place: str) -> None:
+        stored = row.get("evidence")
+        if stored is not None and (not isinstance(stored, dict) or not_a_number(stored) is not None):
+            raise DataError(f"{place}: evidence is not an object of numbers: run `fetchwise tables upgrade` on it")
+        self.bare += stored is None
+        self.evidence.append(evidence_of_answers(str(row["question"]), cells) if stored is None else stored)
+        if row.get("vector") is not None:
+            vector = read_vector(row["vector"], place)
+            if any(len(other) != len(vector) for other in [*self.vectors.values()][:1]):
+                raise DataError(f"{place}: vector has {len(vector)} numbers, others have more or fewer: collect again")
+            self.vectors[len(self.kinds)] = vector
+        self.out_of_corpus.append(row.get("out_of_corpus") is True)
+        self.kinds.append(str((row.get("tags") or {}).get("kind", "")))
+        self.empty += sum(cell.get("answer") == "" for cell in cells.values())
+
+    @property
+    def matrix(self) -> Vectors | None:
+        if not self.vectors:
+            return None
+        found = np.full((len(self.kinds), len(next(iter(self.vectors.values())))), np.nan, np.float32)
+        for row, vector in self.vectors.items():
+            found[row] = vector
+        return found
+
+    def notes(self, source: str | Path) -> tuple[str, ...]:
+        bare = f"{source}: {self.bare} of {len(self.kinds)} rows have no evidence of passages: {UPGRADE}"
+        empty = f"{source}: {self.empty} answers are empty: they have no signals, so no probability is predicted"
+        return (*([bare] if self.bare else ()), *([empty] if self.empty else ()))

@@ -60,14 +60,16 @@ class LoggedDecision:
     reason: str
     calibrator: str | None
     propensities: Mapping[str, float] | None
-    signals: Mapping[str, float]
-    read_signals: Mapping[str, float]
+    # What was known in the end, by name.
+    evidence: Mapping[str, float]
     # None if the answer was withheld.
     correct: bool | None
     references: Sequence[str]
     # The answers of the shadow run, by k as text, and the system that gave them; None without a run.
     outcomes: Mapping[str, Mapping[str, Any]] | None
     identity: Mapping[str, Any] | None
+    # The evidence of the search and all answers of that run.
+    full_evidence: Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ _ELSEWHERE = {
     "references": feedback.c.reference_answers,
     "outcomes": full_runs.c.outcomes,
     "identity": full_runs.c.identity,
+    "full_evidence": full_runs.c.evidence,
 }
 _LOGGED_DECISION = [
     _ELSEWHERE[one.name] if one.name in _ELSEWHERE else decisions.c[one.name] for one in fields(LoggedDecision)

@@ -90,22 +90,25 @@ _FIELDS = (
     _Field("reason", Text, lambda one: one.reply.reason.value),
     _Field("confidence", Double, lambda one: one.reply.confidence, optional=True),
     _Field("p_closed_book", Double, lambda one: one.p_closed_book, optional=True),
-    _Field("signals", JSON, lambda one: as_json(one.probe.signals if one.probe else {})),
-    _Field("read_signals", JSON, lambda one: as_json(one.read.signals if one.read else {})),
+    _Field("evidence", JSON, lambda one: as_json(one.available.evidence)),
     _Field("tau0", Double, lambda one: one.policy.thresholds and one.policy.thresholds.tau0, optional=True),
     _Field("tau1", Double, lambda one: one.policy.thresholds and one.policy.thresholds.tau1, optional=True),
     _Field("tau_abstain", Double, lambda one: one.policy.tau, optional=True),
     _Field("calibrator", Text, lambda one: one.policy.version, optional=True),
     _Field("certified", Boolean, lambda one: one.reply.certified),
+    _Field("in_scope", Boolean, lambda one: one.reply.in_scope),
+    _Field("truncated", Boolean, lambda one: one.reply.truncated),
     _Field("propensities", JSON, lambda one: _optional_json(one.propensities), optional=True),
     _Field("explored", Boolean, lambda one: one.policy.explored),
     _Field("solicited", Boolean, lambda one: one.solicited),
     _Field("shadowed", Boolean, lambda one: one.policy.sampled.shadow),
     _Field("passages", JSON, lambda one: as_json([storable(passage.id) for passage in one.citations])),
     _Field("searches", Integer, lambda one: one.searches),
+    # In all prompts: the ladder may read more than once.
+    _Field("passages_read", Integer, lambda one: one.passages_read),
     _Field("failed_upstream", Text, lambda one: one.failure and one.failure[0], optional=True),
     _Field("failure_kind", Text, lambda one: one.policy.failure and one.policy.failure.error.kind, optional=True),
-    # All inputs of the decision beside signals and failure, and its steps: enough to replay it.
+    # All inputs of the decision beside evidence and failure, and its steps: enough to replay it.
     _Field("effective_policy", JSON, lambda one: as_json(inputs_of(one.policy))),
     _Field("steps", JSON, lambda one: as_json([step_values(step) for step in one.steps])),
     _Field("probe_prompt_tokens", BigInteger, lambda one: _prompt(one.probe_usage), optional=True),
@@ -174,6 +177,8 @@ full_runs = _table(
     Column("identity", JSON, nullable=False),
     # By k, as text: answer, signals, tokens and milliseconds.
     Column("outcomes", JSON, nullable=False),
+    # Of the question, the search and all its answers, by name.
+    Column("evidence", JSON, nullable=False),
 )
 
 # A digest of the tables, so that it changes with them.
@@ -208,6 +213,7 @@ def full_run_row(at: float, shadow: FullRun, texts: Texts) -> dict[str, Any]:
             str(k): asdict(outcome) | {"answer": storable(outcome.answer) if texts == "full" else None}
             for k, outcome in shadow.outcomes.items()
         },
+        "evidence": dict(shadow.evidence),
     }
 
 

@@ -131,6 +131,7 @@ async def open_gateway(
                 embedder=parts.embedder,
                 retriever=parts.vectors,
                 identity=lambda: live_calibrator.running,
+                stats=lambda: live_calibrator.stats,
                 on_shadow=log_metrics.shadow,
             )
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from app.answer.answer import Resolve
 from app.calibrators.status import LiveCalibrator
+from app.core.corpus_stats import NO_STATS
 from app.core.effective_policy import EffectivePolicy, Sampled, resolve
 from app.core.question import Question
 from app.core.rules import Mandatory, compile_rules
@@ -26,7 +27,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
             question.options,
             artifact,
             ks=settings.ks,
-            stats=live_calibrator.stats,
+            stats=NO_STATS if artifact is None else live_calibrator.stats_of(artifact),
             allow_uncertified=settings.allow_uncertified,
             revoked=artifact is not None and live_calibrator.revoked(artifact.version) is not None,
             # A few questions still use the gate, so that the bypass can notice when gating pays again.

@@ -12,6 +12,7 @@ from app.core.available import Passage
 from app.core.question import Filter
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
 from app.ports import VectorStore
+from app.upstream.vectors.payload import point_id
 from app.upstream.vectors.qdrant_edge import QdrantEdge
 from tests.e2e.qdrant import QdrantProcess
 from tests.fakes.retriever import FakeRetriever
@@ -139,6 +140,7 @@ async def test_unknown_collection(store: VectorStore) -> None:
         store.search("never-made", at(0), limit=1),
         store.count("never-made"),
         store.known("never-made", ["a"]),
+        store.sample("never-made", limit=1),
         store.add("never-made", [Passage("a", "", "")], [at(0)]),
     ):
         with pytest.raises(UnknownCollection, match="never-made"):
@@ -195,6 +197,23 @@ async def test_add_many(store: VectorStore, name: str) -> None:
     many = [Passage(f"many-{i}", "", str(i)) for i in range(700)]
     await store.add(name, many, [at(90)] * len(many))
     assert await store.count(name) == 705
+
+
+async def test_sample(store: VectorStore, name: str) -> None:
+    """A sample is drawn by a hash of the ids: every store draws the same, and a larger one holds the smaller."""
+    await store.add(name, [Passage(f"more-{i}", "", str(i)) for i in range(1_500)], [at(90)] * 1_500)
+    every = await store.sample(name, limit=10_000)
+    ids = sorted([*(passage.id for passage in PASSAGES.values()), *(f"more-{i}" for i in range(1_500))], key=point_id)
+    assert [passage.id for passage in every] == ids
+    assert await store.sample(name, limit=1_200) == every[:1_200]
+    assert {(one.title, one.text) for one in every if one.id == "en-0"} == {("Zero", "nought")}
+    assert {one.score for one in every} == {0.0}
+
+
+async def test_sample_of_an_empty_collection(empty: VectorStore, name: str) -> None:
+    """A collection without passages gives none."""
+    await empty.create(name, dimension=3)
+    assert await empty.sample(name, limit=5) == []
 
 
 async def test_create_is_idempotent(store: VectorStore, name: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.core.artifact import Thresholds
 from app.core.available import Answer, Available, Passage, Usage
+from app.core.corpus_stats import NO_STATS
 from app.core.effective_policy import EffectivePolicy, Failure, Graded, Sampled
 from app.core.ladder import Read, Reply, Search, Step, Stop
 from app.core.policy import DEFAULT_KS, AskOptions, Reason
@@ -14,7 +15,7 @@ from app.errors import UpstreamError
 
 _QUESTION = {"id", "collection", "tags", "key"}
 _ASK = {"policy", "retrieval", "abstain", "filtered"}
-_REPLY = {"k", "reason", "confidence", "certified"}
+_REPLY = {"k", "reason", "confidence", "certified", "truncated", "in_scope"}
 
 
 def a_record(**changes: Any) -> DecisionRecord:
@@ -32,13 +33,17 @@ def a_record(**changes: Any) -> DecisionRecord:
         "searches": 1,
     } | changes
     k, text = flat["k"], flat["answer"]
-    answers = {}
+    question = Question("0123", flat.get("question", "Who?"), "demo", 24, AskOptions(**_only(flat, _ASK)))
+    available = Available.at_first(question.text, NO_STATS)
     if flat["probe_usage"] is not None:
-        answers[0] = Answer(0, "He", flat.get("signals", {}), flat["probe_usage"])
+        available = available.answered(Answer(0, "He", flat.get("signals", {}), flat["probe_usage"]))
+    if flat["citations"]:
+        available = available.found(flat["citations"])
     if k > 0 and flat["read_usage"] is not None:
         read = flat.get("read_signals", {})
-        answers[k] = Answer(k, text or "She", read, flat["read_usage"], len(flat["citations"]))
-    question = Question("0123", flat.get("question", "Who?"), "demo", 24, AskOptions(**_only(flat, _ASK)))
+        available = available.answered(
+            Answer(k, text or "She", read, flat["read_usage"], len(flat["citations"]), flat.get("truncated", False))
+        )
     policy = EffectivePolicy(
         ks=DEFAULT_KS,
         kind=flat.get("kind", Graded(Thresholds(0.75, 0.5), 1, 5)),
@@ -57,14 +62,16 @@ def a_record(**changes: Any) -> DecisionRecord:
         failure=_failure(flat.get("failure")),
     )
     wanted = flat.get("wanted", k)
-    states: list[Search | Read | Stop] = [Read(0), Stop(k)] if k == 0 else [Read(0), Search(), Read(k), Stop(k)]
-    steps = tuple(Step("", action, wanted, flat["reason"], flat["p_closed_book"]) for action in states)
+    taken: list[tuple[str, Search | Read | Stop]] = [("", Read(0)), ("k0", Stop(k))]
+    if k > 0:
+        taken[1:] = [("k0", Search()), ("search+k0", Read(k)), (f"search+k0+k{k}", Stop(k))]
+    steps = tuple(Step(state, action, wanted, flat["reason"], flat["p_closed_book"]) for state, action in taken)
     reply = Reply(k, text, None, Reason.BORDERLINE, withheld=text is None, certified=False)
     return DecisionRecord(
         replace(question, **_only(flat, _QUESTION)),
         policy,
         steps,
-        Available(flat["citations"] or None, answers),
+        available,
         replace(reply, **_only(flat, _REPLY)),
         flat["timings"],
         flat["searches"],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from app.core.available import Passage
 from app.core.question import Filter
 from app.errors import DataError, UnknownCollection, UpstreamUnavailable
+from app.upstream.vectors.payload import point_id
 
 
 @dataclass
@@ -52,6 +53,10 @@ class FakeRetriever:
 
     async def known(self, collection: str, ids: Sequence[str]) -> set[str]:
         return self._named(collection).points.keys() & set(ids)
+
+    async def sample(self, collection: str, *, limit: int) -> list[Passage]:
+        points = self._named(collection).points
+        return [points[id_][0] for id_ in sorted(points, key=point_id)[:limit]]
 
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         named = self._named(collection)

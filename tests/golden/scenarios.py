@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.core.signals import TokenLogprobs
 from app.core.scope import Scope
+from app.core.signals import TokenLogprobs
 from tests.fakes.artifacts import a_ladder, a_ladder_artifact, an_abstention, an_identity, an_uncertified_fit
 
 ASKED = "What is the capital of France?"

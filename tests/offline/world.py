@@ -67,6 +67,9 @@ class World:
             prompt_tokens=none,
             completion_tokens=none,
             ms=none,
+            evidence={f"k{k}.{name}": column for k, named in signals.items() for name, column in named.items()},
+            out_of_corpus=np.zeros(n, dtype=np.bool_),
+            kinds=[""] * n,
         )
         return table, chance
 

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 # A write waits until the server has applied it, which may take longer than a search.
 _WRITE_TIMEOUT_S = 60.0
 _BATCH = 256
+_PAGE = 1_000
 _REST_PORT, _GRPC_PORT = 6333, 6334
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 # The equivalent HTTP status; 400 for all others.
@@ -126,6 +127,19 @@ class Qdrant:
         async with self._call(collection) as client:
             records = await client.retrieve(collection, [*points], with_payload=False, with_vectors=False)
             return {points[str(record.id)] for record in records}
+
+    async def sample(self, collection: str, *, limit: int) -> list[Passage]:
+        """The first passages in the order of their point ids, which are hashes."""
+        found: list[Passage] = []
+        offset: models.ExtendedPointId | None = None
+        while len(found) < limit:
+            size = min(_PAGE, limit - len(found))
+            async with self._call(collection) as client:
+                records, offset = await client.scroll(collection, limit=size, offset=offset)
+                found += [read_payload(record.payload, 0.0) for record in records]
+            if offset is None:
+                break
+        return found
 
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages durably: the server has applied them when this returns. A known id is replaced."""

@@ -28,12 +28,14 @@ from app.upstream.vectors.payload import (
 )
 
 if TYPE_CHECKING:
-    from qdrant_edge import EdgeShard, Point
+    from qdrant_edge import EdgeShard, Point, PointId, Record
 
 T = TypeVar("T")
 
 # While passages are added, a search waits for one batch at most: the engine runs one call at a time.
 _BATCH = 256
+# The same for reading a sample.
+_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,23 @@ class QdrantEdge:
             return {points[str(record.id)] for record in records}
 
         return await self._run(run)
+
+    async def sample(self, collection: str, *, limit: int) -> list[Passage]:
+        """The first passages in the order of their point ids, which are hashes."""
+        found: list[Passage] = []
+        offset: PointId | None = None
+
+        def page() -> "tuple[list[Record], PointId | None]":
+            size = min(_PAGE, limit - len(found))
+            request = self._engine.ScrollRequest(offset=offset, limit=size, with_payload=True, with_vector=False)
+            return self._collection(collection).shard.scroll(request)
+
+        while len(found) < limit:
+            records, offset = await self._run(page)
+            found += [read_payload(record.payload, 0.0) for record in records]
+            if offset is None:
+                break
+        return found
 
     async def add(self, collection: str, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Store passages, on disk when this returns; a known id is replaced."""

@@ -213,7 +213,7 @@ def fed(drift: SignalDrift, *, shift: float, times: int, version: str = "one", *
 
 def uniform(**changes: Any) -> Artifact:
     """An artifact that was fitted on such answers."""
-    quantiles = {"seq_logprob": tuple(number / 10 - 1.0 for number in range(1, 10)), "margin": (1.0, 2.0)}
+    quantiles = {"k0.seq_logprob": tuple(number / 10 - 1.0 for number in range(1, 10)), "k0.margin": (1.0, 2.0)}
     return an_artifact(**({"version": "one", "quantiles": quantiles} | changes))
 
 
@@ -225,8 +225,8 @@ def test_the_same_traffic_is_stable() -> None:
     assert drift.report().signals == {}
     fed(drift, shift=0.0, times=801, confidence=0.75)
     seen = drift.report()
-    assert list(seen.signals) == ["seq_logprob"]
-    assert seen.signals["seq_logprob"].index < 0.05 < seen.signals["seq_logprob"].limit
+    assert list(seen.signals) == ["k0.seq_logprob"]
+    assert seen.signals["k0.seq_logprob"].index < 0.05 < seen.signals["k0.seq_logprob"].limit
     assert seen.accuracy == pytest.approx(0.75)
 
 
@@ -234,10 +234,10 @@ def test_other_traffic_is_not() -> None:
     """Shifted signals exceed the limit until they have left the window."""
     drift = SignalDrift(uniform, window=400)
     fed(drift, shift=0.4, times=400)
-    moved = drift.report().signals["seq_logprob"]
+    moved = drift.report().signals["k0.seq_logprob"]
     assert moved.index > moved.limit
     fed(drift, shift=0.0, times=400)
-    back = drift.report().signals["seq_logprob"]
+    back = drift.report().signals["k0.seq_logprob"]
     assert back.index < back.limit
 
 
@@ -250,7 +250,7 @@ def test_a_new_calibrator_starts_from_nothing() -> None:
     fed(drift, shift=0.0, times=300, version="two")
     fed(drift, shift=0.4, times=300, version="one")
     drift.observe(a_record(calibrator=None, signals={"seq_logprob": -0.5}))
-    seen = drift.report().signals["seq_logprob"]
+    seen = drift.report().signals["k0.seq_logprob"]
     assert seen.index < 0.1
     empty = SignalDrift(lambda: None)
     fed(empty, shift=0.0, times=300)
@@ -266,7 +266,7 @@ def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
     signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}
     for _ in range(200):
         drift.observe(a_record(calibrator="one", signals=signals))
-    assert list(drift.report().signals) == ["seq_logprob"]
+    assert list(drift.report().signals) == ["k0.seq_logprob"]
 
 
 def test_withheld_answers_have_no_part_in_the_accuracy() -> None:

@@ -22,13 +22,16 @@ from app.core.artifact import (
 )
 from app.core.cost import Objective
 from app.core.effective_policy import Graded
+from app.core.scope import Scope
 from tests.fakes.artifacts import (
     a_certificate,
     a_fit,
+    a_ladder,
     a_line,
     an_abstention,
     an_artifact,
     an_identity,
+    heads_by_k,
 )
 
 OTHER_IDENTITY: dict[str, Any] = {
@@ -49,14 +52,17 @@ OTHER: dict[str, Any] = {
     "created": "2026-02-01T12:00:00Z",
     "identity": None,
     "ks": (0, 1, 6),
-    "calibrators": {0: a_line()},
+    "heads": heads_by_k({0: a_line()}),
+    "ladder": a_ladder(),
+    "scope": Scope(0.02, {}, None, ("LATIN",), "all"),
+    "stats": "0123456789abcdef",
     "policies": {"graded": a_fit()},
     "abstention": an_abstention(certificate=None),
     "fallback_k": 5,
     "data_window": DataWindow(rows=2000, groups=1000, source="another"),
     "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
     "report": {"test": {"accuracy": 0.5}},
-    "schema": 4,
+    "schema": 5,
 }
 
 
@@ -66,7 +72,7 @@ def test_canonical_bytes_do_not_know_the_order_of_keys() -> None:
     turned = replace(
         artifact,
         policies=dict(reversed(list(artifact.policies.items()))),
-        calibrators=dict(reversed(list(artifact.calibrators.items()))),
+        heads=dict(reversed(list(artifact.heads.items()))),
         report={"b": {"d": 3, "c": 2}, "a": 1},
     )
     assert canonical_bytes(turned) == canonical_bytes(artifact)
@@ -199,8 +205,7 @@ def test_ks_begin_with_none_and_rise(ks: tuple[int, int, int]) -> None:
         an_artifact(ks=ks, calibrators={0: a_line()}, fallback_k=ks[1])
 
 
-def test_every_calibrator_is_of_a_k_that_can_be_read() -> None:
-    """There must be one for k=0, and none for a k that is not in `ks`."""
-    for ks in ((1, 5), (0, 1, 3)):
-        with pytest.raises(ValueError, match="calibrators are for k=0"):
-            an_artifact(calibrators=dict.fromkeys(ks, a_line()))
+def test_the_closed_book_answer_has_a_head() -> None:
+    """`graded`, `binary` and a failed search need it."""
+    with pytest.raises(ValueError, match="the closed-book answer in the state k0"):
+        an_artifact(heads={"search+k1": {1: a_line()}})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.labels import judge, normalise
+from app.core.labels import is_refusal, is_right, judge, normalise
 
 RIGHT = [
     ("Paris", "paris"),
@@ -103,3 +103,38 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
     """A normalised text is its own normal form, whatever Unicode it came from."""
     once = normalise(text)
     assert normalise(once) == once
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I don't know.",
+        "I don’t know",
+        "I DO NOT KNOW the answer to that.",
+        "The price is not mentioned in the passages.",
+        "I'm sorry, I cannot answer this.",
+        "There is no information about it.",
+        "Unknown.",
+        "This can't be determined from the text.",
+    ],
+)
+def test_refusals(answer: str) -> None:
+    """A phrase of the list makes an answer a refusal, in any spelling and with words around it."""
+    assert is_refusal(answer)
+    assert is_right(answer, [], out_of_corpus=True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "Kingston", "No.", "The Unknown Soldier", "I know", "Not far from Kingston"],
+)
+def test_other_answers_are_no_refusals(answer: str) -> None:
+    """An empty answer, a plain no and a name with such a word are answers, and so wrong for an unanswerable question."""
+    assert not is_refusal(answer)
+    assert not is_right(answer, [], out_of_corpus=True)
+
+
+def test_a_refusal_is_wrong_where_the_corpus_has_the_answer() -> None:
+    """Only questions from outside the corpus are answered right by a refusal."""
+    assert not is_right("I don't know", ["Kingston"])
+    assert is_right("Kingston", ["Kingston"])

@@ -87,10 +87,10 @@ def test_certified_is_only_what_was_certified(policy: EffectivePolicy, world: Wo
 
 @given(policies, worlds)
 def test_a_confidence_is_that_of_the_answer_given(policy: EffectivePolicy, world: World) -> None:
-    """Computed from the answer's own signals by the head of its k."""
+    """Computed by the head of its k in the last state."""
     done = walk(policy, world)
     if isinstance(done.outcome, Reply) and isinstance(last := done.actions[-1], Stop):
-        expected = None if last.k is None else policy.confidence(world.read(last.k))
+        expected = None if last.k is None else policy.probability(done.available, last.k)
         assert done.outcome.confidence == expected
 
 
@@ -124,7 +124,7 @@ def test_a_result_that_was_not_recorded(failure: Failure | None, actions: list[S
     """Without a failure there is no reply: this cannot be the whole record of a decision."""
     probe = World({0: closed_book(0.4)}).read(0)
     policy = replace(resolve(AskOptions(), CERTIFIED, ks=KS), failure=failure)
-    steps, reply = replay(policy, Available(answers={0: probe}))
+    steps, reply = replay(policy, Available().answered(probe))
     assert [step.action for step in steps] == actions
     assert (reply is None) == (failure is None)
 

@@ -39,7 +39,7 @@ def test_only_what_was_read_is_cited() -> None:
     passages = tuple(Passage(str(rank), "", "") for rank in range(5))
     read = a_record(k=5, citations=passages)
     short = replace(read.available.answers[5], passages_read=3)
-    assert replace(read, available=read.available.answered(short, 0.5)).citations == passages[:3]
+    assert replace(read, available=read.available.answered(short)).citations == passages[:3]
     assert a_skip(citations=passages).citations == ()
 
 

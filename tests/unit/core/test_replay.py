@@ -10,9 +10,17 @@ from app.core.replay import Logged, Replayed, replay_logged
 from app.errors import ArtifactError
 from tests.fakes.artifacts import a_line, an_artifact, closed_book
 
+
+def probed(p: float) -> dict[str, float]:
+    """The evidence of a closed-book answer that is right with probability p."""
+    return {f"k0.{name}": value for name, value in closed_book(p).items()}
+
+
 ARTIFACT = an_artifact()
-PROBE: dict[str, Any] = {"state": "", "action": "read 0", "wanted": None, "why": None, "p": None}
-STOP: dict[str, Any] = {"state": "k0", "action": "stop 0", "wanted": 0, "why": "confident", "p": 0.875}
+# Only the ladder weighs options.
+WEIGHED: dict[str, Any] = {"options": [], "moved": []}
+PROBE: dict[str, Any] = {"state": "", "action": "read 0", "wanted": None, "why": None, "p": None} | WEIGHED
+STOP: dict[str, Any] = {"state": "k0", "action": "stop 0", "wanted": 0, "why": "confident", "p": 0.875} | WEIGHED
 LOGGED = Logged(
     id="0123",
     k=0,
@@ -21,8 +29,7 @@ LOGGED = Logged(
     confidence=0.875,
     certified=True,
     calibrator="v1",
-    signals=closed_book(0.875),
-    read_signals={},
+    evidence=probed(0.875),
     failed_upstream=None,
     failure_kind=None,
     effective_policy={
@@ -77,14 +84,14 @@ def test_another_choice_needs_what_was_never_bought() -> None:
     """Under other thresholds the search would run, of which there is no result: every value of the end differs."""
     kind = {"thresholds": {"tau0": 0.9, "tau1": 0.5}, "few": 1, "many": 5}
     found = again(replace(LOGGED, effective_policy={**LOGGED.effective_policy, "kind": kind}))
-    assert "action of step 2: logged stop 0, now search 1" in found
+    assert "action of step 2: logged stop 0, now search" in found
     assert "action: logged k0, now None" in found
 
 
 def searched(p: float) -> list[dict[str, Any]]:
     """The steps of a decision whose search failed."""
-    choice = {"wanted": 5, "why": "uncertain", "p": p}
-    return [PROBE, {"state": "k0", "action": "search 5"} | choice, {"state": "k0", "action": "stop 0"} | choice]
+    choice = {"wanted": 5, "why": "uncertain", "p": p} | WEIGHED
+    return [PROBE, {"state": "k0", "action": "search"} | choice, {"state": "k0", "action": "stop 0"} | choice]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def searched(p: float) -> list[dict[str, Any]]:
 )
 def test_a_failure_happens_again(part: str | None, kind: str, reason: str) -> None:
     """The search that failed or found nothing, or the reader; each has its own reason."""
-    probe = {"signals": closed_book(0.375), "confidence": 0.375, "certified": False, "steps": searched(0.375)}
+    probe = {"evidence": probed(0.375), "confidence": 0.375, "certified": False, "steps": searched(0.375)}
     one = replace(LOGGED, failed_upstream=part, failure_kind=kind, reason=reason, **probe)
     assert again(one) == ()
     assert again(replace(one, failed_upstream=None, failure_kind=None)) != ()

@@ -151,7 +151,7 @@ def test_a_wrong_line_is_named_with_its_remedy(tmp_path: Path, fault: str) -> No
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        ({"schema": 2, "identity": IDENTITY}, "schema 2"),
+        ({"schema": 3, "identity": IDENTITY}, "schema 3"),
         ({"schema": 1, "identity": {"reader": "r"}}, "identity must hold exactly"),
     ],
 )
