@@ -1,6 +1,6 @@
 """The outside world on one page: small Protocols, and the values that cross them."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -256,8 +256,8 @@ class Observer(Protocol):
 class Listener(Protocol):
     """Receives the progress of a question; must not block. What it received is never taken back."""
 
-    def step(self, step: Step) -> None:
-        """The next action, and why."""
+    def step(self, step: Step, evidence: Mapping[str, float]) -> None:
+        """The next action, why, and the evidence that is known."""
         ...
 
     def found(self, passages: Sequence[Passage]) -> None:
@@ -272,7 +272,7 @@ class Listener(Protocol):
 class Silent:
     """Ignores progress: the caller waits for the whole answer."""
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step, evidence: Mapping[str, float]) -> None:
         """Drop it."""
 
     def found(self, passages: Sequence[Passage]) -> None:

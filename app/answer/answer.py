@@ -55,7 +55,7 @@ class Answerer:
         while True:
             step = next_step(policy, available)
             steps.append(step)
-            listener.step(step)
+            listener.step(step, available.evidence)
             try:
                 match step.action:
                     case Stop():

@@ -18,7 +18,8 @@ from app.api.http.errors import DENIALS, documented, explain
 from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
-from app.api.receipt import AnswerOptions, AnswerRequest, Receipt, receipt
+from app.api.receipt import Receipt, receipt
+from app.api.request import AnswerOptions, AnswerRequest
 from app.core.policy import AskOptions, Policy
 from app.core.question import Question, Turn
 from app.core.record import DecisionRecord
@@ -43,12 +44,13 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
                 "itemSchema": {
                     "type": "object",
                     "properties": {
-                        "event": {"enum": ["decision", "passages", "token", "final", "error"]},
+                        "event": {"enum": ["step", "passages", "token", "final", "error"]},
                         "data": {"type": "string", "contentMediaType": "application/json"},
                     },
                     "required": ["event", "data"],
                 },
-                "example": 'event: decision\ndata: {"k":1,"reason":"borderline","p_closed_book":0.54}\n\n'
+                "example": 'event: step\ndata: {"state":"","options":[],"action":"search","why":"retrieval_required",'
+                '"sentence":"Search for passages: passages are required."}\n\n'
                 'event: passages\ndata: {"passages":[]}\n\nevent: token\ndata: {"text":"Kingston"}\n\n'
                 'event: final\ndata: {"id":"..."}\n\n',
             }
@@ -61,7 +63,7 @@ router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 
 @router.post("/answer", response_model=Receipt, responses=_ERRORS | _STREAMED, summary="Answer a question, or abstain")
 async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
-    """Probe the model, decide how many passages the question needs, read them, and answer with a receipt."""
+    """Search, ask the model and read passages as far as it is worth its price, and answer with a receipt."""
     if len(body.question) > gateway.max_question_chars:
         raise BadRequest(
             f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"

@@ -9,7 +9,7 @@ from app.api.gateway import TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, documented
 from app.api.http.guard import FeedbackCaller
-from app.api.receipt import Tag
+from app.api.request import Tag
 from app.core.feedback import Feedback, Source
 from app.core.labels import words
 from app.errors import UnknownDecision

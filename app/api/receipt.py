@@ -1,84 +1,15 @@
-"""The request to `/answer` and the decision receipt that it returns."""
+"""The decision receipt: the reply of `/answer`."""
 
-import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.explain import scope_out, step_out
 from app.core.available import Passage, Usage
-from app.core.policy import Policy, Reason, Retrieval
+from app.core.effective_policy import Ladder
+from app.core.policy import Policy, Reason
 from app.core.record import DecisionRecord
-
-Scalar = Annotated[str, Field(max_length=256)] | bool | int
-Tag = Annotated[str, Field(max_length=128)]
-
-
-class AnswerOptions(BaseModel):
-    """Options of a question, on every route."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    policy: Policy | None = Field(default=None, description="How k is chosen. Default: the policy of the server.")
-    retrieval: Retrieval = Field(
-        default=Retrieval.AUTO, description="`required`: answer from passages. `forbidden`: answer without."
-    )
-    abstain: bool = Field(
-        default=True, strict=True, description="Whether an answer with low confidence may be withheld."
-    )
-    collection: str | None = Field(default=None, min_length=1, max_length=64, description="Collection to search.")
-    filter: dict[Annotated[str, Field(min_length=1, max_length=64)], Scalar] | None = Field(
-        default=None, max_length=16, description="Search only passages whose payload has these values."
-    )
-    tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
-        default_factory=dict, max_length=16, description="Your own labels; `/audit` reports rates by them."
-    )
-    timeout_ms: int | None = Field(
-        default=None,
-        ge=1,
-        le=600_000,
-        strict=True,
-        description="Time limit of the answer; the limit of the server applies if it is shorter. A search that takes "
-        "longer counts as failed. If the reader takes longer, the last available answer is given, or 503.",
-    )
-
-
-# Control characters and surrogates, except line breaks and tabs, which people paste.
-_BROKEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def readable(text: str, *, what: str = "the question") -> str:
-    """The text without surrounding white space; ValueError if it is empty or contains control characters."""
-    stripped = text.strip()
-    if not stripped:
-        raise ValueError(f"{what} is empty")
-    if bad := _BROKEN.search(stripped):
-        raise ValueError(f"{what} contains the control character U+{ord(bad[0]):04X}: remove it")
-    return stripped
-
-
-class AnswerRequest(AnswerOptions):
-    """A question and its options."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"question": "What is the capital of Jamaica?"},
-                {"question": "What is the currency of Laos?", "retrieval": "required", "abstain": False},
-                {"question": "What is the capital of Nauru?", "timeout_ms": 5000},
-            ]
-        },
-    )
-
-    question: Annotated[str, AfterValidator(readable)] = Field(min_length=1, description="The question.")
-    max_tokens: int | None = Field(
-        default=None, ge=1, le=512, strict=True, description="Maximum length of the answer, in tokens."
-    )
-    stream: bool = Field(
-        default=False,
-        strict=True,
-        description="Stream events: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`.",
-    )
 
 
 class CitationOut(BaseModel):
@@ -99,18 +30,47 @@ class CalibratorOut(BaseModel):
 
 
 class ThresholdsOut(BaseModel):
-    """p >= tau0 answers closed-book, tau1 <= p < tau0 reads the smallest k above 0, below it the largest."""
+    """What probabilities are compared with; null where it does not apply."""
 
-    tau0: float | None
-    tau1: float | None
-    tau_abstain: float | None
+    t: float | None = Field(description="`ladder`: the price of accuracy. A purchase costs t times its relative cost.")
+    tau0: float | None = Field(description="`graded`, `binary`: from here on the closed-book answer is given.")
+    tau1: float | None = Field(description="From tau1 to tau0 the smallest k above 0 is read, below it the largest.")
+    tau_abstain: float | None = Field(description="An answer with a lower confidence is withheld.")
+
+
+class OptionOut(BaseModel):
+    """One action that was weighed."""
+
+    action: str = Field(description="`search`, `read 1` or `stop 0`.")
+    value: float = Field(description="Expected probability of a right answer in the end.")
+    price: float = Field(description="What it costs, on the same scale. The largest value minus price is chosen.")
+
+
+class StepOut(BaseModel):
+    """One step of the decision."""
+
+    state: str = Field(description="What was available: `search+k0` is the passages and the closed-book answer.")
+    options: list[OptionOut] = Field(description="What was weighed; empty where there was no choice.")
+    action: str = Field(description="What was done: `search`, `read 1`, `stop 1`; `stop` ends without an answer.")
+    why: Reason | None = Field(description="Why, as far as it was known at this step.")
+    sentence: str = Field(description="The step in words, with the evidence that moved it most.")
+
+
+class ScopeOut(BaseModel):
+    """Whether the question is like those that the calibrator was fitted on."""
+
+    in_scope: bool = Field(description="True also where no scope test applies: then `covers` is null.")
+    covers: str | None = Field(description="The questions that the calibrator and its certificate cover.")
+    alarm: str | None = Field(description="Why the question is not in scope.")
 
 
 class DecisionOut(BaseModel):
     """How the number of passages was chosen."""
 
     p_closed_book: float | None = Field(description="Calibrated P(closed-book answer is right); null if unknown.")
-    signals: dict[str, float] = Field(description="Signals of the probe; empty without a probe.")
+    steps: list[StepOut] = Field(description="Every step, in order.")
+    scope: ScopeOut
+    evidence: dict[str, float] = Field(description="All evidence by name: `search.cosine`, `k0.margin`, `k0.support`.")
     thresholds: ThresholdsOut
     policy: Policy
     reason: Reason = Field(
@@ -120,20 +80,13 @@ class DecisionOut(BaseModel):
     calibrator: CalibratorOut
 
 
-class SearchesOut(BaseModel):
-    """Searches whose passages were read, and searches whose passages were not."""
-
-    used: int
-    wasted: int
-
-
 class UsageOut(BaseModel):
     """Tokens, passages and searches of the answer; a stage that did not run is null."""
 
     probe: Usage | None
-    read: Usage | None
-    passages: int
-    searches: SearchesOut
+    read: Usage | None = Field(description="The tokens of all answers from passages.")
+    searches: int = Field(description="Searches made.")
+    passages: int = Field(description="Passages read, over all prompts.")
 
 
 class TimingsOut(BaseModel):
@@ -159,6 +112,8 @@ class Receipt(BaseModel):
                     "answer": "Kingston.",
                     "action": "k1",
                     "k": 1,
+                    "abstained": False,
+                    "truncated": False,
                     "confidence": 0.87,
                     "citations": [
                         {
@@ -171,17 +126,44 @@ class Receipt(BaseModel):
                     ],
                     "decision": {
                         "p_closed_book": 0.44,
-                        "signals": {"seq_logprob": -0.31, "neg_entropy": -0.62, "margin": 2.9},
-                        "thresholds": {"tau0": 0.71, "tau1": 0.0, "tau_abstain": 0.35},
-                        "policy": "graded",
-                        "reason": "borderline",
+                        "steps": [
+                            {
+                                "state": "search+k0",
+                                "options": [
+                                    {"action": "stop 0", "value": 0.44, "price": 0.0},
+                                    {"action": "read 1", "value": 0.83, "price": 0.03},
+                                ],
+                                "action": "read 1",
+                                "why": None,
+                                "sentence": "Read one passage: expected 0.83 at a price of 0.03, against 0.44 now; "
+                                "raised most by the similarity of the best passage (0.71), lowered most by no passage "
+                                "that supports the closed-book answer (0.00).",
+                            },
+                            {
+                                "state": "search+k0+k1",
+                                "options": [
+                                    {"action": "stop 0", "value": 0.21, "price": 0.0},
+                                    {"action": "stop 1", "value": 0.87, "price": 0.0},
+                                    {"action": "read 5", "value": 0.89, "price": 0.1},
+                                ],
+                                "action": "stop 1",
+                                "why": "confident",
+                                "sentence": "Stop with the answer from one passage: it is right with probability 0.87, "
+                                "against 0.89 at a price of 0.10 to read five passages.",
+                            },
+                        ],
+                        "scope": {"in_scope": True, "covers": "questions about countries", "alarm": None},
+                        "evidence": {"search.cosine": 0.71, "k0.margin": 2.9, "k0.support_max": 0.0, "k1.margin": 6.1},
+                        "thresholds": {"t": 0.1, "tau0": None, "tau1": None, "tau_abstain": 0.35},
+                        "policy": "ladder",
+                        "reason": "confident",
                         "calibrator": {"version": "2026-11-16-0a1b2c3d", "certified": True},
                     },
                     "usage": {
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
+                        "searches": 1,
                         "passages": 1,
-                        "searches": {"used": 1, "wasted": 0},
                     },
                     "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
                     "feedback_wanted": False,
@@ -193,8 +175,12 @@ class Receipt(BaseModel):
     id: str
     answer: str | None = Field(description="Null if it is withheld.")
     action: str = Field(description="What was done: `k` and the number of passages read, or `abstain`.")
-    k: int = Field(description="Number of passages that were requested and read, also if the answer is withheld.")
-    confidence: float | None = Field(description="P(this answer is right); null without a matching calibrator.")
+    k: int = Field(description="Number of passages that the answer was requested from, also if it is withheld.")
+    abstained: bool = Field(description="Whether the answer is withheld.")
+    truncated: bool = Field(description="Whether the limit on its length cut the answer off.")
+    confidence: float | None = Field(
+        description="P(this answer is right); null without a matching calibrator, and out of scope."
+    )
     citations: list[CitationOut]
     decision: DecisionOut
     usage: UsageOut
@@ -206,32 +192,37 @@ class Receipt(BaseModel):
 
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt for orjson, without validating our own output."""
-    reply, thresholds, timings = record.reply, record.policy.thresholds, record.timings
-    used = record.searches if record.citations else 0
+    reply, policy, available, timings = record.reply, record.policy, record.available, record.timings
+    thresholds = policy.thresholds
     return {
         "id": record.question.id,
         "answer": reply.text,
         "action": record.action,
         "k": reply.k,
+        "abstained": reply.withheld,
+        "truncated": reply.truncated,
         "confidence": reply.confidence,
         "citations": cited(record.citations),
         "decision": {
             "p_closed_book": record.p_closed_book,
-            "signals": record.probe.signals if record.probe else {},
+            "steps": [step_out(step, available.evidence) for step in record.steps],
+            "scope": scope_out(policy, available, in_scope=reply.in_scope),
+            "evidence": available.evidence,
             "thresholds": {
+                "t": policy.kind.t if isinstance(policy.kind, Ladder) else None,
                 "tau0": thresholds.tau0 if thresholds else None,
                 "tau1": thresholds.tau1 if thresholds else None,
-                "tau_abstain": record.policy.tau,
+                "tau_abstain": policy.tau,
             },
             "policy": record.question.options.policy.value,
             "reason": reply.reason.value,
-            "calibrator": {"version": record.policy.version, "certified": reply.certified},
+            "calibrator": {"version": policy.version, "certified": reply.certified},
         },
         "usage": {
             "probe": record.probe_usage,
             "read": record.read_usage,
-            "passages": len(record.citations),
-            "searches": {"used": used, "wasted": record.searches - used},
+            "searches": record.searches,
+            "passages": record.passages_read,
         },
         "timings_ms": {
             "probe": _ms(timings.probe),
@@ -240,7 +231,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "read": _ms(timings.read),
             "total": _ms(timings.total),
         },
-        "feedback_wanted": record.solicited or record.policy.sampled.shadow,
+        "feedback_wanted": record.solicited or policy.sampled.shadow,
     }
 
 

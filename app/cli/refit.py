@@ -18,6 +18,7 @@ from app.cli.console import AsJson, app, err, log_to_stderr, opened_parts, out, 
 from app.cli.log import opened_log, seconds
 from app.core.artifact import Artifact
 from app.core.cost import Objective
+from app.core.policy import Policy
 from app.errors import ConfigurationError, UpstreamUnavailable
 from app.settings import Settings, read_settings
 from app.storage.reading import LoggedDecisions
@@ -134,6 +135,16 @@ def refit(
     clip: Annotated[
         float, typer.Option(help="Largest weight of a logged answer; its weight is 1 / the probability of its action.")
     ] = 20.0,
+    policy: Annotated[
+        Literal["ladder", "graded"], typer.Option(help="The policy to certify; the others are fitted for comparison.")
+    ] = "ladder",
+    goal: Annotated[
+        Literal["save", "gain"],
+        typer.Option(help="save: the cheapest ladder within epsilon. gain: the most accurate within the budget."),
+    ] = "save",
+    budget: Annotated[
+        float, typer.Option(min=0.0, help="For gain: largest cost on train, as a share of always reading the most.")
+    ] = 0.58,
     objective: Annotated[
         Objective, typer.Option(help="What to minimise; money needs a price, e.g. FETCHWISE_TARIFF_PASSAGE.")
     ] = Objective.TOKENS,
@@ -144,7 +155,6 @@ def refit(
     delta: Annotated[float, typer.Option(help="Probability with which the guarantee may fail.")] = 0.1,
     risk_target: Annotated[float, typer.Option(help="Largest share of wrong answers among those given.")] = 0.2,
     risk_delta: Annotated[float, typer.Option(help="Probability with which the risk target may be missed.")] = 0.1,
-    signal: Annotated[list[str] | None, typer.Option(help="Signal to consider; repeatable; all by default.")] = None,
     labels: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, k, correct} that replace labels."),
@@ -187,18 +197,20 @@ def refit(
         name=Path(urlsplit(out_dir).path).name,
         source=source,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        policy=Policy.LADDER if policy == "ladder" else Policy.GRADED,
+        goal=goal,
+        budget=budget,
         objective=objective,
         reference=reference,
         epsilon=epsilon,
         delta=delta,
         risk_target=risk_target,
         risk_delta=risk_delta,
-        signals=tuple(signal) if signal else None,
         tariff=settings.economics.tariff,
     )
     with err.status("fitting…") as status:
         artifact, summary = run(table, options, logged=rows, on_step=lambda step: status.update(f"{step}…"))
-        published = publish(artifact, out_dir, test=summary.test, epsilon=epsilon, force=force)
+        published = publish(artifact, summary.stats, out_dir, test=summary.test, epsilon=epsilon, force=force)
     for note in summary.notes:
         out.print(f"- {note}", markup=False, highlight=False)
     out.print(f"published {published.path}", highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from app.certify.intervals import MIN_SAMPLE, Interval, missing, unknown_interval, wilson
 
-# A k that is chosen for a smaller share of the gated questions may be unknown: it hardly changes the gate's cost.
+# Up to this share of gated questions, the cost of a reference needs no caveat.
 RARE = 0.05
 
 

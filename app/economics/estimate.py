@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.certify.intervals import MIN_SAMPLE, Interval, missing, unknown_interval
-from app.core.cost import Tariff, break_even_against, gate_cost
+from app.core.cost import Tariff, break_even_against
 from app.core.policy import actions_of
 from app.economics.breakeven import (
     RARE,
@@ -38,7 +38,9 @@ _SEED = 20_240
 _DRAWS = 4_000
 _TRIMMED = 0.01
 _GATED = "questions that the gate decided"
+_PROBED = "gated questions with a probe"
 _RETRIEVING = "gated questions that read passages"
+_THRESHOLDS = "a window in which only `graded` or `binary` decided"
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +82,7 @@ def estimate(traffic: Traffic, *, seconds: float, reference: int, tariff: Tariff
     """The figures of `/breakeven` from one window of traffic."""
     rows = traffic.rows
     gated = select(rows, rows["gated"])
-    skip = share(int((gated["k"] == 0).sum()), len(gated), of=_GATED)
+    skip = share(int((gated["reads"] == 0).sum()), len(gated), of=_GATED)
     done, above = actions(gated, ks), ks[1:]
     latency = _view("latency", "ms", rows, _latency, skip=skip, ks=above)
     headline = latency.against[f"k{reference}"].sentence
@@ -115,7 +117,7 @@ def _tokens(rows: Rows) -> StageCosts:
 
 def _money(tariff: Tariff) -> Count:
     def count(rows: Rows) -> StageCosts:
-        fetched = tariff.call + tariff.passage * _float(rows["k"])
+        fetched = tariff.call * _float(rows["searches"]) + tariff.passage * _float(rows["passages"])
         probe, read = (
             tariff.generation(_float(rows[f"{stage}_prompt"]), _float(rows[f"{stage}_completion"]))
             for stage in ("probe", "read")
@@ -129,17 +131,21 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
     """All figures of one cost. Each cost starts with the same seed, so that it does not depend on the others."""
     rng = np.random.default_rng(_SEED)
     gated = select(rows, rows["gated"])
-    (probe,) = _means(rng, count(gated).probe)
-    probe = probe.requiring(_GATED)
-    read = {k: _reading(rng, count(_that_read(rows, k))) for k in ks}
-    stages = {"probe": probe.estimate()}
-    always = {}
-    for k, (retrieval, reading) in read.items():
-        retrieval, reading = retrieval.requiring(_reading_of(k)), reading.requiring(_reading_of(k))  # noqa: PLW2901
-        stages |= {f"retrieve_k{k}": retrieval.estimate(), f"read_k{k}": reading.estimate()}
-        always[k] = _combine(add, retrieval, reading)
-    skipped, retrieving = _retrieving(rng, gated, {k: _combine(add, *both) for k, both in read.items()})
-    gate = probe if retrieving is None else _combine(gate_cost, probe, skipped, retrieving)
+    spent, reading = count(gated), gated["reads"] > 0
+    # What the gated questions really cost, whatever they bought.
+    (gate,) = _means(rng, spent.probe + spent.retrieval + spent.read)
+    (probe,) = _means(rng, spent.probe[~np.isnan(gated["probe_ms"])])
+    (retrieving,) = _means(rng, (spent.retrieval + spent.read)[reading])
+    gate, probe, retrieving = gate.requiring(_GATED), probe.requiring(_PROBED), retrieving.requiring(_RETRIEVING)
+    if gated["ladder"].any():
+        # The ladder may search and read without a probe, so no skip rate says from where on it pays.
+        probe = replace(probe, needs=_THRESHOLDS)
+    stages, always = {"probe": probe.estimate()}, {}
+    for k in ks:
+        retrieval, read = _reading(rng, count(_that_read(rows, k)))
+        retrieval, read = retrieval.requiring(_reading_of(k)), read.requiring(_reading_of(k))
+        stages |= {f"retrieve_k{k}": retrieval.estimate(), f"read_k{k}": read.estimate()}
+        always[k] = _combine(add, retrieval, read)
     against = {}
     for k in ks:
         ratio = _positive(always[k], lambda a: _combine(truediv, gate, a)).estimate()
@@ -160,29 +166,11 @@ def _reading_of(k: int) -> str:
 
 
 def _that_read(rows: Rows, k: int) -> Rows:
-    """The questions that read k passages, gated or not: the cost of k without the gate."""
-    return select(rows, rows["k"] == k)
+    """The questions that read k passages and nothing else, gated or not: the cost of k without the gate."""
+    return select(rows, (rows["k"] == k) & (rows["reads"] == 1))
 
 
-def _retrieving(rng: np.random.Generator, gated: Rows, always: dict[int, Estimate]) -> tuple[Estimate, Estimate | None]:
-    """The share of gated questions that read no passage, and the mean cost of the others; None if there are none."""
-    counts = {k: int((gated["k"] == k).sum()) for k in always}
-    taken = [k for k in always if counts[k]]
-    skipped, *how_often = _shares(rng, [len(gated) - sum(counts.values()), *(counts[k] for k in taken)])
-    if not taken:
-        return skipped, None
-    costs = [always[k] if counts[k] <= RARE * len(gated) else always[k].requiring(_reading_of(k)) for k in taken]
-
-    def mean(*both: Any) -> Any:  # noqa: ANN401 - figures, or draws of them
-        weights, amounts = both[: len(costs)], both[len(costs) :]
-        return sum(w * a for w, a in zip(weights, amounts, strict=True)) / sum(weights)
-
-    return skipped, _combine(mean, *how_often, *costs)
-
-
-def _break_even(probe: Estimate, retrieving: Estimate | None, always: Estimate) -> Estimate:
-    if retrieving is None:
-        return Estimate(np.nan, np.empty(0), probe.n, _RETRIEVING)
+def _break_even(probe: Estimate, retrieving: Estimate, always: Estimate) -> Estimate:
     return _positive(
         retrieving,
         lambda r: _combine(lambda *amounts: np.maximum(0.0, break_even_against(*amounts)), probe, r, always),
@@ -259,13 +247,3 @@ def _correlated(rng: np.random.Generator, sample: Floats) -> Floats:
     correlation = units.T @ units
     np.fill_diagonal(correlation, 1.0)
     return rng.multivariate_normal(np.zeros(sample.shape[1]), correlation, size=_DRAWS, method="eigh")
-
-
-def _shares(rng: np.random.Generator, counts: Sequence[int]) -> tuple[Estimate, ...]:
-    """The share of each count. A count of 0 is never drawn, because its cost is unknown."""
-    seen = np.array(counts) > 0
-    total = sum(counts)
-    draws = np.zeros((_DRAWS, len(counts)))
-    if total:
-        draws[:, seen] = rng.dirichlet(np.array(counts)[seen] + 0.5, size=_DRAWS)
-    return tuple(Estimate(count / max(total, 1), draws[:, index], total) for index, count in enumerate(counts))

@@ -148,7 +148,7 @@ def saved(rows: Rows, *, reference: int) -> dict[str, float | int | None]:
     gated, passages = rows["gated"], rows["passages"]
     decided = int(gated.sum())
     read = _tokens(rows, "read")
-    readings = read[(rows["k"] == reference) & (passages > 0)]
+    readings = read[(rows["k"] == reference) & (rows["reads"] == 1)]
     return {
         "gated": decided,
         "passages": int(passages[gated].sum(dtype=np.int64)),

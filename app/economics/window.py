@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.core.available import Usage
+from app.core.effective_policy import Ladder
 from app.core.record import DecisionRecord
 from app.ports import Clock
 from app.processes import is_alive
@@ -29,6 +30,7 @@ ROW = np.dtype(
         ("k", "u1"),
         ("withheld", "?"),
         ("gated", "?"),
+        ("ladder", "?"),  # whether the ladder decided, and not thresholds on the probe
         ("p", "<f4"),
         ("probe_ms", "<f4"),  # NaN where the stage did not run
         ("embed_ms", "<f4"),
@@ -39,15 +41,17 @@ ROW = np.dtype(
         ("probe_completion", "<u4"),
         ("read_prompt", "<u4"),
         ("read_completion", "<u4"),
-        ("passages", "u1"),
+        ("passages", "u1"),  # in all prompts
+        ("searches", "u1"),
+        ("reads", "u1"),  # answers from passages; the ladder may read more than once
     ]
 )
 # Rows are copied as raw bytes and read as ROW: numpy copies a structured row field by field, ten times as slow.
 _RAW = np.dtype(f"V{ROW.itemsize}")
 _SLOT = np.dtype([("head", "<u8"), ("row", _RAW), ("tail", "<u8")])
-_PACKED = struct.Struct("<Q d B ? ? 6f 4I B Q")
+_PACKED = struct.Struct("<Q d B ? ? ? 6f 4I 3B Q")
 _HEADER = struct.Struct("<8s I I")
-_MAGIC = b"fwring05"
+_MAGIC = b"fwring06"
 # How long a dead worker's ring is kept: the longest possible window.
 _KEEP_S = 86_400
 _NAN = math.nan
@@ -95,6 +99,7 @@ class TrafficWindow:
             record.reply.k,
             record.reply.withheld,
             record.gated,
+            isinstance(record.policy.kind, Ladder),
             _or_nan(record.p_closed_book),
             _or_nan(timings.probe),
             _or_nan(timings.embed),
@@ -105,7 +110,9 @@ class TrafficWindow:
             probe.completion_tokens,
             read.prompt_tokens,
             read.completion_tokens,
-            len(record.citations),
+            min(record.passages_read, 255),
+            record.searches,
+            sum(k > 0 for k in record.available.answers),
             sequence,
         )
         self._written = sequence

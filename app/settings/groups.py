@@ -183,7 +183,7 @@ class Calibration(Group):
         "Numbers of passages that a question may read, ascending from 0, separated by commas. They must be those that "
         "the calibrator was fitted on.",
     )
-    policy: Policy = _setting("POLICY", Policy.GRADED, "Policy of a request that names none.")
+    policy: Policy = _setting("POLICY", Policy.LADDER, "Policy of a request that names none.")
     mandatory_retrieval: _Path | None = _setting(
         "MANDATORY_RETRIEVAL",
         None,

@@ -1,0 +1,1 @@
+"""The ladder beside fixed numbers of passages and the gate by log-probabilities."""

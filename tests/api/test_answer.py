@@ -9,7 +9,7 @@ from tests.fakes.gateway import ASKED, FakeGateway
 from .conftest import Open
 
 
-@pytest.mark.parametrize("changes", [{"max_tokens": 48}, {"collection": "other"}])
+@pytest.mark.parametrize("changes", [{"max_tokens": 24}, {"collection": "other"}])
 async def test_a_calibrator_for_something_else(open_gateway: Open, changes: dict[str, Any]) -> None:
     """A calibrator that does not match the running system is not used."""
     async with open_gateway(artifact=changes) as gateway:
@@ -18,7 +18,7 @@ async def test_a_calibrator_for_something_else(open_gateway: Open, changes: dict
 
 async def test_naming_a_default_changes_nothing(gateway: FakeGateway) -> None:
     """An answer stays certified with the calibrator's own max_tokens and an empty filter."""
-    receipt = await gateway.receipt(max_tokens=24, filter={})
+    receipt = await gateway.receipt(max_tokens=48, filter={})
     assert receipt["decision"]["calibrator"]["certified"] is True
 
 

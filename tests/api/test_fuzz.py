@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.http.errors import STATUSES, ErrorOut
-from app.api.receipt import AnswerRequest, Receipt
+from app.api.receipt import Receipt
+from app.api.request import AnswerRequest
 from tests.fakes.gateway import events_of
 
 from .running import Running

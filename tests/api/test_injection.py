@@ -90,6 +90,8 @@ async def test_passages_decide_nothing(hostile: FakeGateway, harmless: FakeGatew
         for one in (hostile, harmless):
             believing(one, k0=sure, k1=read, k5=read)
             told.append(await one.receipt("What is the capital of Elbonia?", policy=policy))
+            # Evidence about the text of passages differs, and decides nothing under these policies.
+            del told[-1]["decision"]["evidence"]
         attacked, expected = told
         for name in ("action", "k", "decision"):
             assert attacked[name] == expected[name], name
@@ -119,7 +121,7 @@ async def test_a_stream_cannot_be_spoken_into(hostile: FakeGateway) -> None:
     for policy in ("always", "graded"):
         believing(hostile, k0=0.3)
         events = await hostile.events("What is it?", policy=policy, abstain=False)
-        assert [name for name, _ in events if name not in {"token", "passages"}] == ["decision", "final"]
+        assert [name for name, _ in events if name not in {"step", "token", "passages"}] == ["final"]
         final = events[-1][1]
         assert final["k"] == 5
         assert "".join(data["text"] for name, data in events if name == "token").strip() == final["answer"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from app.api.http.errors import STATUSES, ErrorOut
-from app.api.receipt import AnswerRequest, Receipt
+from app.api.receipt import Receipt
+from app.api.request import AnswerRequest
 from app.api.status import Readiness
 from app.errors import UpstreamTimeout, UpstreamUnavailable
 from tests.fakes.artifacts import an_uncertified_fit

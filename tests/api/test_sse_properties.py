@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 
 from app.api.http.streaming import AnswerStream, ReceiptEvents
 from app.core.available import Passage
-from app.core.ladder import Search, Step
+from app.core.ladder import Read, Search, Step
 from app.core.policy import Reason
 from app.core.record import DecisionRecord
 from app.errors import FetchwiseError, UpstreamUnavailable
@@ -39,7 +39,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampl
 # Of every answer the first word, so that one that was withheld can be looked for.
 MARK = "zq9xv"
 QUESTION = "What is said?"
-ORDER = re.compile(r"dp{0,2}t*[fe]")
+ORDER = re.compile(r"s+p?t*s?[fe]")
 SAME = ("answer", "action", "k", "confidence", "citations", "usage", "decision")
 
 
@@ -68,7 +68,7 @@ SCENES = st.builds(
     fails_at=st.sampled_from([None, None, None, 0, 1, 5]),
     asked=st.fixed_dictionaries(
         {
-            "policy": st.sampled_from(["graded", "binary", "always", "never"]),
+            "policy": st.sampled_from(["ladder", "graded", "binary", "always", "never"]),
             "retrieval": st.sampled_from(["auto", "required", "forbidden"]),
             "abstain": st.booleans(),
         },
@@ -103,7 +103,7 @@ def test_a_stream_says_what_the_receipt_says(running: Running, scene: Scene) -> 
         assert MARK not in stream.text
 
 
-# What a listener may hear; `decided` first, as nothing is said before.
+# What a listener may hear after the first step.
 HEARD = st.lists(
     st.builds(lambda text: ("token", text), TEXT) | st.builds(lambda text: ("passages", text), TEXT), max_size=8
 )
@@ -117,10 +117,17 @@ def test_whatever_a_listener_hears_is_parsed_back(heard: list[tuple[str, str]], 
     released: list[None] = []
     stream = asyncio.run(_played(heard, end, lambda: released.append(None)))
     events = events_of(httpx.Response(200, headers={"content-type": "text/event-stream"}, content=stream))
-    assert events[0][0] == "decision"
-    assert [(name, _text(data)) for name, data in events[1:-1]] == heard
+    assert [name for name, _ in events[:2]] == ["step", "step"]
+    assert [(name, _text(data)) for name, data in events[2:-1]] == _sent(heard)
     assert events[-1][0] == ("final" if end is None else "error")
     assert released == [None]
+
+
+def _sent(heard: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The last passages before the first token, then the tokens."""
+    tokens = [one for one in heard if one[0] == "token"]
+    found = heard[: heard.index(tokens[0])] if tokens else []
+    return found[-1:] + tokens
 
 
 def _text(data: dict[str, Any]) -> Any:
@@ -131,7 +138,8 @@ async def _played(heard: list[tuple[str, str]], end: type[Exception] | None, rel
     """The bytes of a stream whose work sends these events and ends like this."""
 
     async def work(listener: Listener) -> DecisionRecord:
-        listener.step(Step("k0", Search(5), 5, Reason.UNCERTAIN, 0.5))
+        listener.step(Step("k0", Search(), 5, Reason.UNCERTAIN, 0.5), {})
+        listener.step(Step("search+k0", Read(5), 5, Reason.UNCERTAIN, 0.5), {})
         for kind, text in heard:
             await asyncio.sleep(0)
             if kind == "token":

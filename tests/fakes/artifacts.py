@@ -92,12 +92,12 @@ def _of_answer(k: int, calibrator: Calibrator) -> Calibrator:
     return replace(calibrator, signal=f"k{k}.{calibrator.signal}")
 
 
-def an_artifact(*, calibrators: Mapping[int, Calibrator] | None = None, **changes: Any) -> Artifact:
+def an_artifact(**changes: Any) -> Artifact:
     """An artifact with every head and certificate, but without a ladder; keyword arguments replace fields.
 
     `calibrators` are the heads of the answers at each k, by that answer's own signals.
     """
-    calibrators = calibrators or {k: a_line() for k in changes.get("ks", (0, 1, 5))}
+    calibrators = changes.pop("calibrators", None) or {k: a_line() for k in changes.get("ks", (0, 1, 5))}
     artifact = Artifact(
         name="demo",
         version="2026-01-31-0a1b2c3d",

@@ -37,5 +37,6 @@ def _at(k: int, n: int, c: Costs) -> Rows:
     if k:
         rows["embed_ms"], rows["search_ms"], rows["read_ms"] = 0.25 * c.ret, 0.75 * c.ret, c.ob[k]
         rows["read_prompt"], rows["read_completion"] = READ_TOKENS[k]
+        rows["searches"] = rows["reads"] = 1
         rows["total_ms"] += c.ret + c.ob[k]
     return rows

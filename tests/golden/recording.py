@@ -25,7 +25,7 @@ _MUCH_LATER_S = 3600.0
 
 
 class Calls:
-    """Every call in order; `fails` says by stage (probe, embed, search, read) what goes wrong."""
+    """Every call in order; `fails` says by stage (probe, embed, search, read, or read5 alone) what goes wrong."""
 
     def __init__(self, fails: Mapping[str, str]) -> None:
         self.made: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ class Calls:
 
     async def fail(self, stage: str, part: str) -> None:
         """Do what the scenario says about this stage."""
-        kind = self._fails.get(stage)
+        kind = self._kind(stage)
         if kind == "deadline":
             _let_time_pass()
             await asyncio.Event().wait()
@@ -57,7 +57,11 @@ class Calls:
 
     def fails(self, stage: str, kind: str) -> bool:
         """Whether the scenario says this about a stage."""
-        return self._fails.get(stage) == kind
+        return self._kind(stage) == kind
+
+    def _kind(self, stage: str) -> str | None:
+        """`read` is every read from passages, `read5` only the one from five."""
+        return self._fails.get(stage) or self._fails.get(stage.rstrip("0123456789"))
 
 
 def recorded(calls: Calls) -> Fakes:
@@ -117,7 +121,7 @@ class _Retriever(FakeRetriever):
 
 
 def _stage(prompt: Prompt) -> str:
-    return "read" if prompt.passages else "probe"
+    return f"read{len(prompt.passages)}" if prompt.passages else "probe"
 
 
 def _asked(prompt: Prompt, max_tokens: int) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.core.scope import Scope
 from app.core.signals import TokenLogprobs
-from tests.fakes.artifacts import an_abstention, an_identity, an_uncertified_fit
+from tests.fakes.artifacts import a_ladder, a_ladder_artifact, an_abstention, an_identity, an_uncertified_fit
 
 ASKED = "What is the capital of France?"
 CHAT = "/v1/chat/completions"
@@ -17,12 +18,21 @@ NO_TOKENS: tuple[TokenLogprobs, ...] = ()
 NOT_A_NUMBER = (TokenLogprobs(-math.inf, (-math.inf,) * 20), TokenLogprobs(math.nan, (math.nan,) * 20))
 
 _UNCERTIFIED = {"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.625, 0.625)}
+_LADDER = {"heads": a_ladder_artifact().heads, "ladder": a_ladder()}
+# No question reaches this floor.
+_SCOPE = Scope(0.01, {"search.coverage_max": 1.5}, None, ("LATIN",), "questions of the tests")
 # By name: how the published artifact differs from the certified one that matches; None: there is none.
 CALIBRATORS: dict[str, dict[str, Any] | None] = {
     "certified": {},
     "uncertified": {"policies": _UNCERTIFIED},
     "uncertified-fallback-5": {"policies": _UNCERTIFIED, "fallback_k": 5},
     "uncertified-abstention": {"abstention": an_abstention(certificate=None, uncertified_reason="too few labels")},
+    "ladder": _LADDER,
+    "ladder-uncertified": _LADDER
+    | {"ladder": a_ladder(certificate=None, uncertified_reason="too few labels", labels_needed=1700)},
+    "ladder-in-scope": _LADDER | {"scope": replace(_SCOPE, floors={"search.coverage_max": 0.0})},
+    "ladder-out-of-scope": _LADDER | {"scope": _SCOPE},
+    "ladder-other-script": _LADDER | {"scope": replace(_SCOPE, floors={}, scripts=("GREEK",))},
     "mismatched": {"identity": an_identity()},
     # Also listed in the data directory's revoked.json.
     "revoked": {},
@@ -39,6 +49,8 @@ class Scenario:
     path: str = "/answer"
     p: float | tuple[TokenLogprobs, ...] = UNCERTAIN
     read: float | tuple[TokenLogprobs, ...] = 0.9
+    # Of the answer from five passages, where it is not that from one.
+    five: float | None = None
     calibrator: str = "certified"
     # What goes wrong, by stage: see `recording`.
     fails: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +102,69 @@ SCENARIOS = (
     Scenario("never-forbidden", NEVER | FORBIDDEN),
     Scenario("never-withheld", NEVER, p=HOPELESS),
     Scenario("never-must-answer", NEVER | GIVE, p=HOPELESS),
+    # The ladder: the probe is kept above 0.72, the answer from one passage above 0.6.
+    *(
+        Scenario(f"ladder-{name}", p=p, read=read, calibrator="ladder")
+        for name, p, read in (
+            ("keeps-probe", CONFIDENT, 0.9),
+            ("keeps-one", UNCERTAIN, 0.9),
+            ("back-to-one", UNCERTAIN, 0.55),
+            ("withheld", HOPELESS, HOPELESS),
+        )
+    ),
+    Scenario("ladder-reads-five", read=0.55, five=0.9, calibrator="ladder"),
+    Scenario("ladder-must-answer", GIVE, p=HOPELESS, read=HOPELESS, calibrator="ladder"),
+    Scenario("ladder-required", REQUIRED, p=CONFIDENT, calibrator="ladder"),
+    Scenario("ladder-forbidden", FORBIDDEN, p=CONFIDENT, calibrator="ladder"),
+    Scenario("ladder-filter", {"filter": {"lang": "en", "number": 2}}, calibrator="ladder"),
+    Scenario("ladder-no-signal-probe", p=NO_TOKENS, calibrator="ladder"),
+    Scenario("ladder-no-signal-read", read=NO_TOKENS, calibrator="ladder"),
+    Scenario("ladder-mandatory", p=CONFIDENT, mandatory="capital of", calibrator="ladder"),
+    Scenario("ladder-graded", {"policy": "graded"}, p=BORDERLINE, calibrator="ladder"),
+    Scenario("ladder-always", ALWAYS, calibrator="ladder"),
+    Scenario("ladder-uncertified", calibrator="ladder-uncertified"),
+    Scenario("ladder-in-scope", p=CONFIDENT, calibrator="ladder-in-scope"),
+    *(
+        Scenario(f"ladder-{scope}-{name}", body, p=CONFIDENT, calibrator=f"ladder-{scope}")
+        for scope in ("out-of-scope", "other-script")
+        for name, body in (("withheld", {}), ("must-answer", GIVE), ("required", REQUIRED), ("forbidden", FORBIDDEN))
+    ),
+    *(
+        Scenario(f"ladder-explored-k{k}", p=BORDERLINE, settings=EXPLORING, seed=seed, calibrator="ladder")
+        for k, seed in ((0, 1), (1, 5), (5, 0))
+    ),
+    *(
+        Scenario(f"ladder-fault-{stage}-{kind}", p=CONFIDENT, fails={stage: kind}, calibrator="ladder")
+        for stage in ("probe", "embed", "search")
+        for kind in ("unavailable", "deadline")
+    ),
+    *(
+        Scenario(f"ladder-fault-{stage}", read=0.55, fails={stage: "unavailable"}, calibrator="ladder")
+        for stage in ("read", "read5")
+    ),
+    Scenario("ladder-fault-embed-out-of-scope", p=CONFIDENT, fails={"embed": "timeout"}, calibrator="ladder-in-scope"),
+    Scenario("ladder-nothing-found", NOTHING, p=CONFIDENT, calibrator="ladder"),
+    Scenario("ladder-nothing-found-required", NOTHING | REQUIRED, calibrator="ladder"),
+    *(
+        Scenario(f"ladder-stream-{name}", STREAM | body, p=p, read=read, calibrator=calibrator)
+        for name, body, p, read, calibrator in (
+            ("keeps-probe", {}, CONFIDENT, 0.9, "ladder"),
+            ("keeps-one", GIVE, UNCERTAIN, 0.9, "ladder"),
+            ("back-to-one", {}, UNCERTAIN, 0.55, "ladder"),
+            ("withheld", {}, HOPELESS, HOPELESS, "ladder"),
+            ("required", REQUIRED, CONFIDENT, 0.9, "ladder"),
+            ("out-of-scope", {}, CONFIDENT, 0.9, "ladder-out-of-scope"),
+            ("out-of-scope-must-answer", GIVE, CONFIDENT, 0.9, "ladder-out-of-scope"),
+        )
+    ),
+    *(
+        Scenario(f"ladder-stream-fault-{stage}", STREAM, read=0.55, fails={stage: "unavailable"}, calibrator="ladder")
+        for stage in ("probe", "search", "read", "read5")
+    ),
+    Scenario("ladder-openai", chat(), CHAT, p=CONFIDENT, calibrator="ladder"),
+    Scenario("ladder-openai-out-of-scope", chat(), CHAT, calibrator="ladder-out-of-scope"),
+    Scenario("ladder-stream-reads-five", STREAM, read=0.55, five=0.9, calibrator="ladder"),
+    Scenario("ladder-openai-stream", chat(**STREAM), CHAT, read=0.55, calibrator="ladder"),
     # The calibrator.
     *(
         Scenario(f"{state}-{name}", body, calibrator=state, p=CONFIDENT, read=HOPELESS)

@@ -11,9 +11,10 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from app.api.explain import step_out
 from app.api.receipt import cited, receipt
 from app.core.available import Passage
-from app.core.ladder import Step
+from app.core.ladder import Step, Stop
 from app.core.record import DecisionRecord
 from app.errors import FetchwiseError
 from app.ports import Listener
@@ -35,12 +36,12 @@ class Rendering(Protocol):
         """Response headers, known when the first event is."""
         ...
 
-    def decided(self, k: int, step: Step) -> bytes:
-        """The number of passages is decided."""
+    def step(self, step: Step, evidence: Mapping[str, float]) -> bytes:
+        """The next action, with the evidence that is known."""
         ...
 
     def found(self, passages: Sequence[Passage]) -> bytes:
-        """These passages will be read."""
+        """The passages that the answer was requested from."""
         ...
 
     def token(self, text: str) -> bytes:
@@ -57,13 +58,13 @@ class Rendering(Protocol):
 
 
 class ReceiptEvents:
-    """The events of `/answer`: `decision`, `passages`, `token`..., then `final` (the receipt) or `error`."""
+    """The events of `/answer`: `step`..., `passages`, `token`..., then `final` (the receipt) or `error`."""
 
     headers: Mapping[str, str] = MappingProxyType({})
 
-    def decided(self, k: int, step: Step) -> bytes:
-        """k, the reason, and the probability."""
-        return _event("decision", {"k": k, "reason": step.why, "p_closed_book": step.p})
+    def step(self, step: Step, evidence: Mapping[str, float]) -> bytes:
+        """The step, as in the receipt."""
+        return _event("step", step_out(step, evidence))
 
     def found(self, passages: Sequence[Passage]) -> bytes:
         """The passages, as the receipt cites them."""
@@ -102,7 +103,9 @@ class AnswerStream:
         self._explain = explain
         self._release = release
         self._begun = asyncio.Event()
-        self._decided = False
+        self._steps = 0
+        # The passages of the largest prompt so far; None once they are sent.
+        self._passages: Sequence[Passage] | None = ()
         self._working = asyncio.create_task(self._work(work), name="streamed answer")
 
     @property
@@ -110,19 +113,28 @@ class AnswerStream:
         """Response headers, known when the stream has begun."""
         return self._render.headers
 
-    def step(self, step: Step) -> None:
-        """Send the decision as soon as it is known."""
-        if not self._decided and step.k is not None:
-            self._decided = True
-            self._send(self._render.decided(step.k, step))
+    def step(self, step: Step, evidence: Mapping[str, float]) -> None:
+        """Send the step. The first waits for the next event: if the first call fails, that is an error response."""
+        self._steps += 1
+        self._send(self._render.step(step, evidence), begin=self._steps > 1)
+        if isinstance(step.action, Stop):
+            self._send_passages(step.action.k)
 
     def found(self, passages: Sequence[Passage]) -> None:
-        """Send the passages."""
-        self._send(self._render.found(passages))
+        """Keep the passages until it is known that the answer comes from them: the ladder may read more."""
+        if self._passages is not None:
+            self._passages = passages
 
     def token(self, text: str) -> None:
         """Send a piece of the answer."""
+        self._send_passages(None if self._passages is None else len(self._passages))
         self._send(self._render.token(text))
+
+    def _send_passages(self, k: int | None) -> None:
+        """Send the k passages that the answer was requested from, once."""
+        if k and self._passages:
+            self._send(self._render.found(self._passages[:k]))
+        self._passages = None
 
     async def begun(self) -> None:
         """Return when there is an event. An earlier error is raised here, while it can still be an error response."""
@@ -169,10 +181,11 @@ class AnswerStream:
         finally:
             self._events.put_nowait(None)
 
-    def _send(self, event: bytes) -> None:
+    def _send(self, event: bytes, *, begin: bool = True) -> None:
         if event:
             self._events.put_nowait(event)
-            self._begun.set()
+            if begin:
+                self._begun.set()
 
 
 class StreamedAnswer(EventSourceResponse):

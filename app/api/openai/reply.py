@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.receipt import Receipt, receipt
 from app.core.available import Passage, Usage
-from app.core.ladder import Step
+from app.core.ladder import Read, Step, Stop
 from app.core.policy import Policy, Reason
 from app.core.record import DecisionRecord
 
@@ -21,6 +21,7 @@ POLICIES: dict[str, Policy | None] = {MODEL: None} | {f"{MODEL}-{policy.value}":
 _REFUSALS = {
     Reason.NO_PASSAGES: "I do not know: no passages were found.",
     Reason.RETRIEVAL_FAILED: "I do not know: the search for passages failed.",
+    Reason.OUT_OF_SCOPE: "I do not know: the question is unlike those that the gateway is calibrated for.",
 }
 _UNSURE = "I do not know: the confidence in the answer is too low."
 
@@ -196,6 +197,7 @@ class Chunks:
             "model": model,
         }
         self._headers: dict[str, str] = {}
+        self._decided = False
         self._begun = False
         self._held = ""
 
@@ -204,12 +206,22 @@ class Chunks:
         """The decision, known when the first chunk is sent."""
         return self._headers
 
-    def decided(self, k: int, step: Step) -> bytes:
-        """Begin the message, still without text."""
+    def step(self, step: Step, _evidence: Mapping[str, float]) -> bytes:
+        """Begin the message, still without text, once it is known which answer it will have."""
+        match step.action:
+            case Stop(k):
+                pass
+            case Read(k) if k > 0 and step.wanted is not None:
+                pass
+            case _:
+                return b""
+        if self._decided:
+            return b""
+        self._decided = True
         assert step.why is not None
         self._headers = {
             "x-fetchwise-id": self._id,
-            "x-fetchwise-k": str(k),
+            "x-fetchwise-k": str(k or 0),
             "x-fetchwise-reason": step.why.value,
         }
         return self._chunk({"role": "assistant"})

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from app.api.receipt import AnswerOptions, readable
+from app.api.request import AnswerOptions, readable
 from app.core.question import Turn
 
 MAX_MESSAGES = 128

@@ -20,7 +20,7 @@ from app.api.openai.reply import (
     headers,
 )
 from app.api.openai.request import ChatRequest, conversation
-from app.api.receipt import AnswerOptions
+from app.api.request import AnswerOptions
 from app.core.policy import Policy
 from app.correlation import set_question
 from app.errors import ContradictoryRequest, UnknownModel

@@ -75,7 +75,8 @@ class Climb:
     state: NDArray[np.intp]
     # The probability of the given answer; NaN where required evidence was missing.
     p: Floats
-    # Over always-top's mean.
+    # In the objective's unit, and over always-top's mean.
+    spent: Floats
     cost: Floats
     searches: Floats
     # Passages read, in all answers together.
@@ -140,7 +141,7 @@ def climb(
         spent[rushed] += costs[f"k{ks[-1]}"][rushed] + (0.0 if searched else costs[SEARCH][rushed])
         searches[rushed] += not searched
         passages[rushed] += ks[-1]
-    return Climb(given, at, sure, spent / top, searches, passages)
+    return Climb(given, at, sure, spent, spent / top, searches, passages)
 
 
 def right_of(climbed: Climb, correct: Mapping[int, Labels]) -> Floats:

@@ -8,31 +8,31 @@ are in one fold, and the fold is a hash of the group's name, so neither the orde
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
 from app.core import evidence
 from app.core.heads import MAX_LOGIT, Blend, Head, Trees
 from app.offline.refit import fit
+from app.offline.refit.regression import fit_shares, regress
 from app.offline.refit.splits import position
 from app.offline.refit.trees import score_many, to_trees
 from app.offline.table import Floats, Labels
 
+# Served heads blend both; the benchmark also measures each alone.
+Part = Literal["linear", "trees"]
+PARTS: tuple[Part, ...] = get_args(Part)
 FOLDS = 5
 # More groups than this would not make a head of 40 small trees better.
 MAX_GROUPS = 10_000
 _SALT = "heads"
-# 1 / C of the logistic model.
-_RIDGE = 10.0
 # Of the blend, toward equal shares: few rows must not give one part all the weight.
 _BLEND_RIDGE = 10.0
-# Steps of the regression, and the largest change of a weight at which it has converged.
-_STEPS, _TOLERANCE = 200, 1e-10
 _ROUNDS = 40
 _TREES = {
     "objective": "cross_entropy",
@@ -94,7 +94,15 @@ class Design:
     Standardising and binning use all rows: they look at no target, and so every fold and target can share them.
     """
 
-    def __init__(self, columns: Mapping[str, Floats], weights: Floats, folds: NDArray[np.intp], state: str) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Floats],
+        weights: Floats,
+        folds: NDArray[np.intp],
+        state: str,
+        parts: Sequence[Part] = PARTS,
+    ) -> None:
+        self.parts = parts
         known = {name for name, column in columns.items() if np.isfinite(column).any()}
         self.required = tuple(name for name in evidence.required(state) if name in known)
         whole = np.ones(len(weights), dtype=np.bool_)
@@ -155,19 +163,22 @@ class Design:
             return self._constant(target, held, out_of_fold)
         means, scales, design, absent = self._linear
         start, information = self._starts.get(like, (None, None))
-        beta, information = _regress(design, target, self.weights, start, information)
+        beta, information = regress(design, target, self.weights, start, information)
         if like is not None:
             self._starts[like] = beta, information
-        parts = np.empty((len(target), 2))
+        parts = {part: np.empty(len(target)) for part in self.parts}
         for fold, rows in enumerate(held):
-            if len(rows):
+            if len(rows) and "linear" in parts:
                 seen = self._seen[fold]
-                near, _ = _regress(design[seen], target[seen], self.weights[seen], beta, information)
-                parts[rows, 0] = design[rows] @ near
-                parts[rows, 1] = self._boost(fold, target, k).predict(self.matrix[rows], raw_score=True, num_threads=1)
-        parts = np.clip(parts, -MAX_LOGIT, MAX_LOGIT)
-        bias, shares = fit_shares(parts, target, self.weights, toward=0.5, ridge=_BLEND_RIDGE)
-        out_of_fold[self.rows] = expit(bias + parts @ shares)
+                near, _ = regress(design[seen], target[seen], self.weights[seen], beta, information)
+                parts["linear"][rows] = design[rows] @ near
+            if len(rows) and "trees" in parts:
+                boosted = self._boost(fold, target, k)
+                parts["trees"][rows] = boosted.predict(self.matrix[rows], raw_score=True, num_threads=1)
+        odds = np.clip(np.column_stack(list(parts.values())), -MAX_LOGIT, MAX_LOGIT)
+        bias, fitted = fit_shares(odds, target, self.weights, toward=1.0 / len(parts), ridge=_BLEND_RIDGE)
+        out_of_fold[self.rows] = expit(bias + odds @ fitted)
+        shares = dict(zip(parts, fitted.tolist(), strict=True))
         width = len(self.features)
         indicator = np.zeros(width)
         indicator[absent] = beta[width:-1]
@@ -179,10 +190,10 @@ class Design:
             weights=tuple(beta[:width].tolist()),
             absent=tuple(indicator.tolist()),
             intercept=float(beta[-1]),
-            trees=to_trees(self._boost(FOLDS, target, k)),
+            trees=to_trees(self._boost(FOLDS, target, k)) if "trees" in parts else Trees(),
             bias=bias,
-            linear_share=float(shares[0]),
-            tree_share=float(shares[1]),
+            linear_share=shares.get("linear", 0.0),
+            tree_share=shares.get("trees", 0.0),
         )
         return FittedHead(head, out_of_fold)
 
@@ -209,66 +220,10 @@ class Design:
         return FittedHead(Blend((), self.required, none, none, none, none, 0.0, Trees(), bias, 0.0, 0.0), out_of_fold)
 
 
-def fit_shares(parts: Floats, target: Floats, weights: Floats, *, toward: float, ridge: float) -> tuple[float, Floats]:
-    """The bias and the shares, at least 0, of sigma(bias + parts @ shares); the ridge draws each share to `toward`."""
-
-    def loss(w: Floats) -> tuple[float, Floats]:
-        z = w[0] + parts @ w[1:]
-        # The negative log-likelihood of a soft target: log(1 + e^z) - target z.
-        value = weights @ (np.logaddexp(0.0, z) - target * z) + ridge * ((w[1:] - toward) ** 2).sum()
-        slope = weights * (expit(z) - target)
-        return float(value), np.concatenate([[slope.sum()], parts.T @ slope + 2.0 * ridge * (w[1:] - toward)])
-
-    width = parts.shape[1]
-    start = np.array([0.0] + [toward] * width)
-    bounds = [(None, None)] + [(0.0, None)] * width
-    found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-13, "gtol": 1e-7})
-    return float(found.x[0]), found.x[1:]
-
-
 def _varies(column: Floats) -> bool:
     """Whether a column can tell rows apart: by different values, or by some that are absent."""
     present = column[np.isfinite(column)]
     return present.size > 0 and (present.size < column.size or float(np.ptp(present)) > 0.0)
-
-
-def _regress(
-    design: Floats, target: Floats, weights: Floats, start: Floats | None, information: Floats | None = None
-) -> tuple[Floats, Floats | None]:
-    """Logistic regression on soft targets by Newton's method; the last column is the intercept, without penalty.
-
-    A soft target is a right row of weight `target` and a wrong one of the rest, which is what scikit-learn would be
-    given; without copies of rows it takes half the time. Returns the weights and the information matrix, from which
-    a regression on similar rows or targets may start: it is computed again only if steps shrink slowly.
-    """
-    ridge = np.full(design.shape[1], _RIDGE)
-    ridge[-1] = 0.0
-
-    def loss(beta: Floats, z: Floats) -> float:
-        return float(weights @ (np.logaddexp(0.0, z) - target * z) + 0.5 * ridge @ beta**2)
-
-    beta, before = np.zeros(design.shape[1]) if start is None else start, np.inf
-    z = design @ beta
-    now = loss(beta, z)
-    for _ in range(_STEPS):
-        p = expit(z)
-        if information is None:
-            # The tiny diagonal avoids a singular matrix where every weight p (1 - p) is practically zero.
-            tiny = 1e-12 * len(target)
-            information = (design.T * (weights * p * (1.0 - p))) @ design + np.diag(ridge + tiny)
-        step = np.linalg.solve(information, design.T @ (weights * (target - p)) - ridge * beta)
-        largest = float(np.abs(step).max())
-        if largest < _TOLERANCE:
-            break
-        z_step, size = design @ step, 1.0
-        # Far from the solution a whole step may be too long.
-        while (then := loss(beta + size * step, z + size * z_step)) > now + 1e-9 and size > 1e-6:
-            size /= 2.0
-        beta, z, now = beta + size * step, z + size * z_step, then
-        if largest > 0.3 * before or size < 1.0:
-            information = None
-        before = largest
-    return beta, information
 
 
 def predict_many(head: Head, columns: Mapping[str, Floats], n: int) -> Floats:

@@ -11,48 +11,80 @@ from typing import Any
 import numpy as np
 
 from app.calibrators.store import ArtifactStore
-from app.core.artifact import Artifact, PolicyFit, mismatches
-from app.core.calibrator import Calibrator
-from app.core.cost import Objective, Tariff
+from app.certify.intervals import wilson
+from app.core.artifact import Artifact, LadderFit, PolicyFit, mismatches
+from app.core.corpus_stats import CorpusStats
+from app.core.cost import Objective
 from app.errors import ArtifactError, DataError
 from app.offline.refit.certify import answers
 from app.offline.refit.choose import frontier
-from app.offline.refit.fit import predict_many
+from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, quality, risk_of
-from app.offline.refit.splits import Ledger, Route, Test, Train, gate_costs, passage_costs, read_costs, units
-from app.offline.table import Floats, Outcomes
+from app.offline.refit.splits import Ledger, Test, Train, gate_costs, passage_costs, read_costs, units
+from app.offline.table import Floats, Labels
 
 _BUDGETS = 101
 
 
-def evaluate_policy(
-    ledger: Ledger[Test],
-    policies: Mapping[str, PolicyFit],
-    *,
-    served: Route,
-    confidence: Floats,
-    tau: float,
-    tariff: Tariff,
+def evaluate_policies(
+    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, fitted: Fitted, *, tau: float
 ) -> dict[str, Any]:
-    """Accuracy, cost, calibration and selective risk on test, with 95 % intervals over groups."""
-    draws = Draws(ledger.units, RESAMPLES)
+    """Accuracy, cost, calibration and selective risk on test, with 95 % intervals over groups.
+
+    `ledger` has the questions that the corpus can answer, `fitted` has all: selective risk counts the others at their
+    share, and those out of scope as withheld.
+    """
+    outcomes, given = fitted.outcomes, fitted.ladder(ladder)
+    inside = np.flatnonzero(~outcomes.out_of_corpus)
+    draws, whole = Draws(ledger.units, RESAMPLES), Draws(units(outcomes, salt="order"), RESAMPLES)
     chosen = {name: ledger.route(fit.thresholds) for name, fit in policies.items()}
     right = {name: ledger.right(route) for name, route in chosen.items()}
-    right |= {f"k{k}": ledger.fixed(k) for k in ledger.ks}
-    p0 = quality(ledger.p, ledger.split.outcomes.correct[0], draws)
+    right |= {f"k{k}": ledger.fixed(k) for k in outcomes.ks} | {"ladder": given.right[inside]}
+    shares = {
+        name: {f"k{k}": ledger.mean((route == k).astype(np.float64)) for k in outcomes.ks}
+        for name, route in (chosen | {"ladder": given.k[inside]}).items()
+    }
+    with np.errstate(invalid="ignore"):
+        withheld = given.confidence < tau
+    shown = np.where(fitted.out_of_scope, np.nan, given.confidence)
     return {
-        "n": len(ledger.split.outcomes),
-        "groups": ledger.units.count,
+        "n": len(outcomes),
+        "groups": whole.count,
+        "in_corpus": ledger.units.count,
         "intervals": "group bootstrap, 95 %",
         "accuracy": {name: draws.interval(column) for name, column in right.items()},
-        "graded_minus_fixed": {f"k{k}": draws.interval(right["graded"] - right[f"k{k}"]) for k in ledger.ks},
-        "shares": {
-            name: {f"k{k}": ledger.mean((route == k).astype(np.float64)) for k in ledger.ks}
-            for name, route in chosen.items()
-        },
-        "cost": _costs(ledger, policies, tariff),
-        "p0": {"ece": p0["ece"].value, "brier": p0["brier"].value, "missing": int((~np.isfinite(ledger.p)).sum())},
-        "selective": _selective(ledger.right(served), confidence, tau, draws),
+        "ladder_minus_fixed": {f"k{k}": draws.interval(right["ladder"] - right[f"k{k}"]) for k in outcomes.ks},
+        "graded_minus_fixed": {f"k{k}": draws.interval(right["graded"] - right[f"k{k}"]) for k in outcomes.ks},
+        "shares": shares | {"served": _served_shares(given, withheld, outcomes.ks, whole)},
+        "cost": _costs(ledger, policies, ladder, fitted),
+        "p0": quality(ledger.p, ledger.split.outcomes.correct[0], draws),
+        "p0_after_search": quality(fitted.probability("search+k0", 0), outcomes.correct[0], whole),
+        "confidence": quality(shown, given.right > 0.5, whole),
+        "selective": _selective(given.right, given.confidence, tau, whole),
+        "out_of_corpus": _by_kind(fitted, withheld),
+    }
+
+
+def _served_shares(given: Given, withheld: Labels, ks: tuple[int, ...], draws: Draws) -> dict[str, float]:
+    """The share of each action on the whole split: abstain, or the k of the answer given."""
+    weights = draws.weights
+    found = {f"k{k}": float(weights @ (~withheld & (given.k == k))) for k in ks}
+    return found | {"abstain": float(weights @ withheld)}
+
+
+def _by_kind(fitted: Fitted, withheld: Labels) -> dict[str, dict[str, Any]]:
+    """Out-of-corpus questions by kind: how many, and the share that is withheld, with Wilson's interval."""
+    outcomes = fitted.outcomes
+    rows: dict[str, list[int]] = {}
+    for row in np.flatnonzero(outcomes.out_of_corpus).tolist():
+        rows.setdefault(outcomes.kinds[row] or "unnamed", []).append(row)
+    return {
+        kind: {
+            "n": len(some),
+            "withheld": wilson(int(withheld[some].sum()), len(some)),
+            "out_of_scope": int(fitted.out_of_scope[some].sum()),
+        }
+        for kind, some in sorted(rows.items())
     }
 
 
@@ -80,15 +112,6 @@ def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str,
     return {"axis": "passage"} | {name: draws.interval(values) for name, values in area.items()}
 
 
-def confidence_at(calibrators: Mapping[int, Calibrator], outcomes: Outcomes) -> dict[int, Floats]:
-    """The confidence of every answer at each k; NaN for a k without a calibrator."""
-    n = len(outcomes)
-    return {
-        k: predict_many(calibrators[k], outcomes.signals[k], n) if k in calibrators else np.full(n, np.nan)
-        for k in outcomes.ks
-    }
-
-
 def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> dict[str, Any]:
     """Coverage and error at the threshold, and the accuracy of the most confident answers at fixed coverages."""
     answered = answers(confidence, tau).astype(np.float64)
@@ -106,20 +129,29 @@ def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> d
     }
 
 
-def _costs(ledger: Ledger[Test], policies: Mapping[str, PolicyFit], tariff: Tariff) -> dict[str, Any]:
+def _costs(
+    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, fitted: Fitted
+) -> dict[str, Any]:
     """Mean cost of each policy by every objective that the table has data for, and its ratio to the largest fixed k."""
-    outcomes = ledger.split.outcomes
+    outcomes, tariff = fitted.outcomes, fitted.tariff
+    inside = np.flatnonzero(~outcomes.out_of_corpus)
     result: dict[str, Any] = {}
     for objective in Objective:
         try:
-            gate, reads = gate_costs(outcomes, objective, tariff), read_costs(outcomes, objective, tariff)
+            gate = gate_costs(ledger.split.outcomes, objective, tariff)
+            reads = read_costs(ledger.split.outcomes, objective, tariff)
+            climbed = fitted.ladder(ladder, objective).climb
         except DataError:
             continue  # the table has no such column
+        assert climbed is not None
+        result["searches"] = {"ladder": ledger.mean(climbed.searches[inside])}
+        result["passages"] = {"ladder": ledger.mean(climbed.passages[inside])}
         priced = replace(ledger, costs=gate)
-        most = ledger.ks[-1]
+        most = outcomes.ks[-1]
         full = ledger.mean(reads[most])
         means = {name: ledger.mean(priced.spent(fit.thresholds)) for name, fit in policies.items()}
-        means |= {f"k{k}": ledger.mean(reads[k]) for k in ledger.ks}
+        means |= {f"k{k}": ledger.mean(reads[k]) for k in outcomes.ks}
+        means["ladder"] = ledger.mean(climbed.spent[inside])
         result[objective.value] = {
             name: {"mean": value, f"ratio_to_k{most}": value / full if full > 0.0 else None}
             for name, value in means.items()
@@ -138,6 +170,7 @@ class Published:
 
 def publish(
     artifact: Artifact,
+    stats: CorpusStats,
     directory: Path | str,
     *,
     test: Test,
@@ -160,10 +193,14 @@ def publish(
                 f"{artifact.data_window.source or 'the table'}:1: collected on another system than {store.where} "
                 f"serves ({'; '.join(differing)}): publish to another directory, or --force; nothing was published"
             )
-    refusal = None if force or served is None else _worse(artifact, served, test, epsilon)
+    refusal = (
+        None
+        if force or served is None
+        else _worse((artifact, stats), (served, store.load_stats(served)), test, epsilon)
+    )
     if artifact.identity is None:
         refusal = "the table has no identity line, so no gateway can serve it"
-    path = store.publish(artifact)
+    path = store.publish(artifact, stats)
     if refusal is not None:
         return Published(path, current=False, why=refusal)
     store.promote(artifact.version, by="refit")
@@ -180,18 +217,20 @@ def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
         return None, f"the artifact served before could not be read ({error})"
 
 
-def _worse(new: Artifact, old: Artifact, test: Test, epsilon: float) -> str | None:
-    if old.certified and not new.certified:
-        return f"{old.version} is certified and this one is not"
-    before, after = _served_accuracy(old, test), _served_accuracy(new, test)
+def _worse(
+    new: tuple[Artifact, CorpusStats], old: tuple[Artifact, CorpusStats], test: Test, epsilon: float
+) -> str | None:
+    version = old[0].version
+    if old[0].certified and not new[0].certified:
+        return f"{version} is certified and this one is not"
+    before, after = _served_accuracy(*old, test), _served_accuracy(*new, test)
     if after < before - epsilon:
-        return f"on the test split {old.version} is right {before:.3f} of the time and this one {after:.3f}"
+        return f"on the test split {version} is right {before:.3f} of the time and this one {after:.3f}"
     return None
 
 
-def _served_accuracy(artifact: Artifact, test: Test) -> float:
-    """Accuracy on test of what the gateway would serve: the certified graded policy, or else the fallback."""
-    thresholds = artifact.policies["graded"].thresholds if artifact.certified else None
-    p = predict_many(artifact.p0, test.outcomes.signals[0], len(test.outcomes))
-    ledger = Ledger(test, p, units(test.outcomes), {})
-    return ledger.mean(ledger.right(ledger.serve(thresholds, artifact.fallback_k)))
+def _served_accuracy(artifact: Artifact, stats: CorpusStats, test: Test) -> float:
+    """Accuracy on test of what the gateway would serve, on questions that the corpus can answer."""
+    inside = test.outcomes.take(np.flatnonzero(~test.outcomes.out_of_corpus))
+    right = serve(inside, artifact, stats.centroids).right
+    return float(right @ units(inside).weights)

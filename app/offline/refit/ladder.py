@@ -4,7 +4,7 @@ A value depends on the price t, so it is fitted backwards from the top for every
 choose; the heads that are kept are fitted on all rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -30,7 +30,8 @@ from app.offline.refit.climb import (
     right_of,
     states,
 )
-from app.offline.refit.heads import Design, FittedHead, drawn_rows, fit_head, fit_shares, folds_of, predict_many
+from app.offline.refit.heads import PARTS, Design, FittedHead, Part, drawn_rows, folds_of, predict_many
+from app.offline.refit.regression import fit_shares
 from app.offline.refit.splits import Units
 from app.offline.table import Floats, Labels
 
@@ -71,6 +72,7 @@ class Sample:
     rows: NDArray[np.intp]
     # Further rows that know a single answer in a single state; they train its probability and nothing else.
     single: Mapping[tuple[str, int], SingleAnswers] = field(default_factory=dict)
+    parts: Sequence[Part] = PARTS
 
     @classmethod
     def of(
@@ -82,11 +84,13 @@ class Sample:
         *,
         out_of_corpus: Labels | None = None,
         single: Mapping[tuple[str, int], SingleAnswers] | None = None,
+        parts: Sequence[Part] = PARTS,
     ) -> "Sample":
         """Draw groups by a hash; every array has one entry per row."""
         rows = drawn_rows(groups)
         names = [groups[row] for row in rows.tolist()]
-        _, codes = np.unique(np.array(names, dtype=object).astype(str), return_inverse=True)
+        number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        codes = np.array([number_of[name] for name in names], dtype=np.intp)
         counted = np.ones(len(rows), np.bool_) if out_of_corpus is None else ~out_of_corpus[rows]
         return cls(
             tuple(sorted(correct)),
@@ -98,6 +102,7 @@ class Sample:
             counted,
             rows,
             single or {},
+            parts,
         )
 
     def mean(self, values: Floats) -> float:
@@ -122,7 +127,7 @@ class Sample:
     def designs(self) -> dict[str, Design]:
         """The evidence of each state, shared by all heads of the state."""
         every = (*states(self.ks), *graded_states(self.ks))
-        return {state: Design(self.columns, self.units.weights, self.folds, state) for state in every}
+        return {state: Design(self.columns, self.units.weights, self.folds, state, self.parts) for state in every}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -184,7 +189,7 @@ def _fit_joined(sample: Sample, state: str, k: int, single: SingleAnswers) -> Fi
     weights = np.concatenate([sample.units.weights * sample.units.count, single.weights])
     folds = np.concatenate([sample.folds, folds_of(single.groups)])
     target = np.concatenate([sample.correct[k], single.right]).astype(np.float64)
-    return fit_head(columns, target, weights, folds, state=state, k=k)
+    return Design(columns, weights, folds, state, sample.parts).fit(target, k)
 
 
 def fit_values(sample: Sample, p: Probabilities, t: float) -> FittedValues:
@@ -231,17 +236,30 @@ def fit_confidence(sample: Sample, climbed: Climb) -> ConfidenceMap:
 
 def choose_path(sample: Sample, fitted: FittedHeads, prices: Sequence[float] = PRICES) -> tuple[LadderStep, ...]:
     """The policies of ascending prices, each strictly cheaper on train than the one before; others are left out."""
+    return cheaper_steps(step_of(sample, fitted, fit_values(sample, fitted.out_of_fold, t)) for t in prices)
+
+
+def step_of(sample: Sample, fitted: FittedHeads, values: FittedValues) -> LadderStep:
+    """Climb train with out-of-fold predictions at one price."""
+    found = climb(
+        fitted.out_of_fold,
+        values.out_of_fold,
+        values.t,
+        prices=sample.prices,
+        costs=sample.costs,
+        top=sample.top,
+        ks=sample.ks,
+    )
+    accuracy, cost = sample.mean(right_of(found, sample.correct)), sample.mean(found.cost)
+    return LadderStep(values, fit_confidence(sample, found), found, accuracy, cost)
+
+
+def cheaper_steps(steps: Iterable[LadderStep]) -> tuple[LadderStep, ...]:
+    """The steps that are strictly cheaper on train than every step before them."""
     path: list[LadderStep] = []
-    for t in prices:
-        values = fit_values(sample, fitted.out_of_fold, t)
-        found = climb(
-            fitted.out_of_fold, values.out_of_fold, t,
-            prices=sample.prices, costs=sample.costs, top=sample.top, ks=sample.ks,
-        )  # fmt: skip
-        cost = sample.mean(found.cost)
-        if not path or cost < path[-1].cost - 1e-9:
-            accuracy = sample.mean(right_of(found, sample.correct))
-            path.append(LadderStep(values, fit_confidence(sample, found), found, accuracy, cost))
+    for step in steps:
+        if not path or step.cost < path[-1].cost - 1e-9:
+            path.append(step)
     return tuple(path)
 
 

@@ -2,36 +2,37 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from app.core.artifact import Abstention, Artifact, DataWindow, PolicyFit, Thresholds, content_version
-from app.core.calibrator import Calibrator
+from app.core.artifact import Abstention, Artifact, DataWindow, LadderFit, PolicyFit, content_version
+from app.core.corpus_stats import CorpusStats
 from app.core.cost import Objective, Tariff
+from app.core.policy import Policy
+from app.core.signals import NAMES
 from app.errors import DataError
-from app.offline.refit.certify import (
-    GivenAnswers,
-    abstention_path,
-    certify_abstention,
-    certify_policy,
-    policy_notes,
+from app.offline.refit.certify import GivenAnswers, abstention_path, certify_abstention, certify_policy, policy_notes
+from app.offline.refit.choose import Guarantee, PathStep, best_fixed, build_path, plausible_steps
+from app.offline.refit.climb import purchase_costs, right_of
+from app.offline.refit.follow import WITHHELD, Fitted, Given
+from app.offline.refit.gain import Compared, certify_gain, certify_save
+from app.offline.refit.heads import predict_many
+from app.offline.refit.holdout import evaluate_policies, graded_against_binary
+from app.offline.refit.ladder import (
+    BUDGET,
+    FittedHeads,
+    LadderStep,
+    Sample,
+    SingleAnswers,
+    choose_path,
+    fit_probabilities,
+    most_accurate,
 )
-from app.offline.refit.choose import (
-    ChosenCalibrator,
-    Guarantee,
-    PathStep,
-    best_fixed,
-    build_path,
-    candidate_signals,
-    choose_calibrator,
-    plausible_steps,
-)
-from app.offline.refit.fit import Weighted, predict_many
-from app.offline.refit.holdout import confidence_at, evaluate_policy, graded_against_binary
 from app.offline.refit.metrics import to_json
-from app.offline.refit.splits import Ledger, S, Test, Train, Validation, gate_costs, pick, split, units
-from app.offline.table import Floats, Outcomes
+from app.offline.refit.scope import ALPHA, FittedScope, alarms, fit_scope, realised
+from app.offline.refit.splits import Ledger, S, Test, Train, Validation, gate_costs, split, units
+from app.offline.table import Outcomes
 
 MIN_GROUPS = 50
 EVERY = "every"
@@ -45,6 +46,12 @@ class Options:
     name: str
     created: str
     source: str = ""
+    # The policy to certify: only one is, so that no delta is shared. The others are fitted for comparison.
+    policy: Literal[Policy.LADDER, Policy.GRADED] = Policy.LADDER
+    # `save`: the cheapest policy that is at most epsilon less accurate. `gain`: the most accurate one within a budget.
+    goal: Literal["save", "gain"] = "save"
+    # For `gain`: the share of always-largest's cost that may be spent, met on train.
+    budget: float = BUDGET
     objective: Objective = Objective.TOKENS
     # What accuracy is compared with: every fixed number of passages, or one of them, e.g. "k1".
     reference: str = EVERY
@@ -52,12 +59,13 @@ class Options:
     delta: float = 0.1
     risk_target: float = 0.2
     risk_delta: float = 0.1
-    signals: tuple[str, ...] | None = None
+    # The rate of false alarms of the scope test.
+    alpha: float = ALPHA
     tariff: Tariff = field(default_factory=Tariff)
 
     def __post_init__(self) -> None:
         """Refuse levels that are not probabilities."""
-        for name in ("epsilon", "delta", "risk_target", "risk_delta"):
+        for name in ("epsilon", "delta", "risk_target", "risk_delta", "alpha"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise DataError(f"{name} is {getattr(self, name)}: choose a number between 0 and 1")
 
@@ -74,7 +82,8 @@ class Options:
 class LoggedRows:
     """Rows of the decision log that know one answer only: they are used for fitting on train and for nothing else."""
 
-    weighted: Mapping[int, Weighted] = field(default_factory=dict)
+    # By state and k.
+    single: Mapping[tuple[str, int], SingleAnswers] = field(default_factory=dict)
     # For the artifact's report, and for the person who runs the refit.
     report: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -82,39 +91,37 @@ class LoggedRows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Trained:
-    """Everything that train decides: a calibrator of the answers at each k, and the paths to certify on validation."""
+    """Everything that train decides: heads, scope, and the paths to certify on validation."""
 
+    sample: Sample
+    heads: FittedHeads
+    scope: FittedScope
+    # Prices in ascending order; for `gain` the one step that was chosen.
+    path: tuple[LadderStep, ...]
+    # In-corpus rows with P(the closed-book answer is right), for `graded` and `binary`.
     ledger: Ledger[Train]
-    chosen: Mapping[int, ChosenCalibrator]
-    calibrators: Mapping[int, Calibrator]
     graded: tuple[PathStep, ...]
     binary: tuple[PathStep, ...]
-    # What the gateway may serve: the fallback (None), or a step of the graded path that is likely to be certified.
-    possible: tuple[Thresholds | None, ...]
     fallback: int
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Certified:
-    """Everything that validation decides: how far each path holds."""
+    """Everything that validation decides."""
 
+    ladder: LadderFit
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
-
-    @property
-    def served(self) -> Thresholds | None:
-        """The thresholds that may be served; None if the fallback is served."""
-        graded = self.policies["graded"]
-        return graded.thresholds if graded.certificate is not None else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Summary:
-    """Notes for the person who runs the refit, and the test split, on which publishing compares old with new."""
+    """Notes for the person who runs the refit, the statistics to publish, and the test split."""
 
     notes: tuple[str, ...]
     test: Test
+    stats: CorpusStats
 
 
 def refit(
@@ -126,153 +133,238 @@ def refit(
 ) -> tuple[Artifact, Summary]:
     """Choose on train, certify on validation, report on test."""
     logged = logged or LoggedRows()
-    names = candidate_signals(outcomes, options.signals)
     groups = len(set(outcomes.groups))
     if groups < MIN_GROUPS:
         raise DataError(
             f"{groups} groups are too few to fit, certify and test on: collect at least {MIN_GROUPS}, better 1,000"
         )
     train, validation, test = split(outcomes)
-    on_step("choosing on train")
-    trained = choose(train, names, options, logged.weighted)
+    on_step("fitting on train")
+    trained = choose(train, options, logged.single)
     on_step("certifying on validation")
     certified = certify(validation, trained, options)
     on_step("evaluating on test")
-    notes = (*logged.notes, *trained.notes, *policy_notes(certified.policies, outcomes.ks))
+    notes = (*logged.notes, *trained.notes, *_notes(certified, outcomes.ks, options))
     report = _report(trained, certified, validation, test, options) | {**logged.report, "notes": list(notes)}
+    stats = replace(outcomes.stats, centroids=trained.scope.centroids)
     artifact = Artifact(
         name=options.name,
         version="",
         created=options.created,
         identity=outcomes.identity,
         ks=outcomes.ks,
-        calibrators=trained.calibrators,
+        heads=trained.heads.heads,
         policies=certified.policies,
         abstention=certified.abstention,
         fallback_k=trained.fallback,
         data_window=DataWindow(len(outcomes), groups, options.source, outcomes.first, outcomes.last),
-        quantiles={
-            name: tuple(np.nanquantile(values, _DECILES).tolist())
-            for name, values in train.outcomes.signals[0].items()
-            if name in names and np.isfinite(values).any()
-        },
+        ladder=certified.ladder if options.policy is Policy.LADDER else None,
+        scope=trained.scope.scope,
+        stats=stats.digest,
+        quantiles=_quantiles(trained.sample),
         report=cast("dict[str, Any]", to_json(report)),
     )
-    return replace(artifact, version=content_version(artifact)), Summary(notes, test)
+    return replace(artifact, version=content_version(artifact)), Summary(notes, test, stats)
 
 
-def choose(
-    train: Train, names: tuple[str, ...], options: Options, logged: Mapping[int, Weighted] | None = None
-) -> Trained:
-    """Choose the calibrators, and build the paths; `logged` has further rows to fit on, by k."""
-    outcomes, notes = train.outcomes, list[str]()
+def choose(train: Train, options: Options, single: Mapping[tuple[str, int], SingleAnswers] | None = None) -> Trained:
+    """Fit heads and scope, and build the paths; `single` has further answers to fit on."""
+    outcomes = train.outcomes
     guarantee = options.guarantee(outcomes.ks)
-    grouping = units(outcomes, salt="order")
-    # The closed-book calibrator is required. Without another one the gateway works, and a note says why it is missing.
-    chosen = {}
-    for k in outcomes.ks:
-        if k and not any(signal in outcomes.signals[k] for signal in names):
-            notes.append(f"k={k}: the table has no signal for it, so answers read from it never abstain")
-            continue
-        try:
-            chosen[k] = choose_calibrator(
-                outcomes.signals[k], outcomes.correct[k], grouping, names, extra=(logged or {}).get(k)
-            )
-        except DataError as error:
-            if k == 0:
-                raise
-            notes.append(f"k={k}: no calibrator, {error}")
-    ledger = Ledger(train, chosen[0].out_of_fold, grouping, gate_costs(outcomes, options.objective, options.tariff))
-    graded = build_path(ledger, guarantee, graded=True)
-    plausible = graded[: plausible_steps(ledger, graded, guarantee)]
+    sample = Sample.of(
+        outcomes.evidence,
+        {k: outcomes.correct[k] for k in outcomes.ks},
+        purchase_costs(outcomes, options.objective, options.tariff),
+        outcomes.groups,
+        out_of_corpus=outcomes.out_of_corpus,
+        single=single,
+    )
+    heads = fit_probabilities(sample)
+    path, notes = choose_path(sample, heads), list[str]()
+    if options.goal == "gain":
+        best = most_accurate(path, options.budget)
+        if best is None:
+            notes.append(f"ladder: no price keeps the cost within {options.budget:g} of always-largest's on train")
+        path = (best or path[-1],)
+    scope = fit_scope(
+        outcomes.ids,
+        outcomes.evidence,
+        outcomes.vectors,
+        outcomes.groups,
+        out_of_corpus=outcomes.out_of_corpus,
+        alpha=options.alpha,
+    )
+    inside = np.flatnonzero(~outcomes.out_of_corpus[sample.rows])
+    known = Train(outcomes.take(sample.rows[inside]))
+    ledger = Ledger(
+        known,
+        heads.out_of_fold["k0"][0][inside],
+        units(known.outcomes, salt="order"),
+        gate_costs(known.outcomes, options.objective, options.tariff),
+    )
     return Trained(
+        sample,
+        heads,
+        scope,
+        path,
         ledger,
-        chosen,
-        {k: each.calibrator for k, each in chosen.items()},
-        graded=graded,
+        graded=build_path(ledger, guarantee, graded=True),
         binary=build_path(ledger, guarantee, graded=False),
-        possible=(None, *(step.thresholds for step in plausible)),
         fallback=best_fixed(ledger, outcomes.ks[1:]),
         notes=tuple(notes),
     )
 
 
 def certify(validation: Validation, trained: Trained, options: Options) -> Certified:
-    """Certify the policies, and abstention under the policy that will be served."""
-    ledger = ledger_of(validation, trained.calibrators, options)
-    guarantee = options.guarantee(ledger.ks)
-    policies = {
-        name: certify_policy(ledger, path, guarantee, options.objective)
-        for name, path in (("binary", trained.binary), ("graded", trained.graded))
-    }
-    certified = Certified(policies, Abstention(0.0, options.risk_target))
-    return replace(certified, abstention=_certify_abstention(ledger, trained, certified.served, options))
+    """Certify one policy, and abstention under it; the others get the thresholds that train prefers."""
+    ledger = ledger_of(validation, trained, options)
+    guarantee = options.guarantee(validation.outcomes.ks)
+    paths = {"binary": trained.binary, "graded": trained.graded}
+    if options.policy is Policy.GRADED:
+        policies = {name: certify_policy(ledger, path, guarantee, options.objective) for name, path in paths.items()}
+    else:
+        policies = {name: _compared_only(trained, path, guarantee, options) for name, path in paths.items()}
+    fitted = _fitted(validation, trained, options)
+    given = {step.t: fitted.ladder(_fit_of(trained, step, options)) for step in trained.path}
+    ladder = _certify_ladder(fitted, trained, given, options)
+    served = given[ladder.t] if options.policy is Policy.LADDER else fitted.fixed(trained.fallback)
+    return Certified(ladder, policies, _certify_abstention(fitted, trained, ladder, served, options))
+
+
+def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guarantee, options: Options) -> PolicyFit:
+    """The cheapest thresholds that train expects to hold; validation is not asked, so that it keeps its whole delta."""
+    at = max(0, plausible_steps(trained.ledger, path, guarantee) - 1)
+    why = "only the ladder was tested on validation: refit with --policy graded to certify this one instead"
+    return PolicyFit(path[at].thresholds, options.objective, None, why)
+
+
+def _fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
+    return LadderFit(
+        t=step.t,
+        costs=trained.sample.prices,
+        values=step.values.heads,
+        confidence=step.confidence,
+        objective=options.objective,
+        goal=options.goal,
+    )
+
+
+def _fitted(part: S, trained: Trained, options: Options) -> Fitted:
+    scope = trained.scope
+    return Fitted.of(part.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
+
+
+def _certify_ladder(fitted: Fitted, trained: Trained, given: Mapping[float, Given], options: Options) -> LadderFit:
+    """Test the path on questions in scope; accuracy leaves out those that the corpus cannot answer."""
+    rows = np.flatnonzero(~fitted.outcomes.out_of_corpus & ~fitted.out_of_scope)
+    inside = fitted.outcomes.take(rows)
+    guarantee, grouping = options.guarantee(inside.ks), units(inside, salt="order")
+    fixed = {k: inside.correct[k].astype(np.float64) for k in guarantee.references}
+    compared = [
+        Compared.of(_fit_of(trained, step, options), given[step.t].right[rows], fixed, grouping)
+        for step in trained.path
+    ]
+    if options.goal == "gain":
+        return certify_gain(compared[0], guarantee, grouping.count)
+    return certify_save(compared, guarantee, grouping.count)
 
 
 def _certify_abstention(
-    ledger: Ledger[Validation], trained: Trained, served: Thresholds | None, options: Options
+    fitted: Fitted, trained: Trained, ladder: LadderFit, served: Given, options: Options
 ) -> Abstention:
-    unknown = np.full(len(trained.ledger.p), np.nan)
-    on_train = {k: trained.chosen[k].out_of_fold if k in trained.chosen else unknown for k in ledger.ks}
-    on_validation = confidence_at(trained.calibrators, ledger.split.outcomes)
+    """The error among answered, out-of-corpus questions included; questions out of scope count as withheld.
 
-    def given(part: Ledger[S], thresholds: Thresholds | None, confidence: Mapping[int, Floats]) -> GivenAnswers:
-        route = part.serve(thresholds, trained.fallback)
-        return GivenAnswers(part.right(route), pick(confidence, route))
-
-    target = options.risk_target
+    For `save`, validation chose the step, so the thresholds of each step have their share of delta.
+    """
+    sample, k = trained.sample, trained.fallback
+    why = "" if ladder.certificate is not None else "the ladder is not certified, so its answers are not given"
+    if options.policy is Policy.LADDER:
+        step = next(step for step in trained.path if step.t == ladder.t)
+        right, p = right_of(step.climb, sample.correct), step.climb.p
+        shown = np.array([np.nan if np.isnan(one) else step.confidence.apply(one) for one in p.tolist()])
+    else:
+        why = "abstention is certified for the ladder only"
+        right, shown = sample.correct[k].astype(np.float64), trained.heads.out_of_fold[f"search+k{k}"][k]
+    outside = alarms(trained.scope.scope, sample.columns, len(right))
     path = abstention_path(
-        [given(trained.ledger, end, on_train) for end in trained.possible], trained.ledger.units, target=target
+        [GivenAnswers(right, np.where(outside, WITHHELD, shown))], sample.units, target=options.risk_target
     )
-    ends = {end: given(ledger, end, on_validation) for end in {served, *trained.possible}}
-    possible = [ends[end] for end in trained.possible]
-    return certify_abstention(ends[served], possible, ledger.units, path, target=target, delta=options.risk_delta)
+    on_validation = GivenAnswers(served.right, served.confidence)
+    found = certify_abstention(
+        on_validation,
+        [on_validation],
+        units(fitted.outcomes, salt="order"),
+        path,
+        target=options.risk_target,
+        delta=options.risk_delta / len(trained.path),
+    )
+    return replace(found, certificate=None, uncertified_reason=why) if why else found
 
 
-def ledger_of(part: S, calibrators: Mapping[int, Calibrator], options: Options) -> Ledger[S]:
-    """A split under fitted calibrators."""
-    outcomes = part.outcomes
-    p = predict_many(calibrators[0], outcomes.signals[0], len(outcomes))
+def ledger_of(part: S, trained: Trained, options: Options) -> Ledger[S]:
+    """The in-corpus rows of a split, with the probability of each closed-book answer."""
+    outcomes = part.outcomes.take(np.flatnonzero(~part.outcomes.out_of_corpus))
+    p = predict_many(trained.heads.heads["k0"][0], outcomes.evidence, len(outcomes))
     costs = gate_costs(outcomes, options.objective, options.tariff)
-    return Ledger(part, p, units(outcomes, salt="order"), costs)
+    return Ledger(replace(part, outcomes=outcomes), p, units(outcomes, salt="order"), costs)
+
+
+def _quantiles(sample: Sample) -> dict[str, tuple[float, ...]]:
+    """Deciles of the evidence that drift is watched by: cosines and coverage, and the signals of each answer."""
+    watched = {f"k{k}.{name}" for k in sample.ks for name in NAMES}
+    return {
+        name: tuple(np.nanquantile(column, _DECILES).tolist())
+        for name, column in sample.columns.items()
+        if (name in watched or name.startswith("search.")) and np.isfinite(column).any()
+    }
+
+
+def _notes(certified: Certified, ks: tuple[int, ...], options: Options) -> list[str]:
+    """What serves now, and why."""
+    if options.policy is not Policy.LADDER:
+        return policy_notes(certified.policies, (ks[0], ks[1], ks[-1]))
+    fit = certified.ladder
+    if fit.certificate is None:
+        return [f"ladder: not certified, {fit.uncertified_reason}"]
+    shown = (
+        f"more accurate than {fit.certificate.reference} by at least {fit.certificate.bound:.3f}"
+        if fit.goal == "gain"
+        else f"at most {fit.certificate.epsilon:g} less accurate than {fit.certificate.reference}"
+    )
+    return [f"ladder: certified on {fit.certificate.n} groups at price t = {fit.t:g}: {shown}"]
 
 
 def _report(
     trained: Trained, certified: Certified, validation: Validation, test: Test, options: Options
 ) -> dict[str, Any]:
-    ledger = ledger_of(test, trained.calibrators, options)
-    route = ledger.serve(certified.served, trained.fallback)
-    held_out = evaluate_policy(
-        ledger,
-        certified.policies,
-        served=route,
-        confidence=pick(confidence_at(trained.calibrators, test.outcomes), route),
-        tau=certified.abstention.tau,
-        tariff=options.tariff,
-    )
-    train = trained.ledger
+    ledger = ledger_of(test, trained, options)
+    train, fitted = trained.ledger, _fitted(test, trained, options)
     return {
         "splits": {
             name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
             for name, part in (("train", train.split), ("validation", validation), ("test", test))
         },
-        "chosen": {
-            f"k{k}": {
-                "signals": list(each.names),
-                "method": each.method,
-                "brier_out_of_fold": each.brier,
-                "candidates": each.compared,
-            }
-            for k, each in trained.chosen.items()
-        },
         "path": {
-            policy: [
-                {"tau0": s.thresholds.tau0, "tau1": s.thresholds.tau1, "accuracy": s.accuracy, "cost": s.cost}
-                for s in path
-            ]
-            for policy, path in (("binary", trained.binary), ("graded", trained.graded))
+            "ladder": [{"t": step.t, "accuracy": step.accuracy, "cost": step.cost} for step in trained.path],
+            **{
+                policy: [
+                    {"tau0": s.thresholds.tau0, "tau1": s.thresholds.tau1, "accuracy": s.accuracy, "cost": s.cost}
+                    for s in path
+                ]
+                for policy, path in (("binary", trained.binary), ("graded", trained.graded))
+            },
         },
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in train.ks},
-        "abstention_policy": "graded" if certified.served else f"always-k{trained.fallback}",
-        "test": held_out | {"graded_against_binary": graded_against_binary(train, ledger)},
+        "scope": _scope_report(_fitted(validation, trained, options), trained.scope.scope.alpha),
+        "test": evaluate_policies(ledger, certified.policies, certified.ladder, fitted, tau=certified.abstention.tau)
+        | {"graded_against_binary": graded_against_binary(train, ledger)},
     }
+
+
+def _scope_report(fitted: Fitted, alpha: float) -> dict[str, Any]:
+    """False alarms on validation, and how many out-of-corpus questions of each kind the test finds."""
+    outcomes = fitted.outcomes
+    flagged = zip(outcomes.kinds, outcomes.out_of_corpus.tolist(), strict=True)
+    kinds = [(kind or "unnamed") if flag else "" for kind, flag in flagged]
+    found = realised(fitted.out_of_scope, outcomes.ids, outcomes.groups, kinds)
+    return {"alpha": alpha, "false_alarms": found.false_alarms, "detected": found.detected}

@@ -1,8 +1,8 @@
 """Fit the scope test on train: below which values a question is unlike those that were collected.
 
-Each of three statistics alarms at a third of alpha. Its floor is an order statistic of train, so the rate of false alarms
-holds on average over draws of train, whatever the distribution. Nearness is measured outside a question's own group:
-a question is nearer to its own variants than a new question is to anything.
+Each of three statistics alarms at a third of alpha. Its floor is an order statistic of train, so the rate of false
+alarms holds on average over draws of train, whatever the distribution. Nearness is measured outside a question's own
+group: a question is nearer to its own variants than a new question is to anything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -123,7 +123,8 @@ def nearness_of(vectors: Vectors, centroids: Vectors) -> Floats:
     """The largest cosine of each vector and a centroid, as `CorpusStats.nearness`; NaN without centroids."""
     if not centroids.size:
         return np.full(len(vectors), np.nan)
-    return (vectors @ centroids.T).max(axis=1).astype(np.float64)
+    near: Floats = (vectors @ centroids.T).max(axis=1).astype(np.float64)
+    return near
 
 
 def _nearness_outside(vectors: Vectors, folds: NDArray[np.intp]) -> Floats:

@@ -136,8 +136,9 @@ class Ledger(Generic[S]):
 
     @property
     def ks(self) -> tuple[int, int, int]:
-        """The numbers of passages that the policy chooses among."""
-        return self.split.outcomes.ks
+        """The numbers of passages that the graded policy chooses among: none, few and many."""
+        ks = self.split.outcomes.ks
+        return ks[0], ks[1], ks[-1]
 
     def route(self, thresholds: Thresholds) -> Route:
         """The number of passages for each question, as the gateway decides it.
@@ -198,7 +199,7 @@ def passage_costs(outcomes: Outcomes) -> dict[int, Floats]:
     return gate_costs(outcomes, Objective.MONEY, per_passage(outcomes.ks))
 
 
-def per_passage(ks: tuple[int, int, int]) -> Tariff:
+def per_passage(ks: tuple[int, ...]) -> Tariff:
     """A tariff that charges only for passages; the most passages cost one."""
     return Tariff(passage=1.0 / ks[-1])
 

@@ -73,7 +73,7 @@ class Heard:
     def __init__(self) -> None:
         self.tokens: list[str] = []
 
-    def step(self, step: object) -> None:
+    def step(self, step: object, evidence: object) -> None:
         pass
 
     def found(self, passages: Sequence[Passage]) -> None:

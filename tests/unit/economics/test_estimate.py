@@ -36,6 +36,7 @@ class KnownGate:
         )
         rows["k"] = k
         rows["gated"], rows["passages"] = True, k
+        rows["searches"] = rows["reads"] = k > 0
         rows["probe_ms"] = self._skewed("cb", n, rng)
         rows["embed_ms"] = np.where(k > 0, 7.5, np.nan)
         rows["search_ms"] = np.where(k > 0, self._skewed("ret", n, rng) - 7.5, np.nan)
@@ -171,15 +172,27 @@ def test_reference_that_was_never_read_is_unknown() -> None:
     assert found.gate.value is not None
 
 
-def test_gate_cost_may_miss_only_rare_readings() -> None:
-    """If 2 % read five passages, the gate's cost is known without their mean; if 20 % do, it is not."""
-    rare = KnownGate(SMALL, k0=0.3, k1=0.68).rows(1000, np.random.default_rng(1), exact=True)
-    found = view(judged(rare, reference=1))
-    assert found.stages["read_k5"].needs is not None
-    assert found.gate.value == pytest.approx(64.6 + 0.68 * 88.9 + 0.02 * 107.5, rel=0.03)
-    assert found.against["k1"].verdict is Verdict.COSTS
-    frequent = KnownGate(SMALL, k0=0.3, k1=0.5).rows(100, np.random.default_rng(1), exact=True)
-    assert view(judged(frequent)).gate.needs == "30 questions that read five passages, 20 so far"
+def test_ladder_is_judged_by_what_it_really_spent() -> None:
+    """It searches first, probes, reads one passage and then five: all of it counts; no skip rate is compared."""
+    rng = np.random.default_rng(1)
+    ladder = KnownGate(SMALL, k0=0.5, skew=0.0).rows(200, rng, exact=True)
+    ladder["ladder"], ladder["searches"] = True, 1
+    ladder["embed_ms"], ladder["search_ms"] = 7.5, 20.0
+    twice = ladder["k"] == 5
+    ladder["reads"][twice], ladder["passages"][twice] = 2, 6
+    ladder["read_ms"][twice] += 61.4
+    ladder["read_prompt"][twice] += 120
+    other = KnownGate(SMALL, k0=0.0, skew=0.0).rows(50, rng)
+    other["gated"] = False
+    found = judged(np.concatenate([ladder, other]), tariff=TARIFF)
+    latency, money = view(found), view(found, "money")
+    assert found.skip_rate.value == 0.5
+    assert latency.gate.value == pytest.approx(64.6 + 27.5 + 0.5 * (61.4 + 80.0))
+    assert latency.against["k5"].always.value == pytest.approx(107.5)
+    assert latency.against["k5"].verdict is Verdict.COSTS
+    assert latency.against["k5"].break_even_skip.needs == "a window in which only `graded` or `binary` decided"
+    assert latency.against["k5"].sentence == "Gating costs 51 % more time than always reading five passages."
+    assert money.gate.value == pytest.approx(72 + 100 + 0.5 * (60 + 620 + 36))
 
 
 def test_gate_that_skips_all_costs_a_probe() -> None:
@@ -190,7 +203,7 @@ def test_gate_that_skips_all_costs_a_probe() -> None:
     rows = np.concatenate([KnownGate(SMALL, k0=1.0).rows(200, rng), ungated])
     found = view(judged(rows)).against["k5"]
     assert found.gate_cost_ratio.value == pytest.approx(64.6 / 107.5, rel=0.05)
-    assert found.break_even_skip.needs == "gated questions that read passages"
+    assert found.break_even_skip.needs == "30 gated questions that read passages, 0 so far"
     assert found.sentence.endswith("of always reading five passages.")
 
 

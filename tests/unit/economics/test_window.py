@@ -44,6 +44,7 @@ def test_row_holds_the_values_of_its_record(tmp_path: Path) -> None:
         "k": 1,
         "withheld": False,
         "gated": True,
+        "ladder": False,
         "p": 0.625,
         "probe_ms": 200.0,
         "embed_ms": 15.0,
@@ -55,6 +56,8 @@ def test_row_holds_the_values_of_its_record(tmp_path: Path) -> None:
         "read_prompt": 120,
         "read_completion": 9,
         "passages": 1,
+        "searches": 1,
+        "reads": 1,
     }
     assert not skipped["gated"]
     assert all(math.isnan(skipped[name]) for name in ("p", "embed_ms", "search_ms", "read_ms"))

@@ -1,0 +1,95 @@
+"""What a fitted policy does on a table: the answers it gives, their confidences, and what it spends."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.core.artifact import Artifact, LadderFit
+from app.core.available import state_of
+from app.core.cost import Objective, Tariff
+from app.core.evidence import NEARNESS
+from app.core.heads import Heads
+from app.core.scope import Scope
+from app.offline.refit.climb import Climb, climb, purchase_costs, right_of
+from app.offline.refit.heads import predict_many
+from app.offline.refit.ladder import predict_all
+from app.offline.refit.scope import Vectors, alarms, nearness_of
+from app.offline.table import Floats, Labels, Outcomes
+
+# Below every threshold: a question out of scope is withheld whatever tau is.
+WITHHELD = -1.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Given:
+    """The answers that a policy gives on a table: the k of each, whether it is right, and its confidence."""
+
+    k: NDArray[np.intp]
+    right: Floats
+    # WITHHELD out of scope, NaN where it is not known.
+    confidence: Floats
+    # None for a fixed k.
+    climb: Climb | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A table with fitted heads and scope, to follow policies on."""
+
+    outcomes: Outcomes
+    # The evidence of the table, with nearness to the fitted centroids.
+    columns: Mapping[str, Floats]
+    heads: Heads
+    out_of_scope: Labels
+    tariff: Tariff = field(default_factory=Tariff)
+
+    @classmethod
+    def of(
+        cls, outcomes: Outcomes, heads: Heads, scope: Scope | None, centroids: Vectors, tariff: Tariff | None = None
+    ) -> "Fitted":
+        """Nearness is known only now: the centroids are part of the fit."""
+        columns = dict(outcomes.evidence)
+        if outcomes.vectors is not None and centroids.size:
+            columns[NEARNESS] = nearness_of(outcomes.vectors, centroids)
+        n = len(outcomes)
+        outside = np.zeros(n, np.bool_) if scope is None else alarms(scope, columns, n)
+        return cls(outcomes, columns, heads, outside, tariff or Tariff())
+
+    def probability(self, state: str, k: int) -> Floats:
+        """P(the answer at k is right) in a state; NaN where the heads do not have it."""
+        head, n = self.heads.get(state, {}).get(k), len(self.outcomes)
+        return np.full(n, np.nan) if head is None else predict_many(head, self.columns, n)
+
+    def ladder(self, fit: LadderFit, objective: Objective | None = None) -> Given:
+        """Climb every row; the costs are those of `objective`, by default the one that the fit minimised."""
+        n, ks = len(self.outcomes), self.outcomes.ks
+        costs = purchase_costs(self.outcomes, objective or fit.objective, self.tariff)
+        found = climb(
+            predict_all(self.heads, self.columns, n),
+            predict_all(fit.values, self.columns, n),
+            fit.t,
+            prices=fit.costs,
+            costs=costs,
+            top=float((costs["search"] + costs[f"k{ks[-1]}"]).mean()),
+            ks=ks,
+        )
+        shown = np.array([np.nan if np.isnan(p) else fit.confidence.apply(p) for p in found.p.tolist()])
+        return Given(found.given, right_of(found, self.outcomes.correct), self._withheld(shown), found)
+
+    def fixed(self, k: int) -> Given:
+        """Always read k passages."""
+        right, shown = self.outcomes.correct[k].astype(np.float64), self.probability(state_of((k,), searched=k > 0), k)
+        return Given(np.full(len(right), k), right, self._withheld(shown))
+
+    def _withheld(self, confidence: Floats) -> Floats:
+        return np.where(self.out_of_scope, WITHHELD, confidence)
+
+
+def serve(outcomes: Outcomes, artifact: Artifact, centroids: Vectors) -> Given:
+    """What the gateway would give by default on a table: the certified ladder, or else the fallback."""
+    fitted = Fitted.of(outcomes, artifact.heads, artifact.scope, centroids)
+    if artifact.ladder is not None and artifact.ladder.certificate is not None:
+        return fitted.ladder(artifact.ladder)
+    return fitted.fixed(artifact.fallback_k)
