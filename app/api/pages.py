@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.guard import OPERATOR_PAGE, OPERATOR_PAGE_DATA
+from app.api.reference import against_reference
 
 _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}
@@ -75,6 +76,7 @@ async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
     graded = snapshot.policy.thresholds
     return {
         "now": look.now,
+        "reference": against_reference(gateway.live_calibrator.serving),
         "breakeven": look.break_even,
         **look.figures,
         "in_flight": snapshot.load.in_flight,

@@ -13,12 +13,12 @@ from app.settings import read_settings
 
 _WIDTH = 50
 WHY = {
-    "confident": "the model knows the answer without passages",
+    "confident": "the answer is likely enough to be right",
     "borderline": "{passages} should be enough",
-    "uncertain": "the model is unsure: {passages}",
+    "uncertain": "the model alone is unlikely to be right: {passages}",
     "retrieval_required": "the request or a rule requires passages",
     "retrieval_forbidden": "the request forbids passages",
-    "no_signal": "the model gave no usable log-probabilities",
+    "no_signal": "evidence for a probability is missing: {passages}",
     "not_calibrated": "no calibrator matches the running system, so every question reads {passages}",
     "not_certified": "the calibrator is not certified, so its fallback is used",
     "retrieval_failed": "passages were needed, but the search failed",
@@ -26,6 +26,7 @@ WHY = {
     "bypassed": "gating does not pay at the moment",
     "low_confidence": "the confidence was too low to give the answer",
     "explored": "chosen at random to collect data",
+    "out_of_scope": "the question is unlike those that the calibrator covers",
     "degraded": "reading more passages failed, so this is the last available answer",
 }
 
@@ -80,7 +81,13 @@ def _show(receipt: dict[str, Any]) -> None:
     sure = f", {receipt['confidence']:.0%} sure" if receipt["confidence"] is not None else ""
     why = WHY[decision["reason"]].format(passages=passages(receipt["k"]))
     out.print(f"{receipt['action']}: {why}{sure}", style="dim", highlight=False)
-    if decision["p_closed_book"] is not None:
+    for number, step in enumerate(decision["steps"], start=1):
+        out.print(f"  {number}. {step['sentence']}", markup=False, highlight=False, soft_wrap=True)
+    scope = decision["scope"]
+    if scope["covers"] is not None:
+        where = "in scope" if scope["in_scope"] else f"not in scope: {scope['alarm']}"
+        out.print(f"  {where} (covers {scope['covers']})", style="dim", markup=False, highlight=False, soft_wrap=True)
+    if decision["p_closed_book"] is not None and decision["thresholds"]["tau0"] is not None:
         out.print(bar(decision["p_closed_book"], decision["thresholds"]), highlight=False)
     for passage in receipt["citations"]:
         line = f"  [{passage['index']}] {passage['title'] or passage['id']}"
@@ -88,7 +95,9 @@ def _show(receipt: dict[str, Any]) -> None:
     calibrator = decision["calibrator"]
     certified = "certified" if calibrator["certified"] else "not certified"
     version = f"calibrator {calibrator['version']}, {certified}" if calibrator["version"] else "no calibrator"
-    out.print(f"{receipt['timings_ms']['total']:.0f} ms, {version}", style="dim", highlight=False)
+    made, read = receipt["usage"]["searches"], receipt["usage"]["passages"]
+    spent = f"{made} {'search' if made == 1 else 'searches'} made, {passages(read)} read"
+    out.print(f"{receipt['timings_ms']['total']:.0f} ms, {spent}, {version}", style="dim", highlight=False)
 
 
 def bar(p: float, thresholds: dict[str, float | None]) -> str:

@@ -37,6 +37,7 @@ examples.append(
 
 const most = plural(MANY, "passage", "passages");
 const POLICIES = {
+  ladder: "step by step, while it pays",
   graded: FEW < MANY ? `0, ${FEW} or ${most}` : `0 or ${most}`,
   binary: `0 or ${most}`,
   always: most,
@@ -130,7 +131,7 @@ function begin() {
   say(button, "Asking…");
   receipt.setAttribute("aria-busy", "true");
   if (!receipt.hasChildNodes())
-    receipt.append(el("p", { class: "waiting" }, "Asking the model without passages…"));
+    receipt.append(el("p", { class: "waiting" }, "Searching, and asking the model…"));
 }
 
 function end() {

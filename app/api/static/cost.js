@@ -1,5 +1,5 @@
 // The cost of an answer, compared with always reading, from /breakeven.
-import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number, passagesOf } from "./draw.js";
+import { STAGES, STAGE_NAMES, drawAll, duration, el, figure, number, passagesOf, plural } from "./draw.js";
 import { compareBars, passageDots } from "./gauges.js";
 
 /** Add the comparison when it has been loaded. */
@@ -62,11 +62,15 @@ export function costCard(receipt, costs) {
     ),
     el("h3", {}, "Tokens"),
     figure((width) => compareBars(width, used, "Tokens")),
-    el("h3", {}, "Passages"),
+    el("h3", {}, "Searches and passages"),
     figure((width) => passageDots(width, receipt.usage.passages)),
+    el("p", { class: "small muted" }, searched(receipt.usage)),
     el("p", { class: "verdict small", id: "otherwise" }, otherwise(receipt, spent, costs, always)),
   );
 }
+
+const searched = ({ searches, passages }) =>
+  `${plural(searches, "search", "searches")} made, ${plural(passages, "passage", "passages")} read over all prompts.`;
 
 function alwaysCost(costs) {
   if (!costs) return null;
@@ -87,7 +91,7 @@ function otherwise(receipt, spent, costs, always) {
   if (!always.ms) return `The cost without the gate is not known yet. It needs ${always.needs}.`;
   const price =
     receipt.usage.probe !== null && receipt.k > 0 && always.ms < spent.ms
-      ? " The difference is the cost of the probe."
+      ? " Part of it is the cost of the probe."
       : "";
   const said = [difference(always.ms - spent.ms, duration, "")];
   if (always.tokens) said.push(difference(always.tokens - spent.tokens, number, " tokens"));

@@ -61,6 +61,7 @@ async function look() {
 
 function show(data) {
   showUpstreams(data);
+  showReference(data.reference);
   showHeadline(data.breakeven);
   say(place("bypass"), data.bypass.reason.replaceAll(" %", "\u00a0%"));
   place("empty").hidden = data.answers > 0;
@@ -98,6 +99,11 @@ function showUpstreams({ upstreams, calibrator }) {
   }
 }
 
+function showReference(sentence) {
+  place("reference").hidden = !sentence;
+  say(place("reference"), (sentence ?? "").replaceAll(" %", "\u00a0%"));
+}
+
 function showHeadline(report) {
   const verdict = report.costs.latency.against[report.reference].verdict;
   place("verdict").dataset.verdict = verdict;
@@ -114,7 +120,7 @@ function showFigures(data) {
     report.skip_rate.value === null
       ? `not known yet (it takes ${report.skip_rate.needs})`
       : withInterval(report.skip_rate, percent);
-  const dot = `The dot is the share of gated questions that needed no passage: ${skipped}.`;
+  const dot = `The dot is the share of gated questions that were answered without reading a passage: ${skipped}.`;
   say(place("skip-words"), `${dot} Right of the line, gating is cheaper than always reading that many passages.`);
   drawInto(place("skip"), (width) => skipPicture(width, report));
   drawInto(place("ratios"), (width) => ratioPicture(width, report));
@@ -143,7 +149,7 @@ function tiles(data, report) {
   return [
     tile("Answers", number(data.answers), `${(data.answers / minutes).toFixed(1)} per minute`),
     tile(
-      "Skipped",
+      "Nothing read",
       percent(report.skip_rate.value),
       report.skip_rate.value === null ? `takes ${report.skip_rate.needs}` : `of ${number(report.window.gated)} gated`,
     ),

@@ -127,17 +127,17 @@ export function compareBars(width, rows, what) {
   );
 }
 
-/** One dot for each possible passage; filled dots were read. */
+/** A dot for each passage read, beside those that the largest k would have read. */
 export function passageDots(width, count) {
   const step = Math.min(26, (width - 60) / Math.max(MANY, count));
   const dots = Array.from({ length: Math.max(MANY, count) }, (_, place) =>
     svg("rect", { x: place * step, y: 2, width: step - Math.min(6, step / 4), height: 14, rx: 3, class: place < count ? "read" : "faint" }),
   );
-  const said = `${count} of ${MANY}`;
+  const said = `${count} read`;
   return picture(
     width,
     18,
-    `${said} passages read.`,
+    `${count} ${count === 1 ? "passage" : "passages"} read.`,
     ...dots,
     svg("text", { x: width, y: 14, "text-anchor": "end", class: "strong" }, said),
   );

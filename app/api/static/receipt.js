@@ -4,14 +4,15 @@ import { actionName, colourOf, drawAll, el, figure, passagesOf, percent, say } f
 import { send } from "./gateway.js";
 import { FEW, MANY, confidenceGauge, thresholdGauge } from "./gauges.js";
 import { contains, highlighted } from "./highlight.js";
+import { ladderCard } from "./ladder.js";
 
 const WHY = {
-  confident: "The model’s own answer is likely enough to be right, so no passages were fetched.",
+  confident: "This answer is likely enough to be right: reading more is not worth its price.",
   borderline: "The model’s own answer is not likely enough to be right, so it read {passages}.",
   uncertain: "The model’s own answer is unlikely to be right, so it read {passages}.",
   retrieval_required: "The request or a rule of the operator requires passages.",
   retrieval_forbidden: "The request forbids passages, so this is the model’s own answer.",
-  no_signal: "The model returned no usable log-probabilities, so it read {passages} to be safe.",
+  no_signal: "Evidence for a probability is missing, so it read {passages} to be safe.",
   not_calibrated: "No calibrator matches this system, so every question reads {passages}.",
   not_certified: "The calibrator has no certificate for this policy, so its fallback is used for every question.",
   retrieval_failed: "Passages were needed, but the search failed.",
@@ -19,10 +20,18 @@ const WHY = {
   bypassed: "Gating does not pay at the moment, so the question was not probed.",
   low_confidence: "There is an answer, but its confidence is too low to give it.",
   degraded: "Reading more passages failed, so this is the last available answer.",
+  out_of_scope: "The question is unlike those that the calibrator covers, so no probability applies to it.",
   explored: "The number of passages was chosen at random, to collect data for the next calibrator.",
 };
 
-const why = (receipt) => WHY[receipt.decision.reason].replace("{passages}", passagesRead(receipt));
+const CLIMBED = "Everything was bought, and this is the answer that is most likely to be right.";
+
+function why(receipt) {
+  const { reason, thresholds } = receipt.decision;
+  // The ladder has no thresholds on the model's own answer.
+  if (reason === "uncertain" && thresholds.t !== null) return CLIMBED;
+  return WHY[reason].replace("{passages}", passagesRead(receipt));
+}
 
 /** What a screen reader says when the answer arrives. */
 export function spokenReceipt(receipt) {
@@ -34,6 +43,7 @@ export function spokenReceipt(receipt) {
 export function renderReceipt(place, question, receipt) {
   place.replaceChildren(
     answerCard(question, receipt),
+    ladderCard(receipt),
     el("div", { class: "pair" }, decisionCard(receipt), costCard(receipt, null)),
     ...passagesCard(question, receipt),
     el(
@@ -61,8 +71,9 @@ function answerCard(question, receipt) {
       el(
         "span",
         { class: `badge ${colourOf(receipt.action)}`, id: "action" },
-        withheld ? `Withheld after reading ${passagesRead(receipt)}` : actionName(receipt.action),
+        actionName(receipt.action),
       ),
+      receipt.truncated && !withheld ? el("span", { class: "tag" }, "cut off at the limit of tokens") : null,
       receipt.confidence === null ? null : el("span", { class: "tag" }, `${percent(receipt.confidence)} sure`),
       el("span", { class: calibrator.certified ? "tag good" : "tag" }, calibratorWords(calibrator)),
     ),
@@ -91,7 +102,7 @@ async function judge(id, correct) {
 }
 
 const passagesRead = (receipt) =>
-  receipt.usage.passages === 0 ? "nothing" : passagesOf(`k${receipt.usage.passages}`);
+  receipt.citations.length === 0 ? "nothing" : passagesOf(`k${receipt.citations.length}`);
 
 function calibratorWords(calibrator) {
   if (!calibrator.version) return "no calibrator";
@@ -104,7 +115,7 @@ function decisionCard(receipt) {
     "section",
     { class: "card", "aria-label": "Why" },
     el("h2", {}, "How likely is it right?"),
-    el("h3", {}, "The model’s own answer, before any search"),
+    el("h3", {}, "The model’s own answer"),
     ...(p === null
       ? [el("p", { class: "small" }, noProbability(receipt))]
       : [
@@ -119,7 +130,7 @@ function decisionCard(receipt) {
         : `The answer given, after reading ${passagesRead(receipt)}`,
     ),
     ...(receipt.confidence === null
-      ? [el("p", { class: "small" }, "Unknown: no calibrator matches this system.")]
+      ? [el("p", { class: "small" }, unknownWords(receipt))]
       : [
           figure((width) => confidenceGauge(width, receipt.confidence, thresholds.tau_abstain, colourOf(receipt.action))),
           el("p", { class: "small muted" }, abstentionWords(receipt)),
@@ -130,19 +141,30 @@ function decisionCard(receipt) {
       ...fact("Policy", receipt.decision.policy),
       ...fact("Calibrator", calibrator.version ?? "none that matches"),
       ...fact("Certified", calibrator.certified ? "yes: exactly the certified policy decided" : "no"),
-      ...Object.entries(receipt.decision.signals)
-        .filter(([name]) => name in SIGNALS)
-        .flatMap(([name, value]) => fact(SIGNALS[name], value.toFixed(3))),
+    ),
+    el(
+      "details",
+      { class: "evidence" },
+      el("summary", {}, "All evidence"),
+      el(
+        "dl",
+        { class: "facts small" },
+        ...Object.entries(receipt.decision.evidence).flatMap(([name, value]) => fact(name, value.toFixed(3))),
+      ),
     ),
   );
 }
 
-const SIGNALS = { seq_logprob: "Mean log-probability", neg_entropy: "Negative entropy", margin: "Margin" };
 const fact = (name, value) => [el("dt", {}, name), el("dd", {}, value)];
 
+function unknownWords({ decision }) {
+  if (!decision.calibrator.version) return "Unknown: no calibrator matches this system.";
+  return decision.scope.in_scope ? "Unknown: evidence for it is missing." : "Unknown: the question is out of scope.";
+}
+
 function noProbability(receipt) {
-  if (receipt.usage.probe === null) return "The model was not asked without passages, because its answer could not change the decision.";
-  return "Unknown: no calibrator turns its log-probabilities into a probability.";
+  if (receipt.usage.probe === null) return "The model was not asked without passages.";
+  return "Unknown: no probability was needed, or evidence for it is missing.";
 }
 
 const reads = (k) => `${passagesOf(`k${k}`)} ${k === 1 ? "is" : "are"} read`;
@@ -150,7 +172,7 @@ const reads = (k) => `${passagesOf(`k${k}`)} ${k === 1 ? "is" : "are"} read`;
 const BY_THRESHOLDS = new Set(["confident", "borderline", "uncertain", "low_confidence"]);
 
 function thresholdWords(p, { tau0, tau1 }, reason) {
-  if (tau0 === null) return "No thresholds apply to this question.";
+  if (tau0 === null) return "No thresholds apply to it: each step above weighs it against its alternatives.";
   if (reason === "retrieval_required") return "Passages are required, so τ1 alone decided how many.";
   if (!BY_THRESHOLDS.has(reason)) return "The thresholds did not decide this question.";
   if (p >= tau0) return `${percent(p, 1)} reaches ${tau1 === tau0 ? "τ" : "τ0"}: no passages are needed.`;
@@ -172,7 +194,7 @@ function passagesCard(question, receipt) {
   const holding = receipt.citations.map((passage) => contains(passage.text, receipt.answer, question));
   const intro =
     receipt.answer === null
-      ? "They were read, but the confidence of the answer is too low."
+      ? "They were read, but the answer is withheld."
       : holding.some(Boolean)
         ? "The answer is marked in the passages that contain it."
         : "No passage contains the answer word for word.";

@@ -1,0 +1,64 @@
+"""The first sentence of the dashboard: accuracy and cost of the served calibrator next to its reference."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.core.artifact import Artifact, Certificate
+from app.economics.breakeven import passages, percent
+
+_COSTS = {"tokens": "tokens", "latency": "time", "money": "price", "calls": "passages"}
+
+
+def against_reference(artifact: Artifact | None) -> str | None:
+    """What its test questions and its certificate say; None without an artifact. Figures that it lacks are left out."""
+    if artifact is None:
+        return None
+    name, fit = ("ladder", artifact.ladder) if artifact.ladder else ("graded", artifact.policies.get("graded"))
+    if fit is None:
+        return None
+    test = _mapping(artifact.report.get("test"))
+    measured = _measured(name, fit.objective.value, _mapping(test.get("accuracy")), _mapping(test.get("cost")))
+    certified = _certified(fit.certificate, fit.uncertified_reason)
+    return " ".join(sentence for sentence in (measured, certified) if sentence)
+
+
+def _measured(name: str, objective: str, accuracy: Mapping[str, Any], cost: Mapping[str, Any]) -> str | None:
+    """Accuracy on test next to the most accurate fixed number of passages, and cost next to the same."""
+    own = _value(accuracy.get(name))
+    fixed = {k: value for k in accuracy if k[:1] == "k" and (value := _value(accuracy[k])) is not None}
+    if own is None or not fixed:
+        return None
+    best = max(fixed, key=lambda k: fixed[k])
+    read = "answering without passages" if best == "k0" else f"always reading {passages(int(best[1:]))}"
+    said = f"On its test questions the policy {name} is right in {percent(own)}, {read} in {percent(fixed[best])}"
+    means = _mapping(cost.get(objective))
+    spent, reference = (_value(_mapping(means.get(each)).get("mean")) for each in (name, best))
+    if spent is None or not reference:
+        return f"{said}."
+    change = spent / reference - 1.0
+    unit, more = _COSTS.get(objective, objective), "less" if change < 0 else "more"
+    return f"{said}; it takes {percent(abs(change))} {more} {unit}."
+
+
+def _certified(certificate: Certificate | None, why: str | None) -> str:
+    if certificate is None:
+        return f"It is not certified: {why}." if why else "It is not certified."
+    than = certificate.reference.replace("_", " ").replace("best fixed", "the best fixed number of passages")
+    sure = percent(1.0 - certificate.delta)
+    if certificate.epsilon <= 0.0:
+        return f"Certified with {sure} confidence: at least as accurate as {than}."
+    points = f"{100 * certificate.epsilon:.1f}"
+    return f"Certified with {sure} confidence: at most {points} percentage points less accurate than {than}."
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _value(found: object) -> float | None:
+    """A number, also as the first of an interval."""
+    if isinstance(found, Mapping):
+        found = found.get("value")
+    elif isinstance(found, list | tuple) and found:
+        found = found[0]
+    return float(found) if isinstance(found, int | float) else None
