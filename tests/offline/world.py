@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from app.core.artifact import Identity, Thresholds
+from app.core.artifact import Identity, LadderFit, Thresholds
 from app.core.cost import Objective, Tariff
 from app.offline.refit.certify import answers
-from app.offline.refit.fit import predict_many
-from app.offline.refit.holdout import confidence_at
+from app.offline.refit.follow import Fitted, Given
+from app.offline.refit.heads import predict_many
 from app.offline.refit.refit import Options, Trained
 from app.offline.refit.splits import Ledger, Route, Test, pick, units
 from app.offline.table import Outcomes
@@ -90,16 +90,22 @@ class Truth:
         """The share of five passages that a policy reads."""
         return float(self._ledger(trained).route(thresholds).mean()) / 5.0
 
-    def selective(
-        self, trained: Trained, thresholds: Thresholds | None, fallback: int, tau: float
-    ) -> tuple[float, float]:
+    def ladder(self, trained: Trained, fit: LadderFit) -> Given:
+        """What a fitted ladder gives in this world."""
+        scope = trained.scope
+        return Fitted.of(self.outcomes, trained.heads.heads, scope.scope, scope.centroids, OPTIONS.tariff).ladder(fit)
+
+    def ladder_difference(self, given: Given) -> float:
+        """Accuracy of the answers given minus that of the best fixed action."""
+        return float(self._chances(given.k.astype(np.int64)).mean()) - max(self.accuracy.values())
+
+    def selective(self, given: Given, tau: float) -> tuple[float, float]:
         """The error among answered, and the share that is answered."""
-        route = self._ledger(trained).serve(thresholds, fallback)
-        answered = answers(pick(confidence_at(trained.calibrators, self.outcomes), route), tau)
-        return float((1.0 - self._chances(route))[answered].mean()) if answered.any() else 0.0, float(answered.mean())
+        answered, wrong = answers(given.confidence, tau), 1.0 - self._chances(given.k.astype(np.int64))
+        return float(wrong[answered].mean()) if answered.any() else 0.0, float(answered.mean())
 
     def _ledger(self, trained: Trained) -> Ledger[Test]:
-        p = predict_many(trained.calibrators[0], self.outcomes.signals[0], len(self.outcomes))
+        p = predict_many(trained.heads.heads["k0"][0], self.outcomes.evidence, len(self.outcomes))
         return Ledger(Test(self.outcomes), p, self.units, {})
 
     def _chances(self, route: Route) -> NDArray[np.float64]:
