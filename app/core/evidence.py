@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import fsum, sqrt
+from math import fsum, isfinite, sqrt
 from typing import TYPE_CHECKING, TypeVar
 
 from app.core.corpus_stats import CorpusStats
@@ -249,7 +249,7 @@ def _supports(found: Found, said: Said) -> dict[str, float | None]:
 
 
 def _known(evidence: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in evidence.items() if value is not None}
+    return {name: value for name, value in evidence.items() if value is not None and isfinite(value)}
 
 
 def about(name: str) -> frozenset[str]:

@@ -268,7 +268,7 @@ async def test_another_schema_is_refused(world: World, older: bytes) -> None:
     path = published(world.store, an_artifact(version="old"))
     path.write_bytes(path.read_bytes().replace(b'"schema": 4', older))
     world.name("old")
-    assert "this gateway reads 3" in (await world.look()).problem
+    assert "this gateway reads 4" in (await world.look()).problem
     assert world.artifact() == good
 
 
