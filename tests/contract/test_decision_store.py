@@ -202,9 +202,8 @@ def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: Ef
     record = DecisionRecord(question, done.policy, done.steps, done.available, done.outcome, Timings(total=1.0))
     store.write([(1.0, record)], [])
     (one,) = logged(store.engine, last=1, identifier=question.id)
-    artifact = replace(
-        an_artifact(), heads=policy.heads or an_artifact().heads, ladder=policy.ladder, scope=policy.scope
-    )
+    heads = policy.heads or an_artifact().heads
+    artifact = an_artifact(heads=heads, ladder=policy.ladder, scope=policy.scope)
     assert list(replay_logged([one], lambda _: artifact)) == [Replayed(question.id)]
 
 

@@ -132,7 +132,7 @@ def test_a_ladder_is_shown_without_its_heads(console: Console) -> None:
     printed = " ".join(console.run("show").split())
     for words in (
         "t = 0.100, goal gain, cost in tokens; with probability 0.95",
-        "questions about geography",
+        "about geography",
         "search+k0",
     ):
         assert words in printed
