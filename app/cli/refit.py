@@ -219,7 +219,7 @@ def refit(
 
 def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: str) -> "FromLog":
     """Read the decision log of the settings, or the given one, and the calibrators that it mentions."""
-    from app.offline.from_log import identities, read_log  # noqa: PLC0415
+    from app.offline.from_log import identities, read_log, statistics  # noqa: PLC0415
 
     start = 0.0 if since is None else time.time() - since
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
@@ -227,6 +227,7 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
         return read_log(
             LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start),
             identity_of=identities(out_dir, settings.calibration.where),
+            stats_of=statistics(out_dir, settings.calibration.where),
             clip=clip,
             source=f"decision log, collection {settings.vectors.collection}",
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),

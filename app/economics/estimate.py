@@ -137,9 +137,8 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
     (probe,) = _means(rng, spent.probe[~np.isnan(gated["probe_ms"])])
     (retrieving,) = _means(rng, (spent.retrieval + spent.read)[reading])
     gate, probe, retrieving = gate.requiring(_GATED), probe.requiring(_PROBED), retrieving.requiring(_RETRIEVING)
-    if gated["ladder"].any():
-        # The ladder may search and read without a probe, so no skip rate says from where on it pays.
-        probe = replace(probe, needs=_THRESHOLDS)
+    # The ladder may search and read without a probe, so no skip rate says from where on it pays.
+    always_probed = replace(probe, needs=_THRESHOLDS) if gated["ladder"].any() else probe
     stages, always = {"probe": probe.estimate()}, {}
     for k in ks:
         retrieval, read = _reading(rng, count(_that_read(rows, k)))
@@ -149,7 +148,7 @@ def _view(cost: str, unit: str, rows: Rows, count: Count, *, skip: Interval, ks:
     against = {}
     for k in ks:
         ratio = _positive(always[k], lambda a: _combine(truediv, gate, a)).estimate()
-        even = _break_even(probe, retrieving, always[k]).estimate()
+        even = _break_even(always_probed, retrieving, always[k]).estimate()
         against[f"k{k}"] = Comparison(
             always[k].estimate(), even, ratio, verdict(ratio), sentence(cost, k, ratio, even, skip)
         )

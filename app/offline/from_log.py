@@ -4,14 +4,16 @@
 are an outcome table like any other. They were sampled at random, so they may be used to fit, choose, certify and test.
 
 *Single-action rows* are labelled decisions whose action was partly random. Only one answer is known, and it is used for
-the fits on train and for nothing else. A gate answers easy questions closed-book and reads many passages for hard ones,
-so each row is weighted by 1 / propensity. Weights are clipped, or a few rare actions would dominate: that brings a
-little bias back, and removes most of the variance. Every other decision is excluded, and counted by its reason.
+the fits on train and for nothing else, weighted by 1 / propensity. Every other decision is excluded, and counted by its
+reason.
+
+Evidence weighs words by the statistics of the calibrator that was served. Rows with other word counts are excluded:
+their numbers mean something else.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -22,14 +24,16 @@ import numpy as np
 
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Identity
+from app.core.corpus_stats import NO_STATS, CorpusStats
+from app.core.evidence import NEARNESS
 from app.core.labels import judge
 from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
 from app.offline.lines import Head, not_a_number, read_identity
-from app.offline.refit.fit import Weighted
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
 from app.offline.refit.splits import TRAIN_SHARE, position
-from app.offline.table import Floats, Outcomes, TableBuilder, columns, normalise_group
+from app.offline.single_actions import SingleAction, size_note, weigh
+from app.offline.table import Outcomes, TableBuilder, normalise_group
 from app.storage.reading import LoggedDecision, LoggedDecisions, Sample
 
 CLIP = 20.0
@@ -57,6 +61,7 @@ class Excluded(StrEnum):
     DIVERTED = "not executed as decided: the search failed or found nothing"
     HELD_OUT = "single-action rows of validation and test questions"
     KNOWN_WHOLE = "single-action rows of questions with a full row"
+    OTHER_WORDS = "evidence computed with other word counts of the corpus"
     DISPUTED = "full rows whose reference answers contradict others for the same question"
 
 
@@ -68,36 +73,18 @@ class FromLog:
     rows: LoggedRows
 
 
-@dataclass(frozen=True, slots=True)
-class SingleAction:
-    """One labelled answer, with its signals and the probability of its action."""
-
-    group: str
-    k: int
-    chance: float
-    right: bool
-    signals: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSize:
-    """The rows of one k, Kish's effective sample size of their weights, and the share of weights that was clipped."""
-
-    rows: int
-    effective: float
-    clipped: float
-
-
 def read_log(
     logged_decisions: LoggedDecisions,
     *,
     identity_of: Callable[[str], Identity | None],
+    stats_of: Callable[[str], CorpusStats | None] = lambda _version: NO_STATS,
     clip: float = CLIP,
     source: str = "decision log",
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> FromLog:
-    """Sort the decisions of a log; `identity_of` returns the system that a calibrator version was fitted on.
+    """Sort the decisions of a log.
 
+    `identity_of` returns the system that a calibrator version was fitted on, `stats_of` its corpus statistics.
     If a log has several systems, the one of the last shadow run is used. `on_progress` gets done and total.
     """
     if not clip >= 1.0:
@@ -105,7 +92,7 @@ def read_log(
     latest = logged_decisions.latest_identity()
     if latest is None:
         raise DataError(f"{source}: has no shadow run, so no question has an answer at every k: {_REMEDY}")
-    sorter = _Sorter(latest, identity_of, clip, source)
+    sorter = _Sorter(latest, identity_of, stats_of, clip, source)
     first, last = logged_decisions.span()
     for number, logged in enumerate(logged_decisions.read()):
         sorter.add(logged)
@@ -130,11 +117,32 @@ def identities(*folders: Path | str) -> Callable[[str], Identity | None]:
     return identity_of
 
 
+def statistics(*folders: Path | str) -> Callable[[str], CorpusStats | None]:
+    """Look up the word counts of calibrator versions in these folders; None if no readable file has them."""
+
+    @cache
+    def stats_of(version: str) -> CorpusStats | None:
+        for folder in folders:
+            store = ArtifactStore(folder)
+            try:
+                return store.load_stats(store.load(version))
+            except ArtifactError:
+                continue  # try the next folder; rows without statistics are counted
+        return None
+
+    return stats_of
+
+
 class _Sorter:
     """Takes labelled decisions one at a time."""
 
     def __init__(
-        self, shadowed: Mapping[str, Any], identity_of: Callable[[str], Identity | None], clip: float, source: str
+        self,
+        shadowed: Mapping[str, Any],
+        identity_of: Callable[[str], Identity | None],
+        stats_of: Callable[[str], CorpusStats | None],
+        clip: float,
+        source: str,
     ) -> None:
         try:
             self._identity = read_identity(dict(shadowed))
@@ -142,9 +150,13 @@ class _Sorter:
             raise DataError(
                 f"{source}: its last shadow run was logged by another version of Fetchwise ({error}): {_REMEDY}"
             ) from error
-        self._shadowed, self._identity_of, self._clip, self._source = shadowed, identity_of, clip, source
+        self._shadowed, self._clip, self._source = shadowed, clip, source
+        self._identity_of, self._stats_of = identity_of, stats_of
         self._table = TableBuilder(texts=False, head=Head(self._identity))
         self._single: list[SingleAction] = []
+        # The word counts that the evidence of each row was computed with, None if unknown.
+        self._full_stats: list[CorpusStats | None] = []
+        self._single_stats: list[CorpusStats | None] = []
         self._excluded: Counter[Excluded] = Counter()
         self._references: dict[str, Sequence[str]] = {}
         self._disputed: set[str] = set()
@@ -165,8 +177,11 @@ class _Sorter:
         if not _agree(known, logged.references):
             self._disputed.add(group)
         at = datetime.fromtimestamp(logged.created_at, tz=UTC).isoformat(timespec="seconds")
-        row = {"id": logged.id, "group": group, "question": logged.question, "at": at} | cells
+        row: dict[str, Any] = {"id": logged.id, "group": group, "question": logged.question, "at": at} | cells
+        if logged.full_evidence:
+            row["evidence"] = _lasting(logged.full_evidence)
         self._table.add(row, f"{self._source}:{logged.id}")
+        self._full_stats.append(self._counted_with(logged))
 
     def finish(self, labelled: Sample, unlabelled: Sample) -> FromLog:
         """The table and the single-action rows, with a report."""
@@ -179,26 +194,31 @@ class _Sorter:
             )
         outcomes = self._table.finish(self._source)
         agreed = np.array([group not in self._disputed for group in outcomes.groups])
-        if not agreed.all():
-            self._excluded[Excluded.DISPUTED] = int((~agreed).sum())
-            outcomes = outcomes.take(np.flatnonzero(agreed))
-        single = [row for row in self._single if row.group not in self._references]
+        self._excluded[Excluded.DISPUTED] = int((~agreed).sum())
+        stats = next((one for one in reversed(self._full_stats) if one is not None), NO_STATS)
+        alike = np.array([_same_words(one, stats) for one in self._full_stats])
+        outcomes = replace(outcomes.take(np.flatnonzero(agreed & alike)), stats=stats)
+        unknown = [
+            row for row in zip(self._single, self._single_stats, strict=True) if row[0].group not in self._references
+        ]
+        single = [row for row, counted in unknown if _same_words(counted, stats)]
+        self._excluded[Excluded.KNOWN_WHOLE] = len(self._single) - len(unknown)
+        self._excluded[Excluded.OTHER_WORDS] = int((agreed & ~alike).sum()) + len(unknown) - len(single)
+        self._excluded = +self._excluded
         weighted, sizes = weigh(single, self._clip)
-        if len(single) < len(self._single):
-            self._excluded[Excluded.KNOWN_WHOLE] = len(self._single) - len(single)
         report = {
             "full_rows": len(outcomes),
             "full_questions": groups,
             "single_action_rows": len(single),
             "clip": self._clip,
-            "worth": {f"k{k}": asdict(one) for k, one in sizes.items()},
+            "worth": {f"{state}:k{k}": asdict(one) for (state, k), one in sizes.items()},
             "excluded": {why.name.lower(): count for why, count in self._excluded.most_common()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
         }
         notes = (
             f"log: {len(outcomes)} full rows on {groups} questions, {outcomes.first} to {outcomes.last}; thresholds, "
             "certificates and the test use only these",
-            _size_note(sizes, self._clip),
+            size_note(sizes, self._clip),
             _counted(self._excluded, "log: left out: "),
             _selection_note(labelled, unlabelled),
         )
@@ -234,40 +254,28 @@ class _Sorter:
         group = normalise_group(question)
         if position(group) >= TRAIN_SHARE:
             return Excluded.HELD_OUT
-        signals, place = logged.read_signals if logged.k else logged.signals, f"{self._source}:{logged.id}"
-        if (wrong := not_a_number(signals)) is not None:
-            raise DataError(f"{place}: the signal {wrong} is not a number: {_DAMAGED}")
+        evidence, place = _lasting(logged.evidence), f"{self._source}:{logged.id}"
+        if (wrong := not_a_number(evidence)) is not None:
+            raise DataError(f"{place}: the evidence {wrong} is not a number: {_DAMAGED}")
         chances = logged.propensities
         chance = chances.get(action_of(logged.k), 0.0)
         if not 0.0 < chance <= 1.0 or abs(sum(chances.values()) - 1.0) > 1e-6:
             raise DataError(f"{place}: k={logged.k} was read, but its propensities are {dict(chances)}: {_DAMAGED}")
-        self._single.append(SingleAction(group, logged.k, chance, logged.correct, signals))
+        self._single.append(SingleAction(group, logged.k, chance, logged.correct, evidence))
+        self._single_stats.append(self._counted_with(logged))
         return None
 
-
-def weigh(rows: Sequence[SingleAction], clip: float) -> tuple[dict[int, Weighted], dict[int, SampleSize]]:
-    """Weight the rows, by k: a calibrator is fitted on the answers of its own k."""
-    asked = Counter(row.group for row in rows)
-    weighted, sizes = {}, {}
-    for k in sorted({row.k for row in rows}):
-        mine = [row for row in rows if row.k == k]
-        chances = np.array([row.chance for row in mine])
-        # The rows of a question share one weight, however often it was asked.
-        weights = np.minimum(1.0 / chances, clip) / np.array([asked[row.group] for row in mine])
-        effective = effective_size(weights)
-        sizes[k] = SampleSize(len(mine), effective, float((1.0 / chances > clip).mean()))
-        weighted[k] = Weighted(
-            columns([row.signals for row in mine]),
-            np.array([row.right for row in mine]),
-            # Scaled to the effective sample size; the table's rows have weight one each.
-            weights * (effective / weights.sum()),
-        )
-    return weighted, sizes
+    def _counted_with(self, logged: LoggedDecision) -> CorpusStats | None:
+        return NO_STATS if logged.calibrator is None else self._stats_of(logged.calibrator)
 
 
-def effective_size(weights: Floats) -> float:
-    """Kish's effective sample size: that many rows of equal weight would estimate a mean as well."""
-    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
+def _lasting(evidence: Mapping[str, float]) -> dict[str, float]:
+    """Evidence without what depends on the questions that the served calibrator was fitted on."""
+    return {name: value for name, value in evidence.items() if name != NEARNESS}
+
+
+def _same_words(one: CorpusStats | None, other: CorpusStats) -> bool:
+    return one is not None and (one is other or (one.passages == other.passages and one.counts == other.counts))
 
 
 def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -277,16 +285,6 @@ def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def _counted(excluded: Counter[Excluded], before: str) -> str:
     return before + "; ".join(f"{count} {why}" for why, count in excluded.most_common()) if excluded else ""
-
-
-def _size_note(sizes: Mapping[int, SampleSize], clip: float) -> str:
-    if not sizes:
-        return "log: no single-action rows to fit on (FETCHWISE_EXPLORE_SHARE makes some actions random)"
-    each = ", ".join(
-        f"k={k} {n.rows} rows, effective size {n.effective:.0f} ({n.clipped:.0%} clipped)" for k, n in sizes.items()
-    )
-    rows = sum(one.rows for one in sizes.values())
-    return f"log: {rows} single-action rows are used for fitting on train, weights clipped at {clip:g}: {each}"
 
 
 def _selection_note(labelled: Sample, unlabelled: Sample) -> str:

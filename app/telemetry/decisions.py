@@ -6,6 +6,7 @@ increment.
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -16,17 +17,11 @@ from app.telemetry.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("probe", "embed", "search", "read")
-# The possible reasons for an answer from no passages, the smallest k above 0, and the largest.
-_NONE = (Reason.CONFIDENT, Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES)
-_FEW = (Reason.BORDERLINE, Reason.RETRIEVAL_REQUIRED, Reason.NOT_CERTIFIED, Reason.BYPASSED)
-_MANY = (
-    Reason.UNCERTAIN,
-    Reason.RETRIEVAL_REQUIRED,
-    Reason.NO_SIGNAL,
-    Reason.NOT_CALIBRATED,
-    Reason.NOT_CERTIFIED,
-    Reason.BYPASSED,
-)
+# The possible reasons for an answer, whatever was read; from no passages; and by the fixed policies and the fallback.
+_ANY = (Reason.CONFIDENT, Reason.UNCERTAIN, Reason.EXPLORED, Reason.OUT_OF_SCOPE)
+_NONE = (Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES)
+_FEW = (Reason.BORDERLINE, Reason.NOT_CERTIFIED, Reason.BYPASSED)
+_MANY = (Reason.NO_SIGNAL, Reason.NOT_CALIBRATED, Reason.NOT_CERTIFIED, Reason.BYPASSED)
 
 
 class PrometheusObserver:
@@ -57,7 +52,15 @@ class PrometheusObserver:
             ("stage", "kind", "k"),
             registry=registry,
         )
-        self._passages = Counter("fetchwise_passages", "Passages given to the reader.", ("k",), registry=registry)
+        self._passages = Counter(
+            "fetchwise_passages_read",
+            "Passages in prompts, each as often as it was read.",
+            ("k",),
+            registry=registry,
+        )
+        self._truncated = Counter(
+            "fetchwise_truncated", "Answers that the limit on their length cut off.", ("k",), registry=registry
+        )
         self._calls = Counter(
             "fetchwise_searches", "Searches, by whether their passages were read.", ("use",), registry=registry
         )
@@ -67,7 +70,9 @@ class PrometheusObserver:
             buckets=_TENTHS,
             registry=registry,
         )
-        self._gated = Counter("fetchwise_gated", "Questions whose k the gate chose.", ("k",), registry=registry)
+        self._gated = Counter(
+            "fetchwise_gated", "Questions whose k the gate chose, by the largest k read.", ("k",), registry=registry
+        )
         # Cached, because prometheus_client takes a lock for every lookup of a label set.
         self._requests_of, self._duration_of = cache(self._requests.labels), cache(self._duration.labels)
         self._stage_of, self._tokens_of = cache(self._stage.labels), cache(self._tokens.labels)
@@ -85,38 +90,41 @@ class PrometheusObserver:
                 self._stage_of(stage, k).observe(ms / 1000)
         self._count_tokens("probe", k, record.probe_usage)
         self._count_tokens("read", k, record.read_usage)
-        if record.citations:
-            self._passages.labels(k).inc(len(record.citations))
+        if record.passages_read:
+            self._passages.labels(k).inc(record.passages_read)
+        if record.reply.truncated:
+            self._truncated.labels(k).inc()
         if record.searches:
-            self._calls.labels("used" if record.citations else "wasted").inc(record.searches)
+            self._calls.labels("read" if record.passages_read else "unread").inc(record.searches)
         if record.failure is not None:
             self._traffic.upstream_error(*record.failure)
         if record.p_closed_book is not None:
             self._p.observe(record.p_closed_book)
         if record.gated:
-            self._gated_of(k).inc()
+            # Not the k of the answer: the ladder may read passages and still give the closed-book answer.
+            self._gated_of(str(max(record.available.answers, default=0))).inc()
 
     def _start_at_zero(self, ks: Sequence[int]) -> None:
-        given: dict[int, tuple[Reason, ...]] = {ks[0]: _NONE, ks[1]: _FEW}
-        given[ks[-1]] = given.get(ks[-1], ()) + _MANY
+        given: dict[int, tuple[Reason, ...]] = dict.fromkeys(ks[1:], (*_ANY, Reason.RETRIEVAL_REQUIRED))
+        given |= {ks[0]: _ANY + _NONE, ks[1]: given[ks[1]] + _FEW}
+        given[ks[-1]] += _MANY
         for k in ks:
             label = str(k)
-            for reason in (*given.get(k, ()), Reason.EXPLORED):
+            for reason in given[k]:
                 self._requests.labels(action_of(k), label, reason.value)
             self._requests.labels(ABSTAIN, label, Reason.LOW_CONFIDENCE.value)
             self._gated.labels(label)
             for action in (action_of(k), ABSTAIN):
                 self._duration.labels(action, label)
-            for stage in STAGES if k else STAGES[:-1]:
+            for stage in STAGES:
                 self._stage.labels(stage, label)
-            for kind in ("prompt", "completion"):
-                self._tokens.labels("probe", kind, label)
-                if k:
-                    self._tokens.labels("read", kind, label)
-                    self._passages.labels(label)
-        for reason in (Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES):
+            for stage, kind in product(("probe", "read"), ("prompt", "completion")):
+                self._tokens.labels(stage, kind, label)
+            self._passages.labels(label)
+            self._truncated.labels(label)
+        for reason in (Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES, Reason.OUT_OF_SCOPE):
             self._requests.labels(ABSTAIN, "0", reason.value)
-        for use in ("used", "wasted"):
+        for use in ("read", "unread"):
             self._calls.labels(use)
 
     def _count_tokens(self, stage: str, k: str, usage: Usage | None) -> None:

@@ -214,7 +214,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
         GaugeMetricFamily("fetchwise_skip_ratio", "Share of gated questions in the window that read no passage."),
         GaugeMetricFamily(
             "fetchwise_break_even_skip_ratio",
-            "Skip ratio above which gating is cheaper than always reading the reference k; above 1: never.",
+            "Skip ratio above which `graded` or `binary` is cheaper than always reading the reference; above 1: never.",
             labels=("cost", "reference"),
         ),
         GaugeMetricFamily(
@@ -224,12 +224,12 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
         ),
         GaugeMetricFamily(
             "fetchwise_drift_psi",
-            "Population stability index of a signal: the last 2,000 questions compared with the train split.",
+            "Population stability index of a kind of evidence: the last 2,000 questions compared with the train split.",
             labels=("signal",),
         ),
         GaugeMetricFamily(
             "fetchwise_drift_psi_limit",
-            "The index above which a signal has drifted; it falls as the number of questions grows.",
+            "The index above which this evidence has drifted; it falls as the number of questions grows.",
             labels=("signal",),
         ),
         GaugeMetricFamily(

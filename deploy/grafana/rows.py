@@ -1,7 +1,7 @@
 """What the dashboard shows: one function per row, one row for each question of an operator.
 
-Costs and decisions come from the recording rules in ../prometheus/rules, so the dashboard, the alerts and ad-hoc
-queries show the same figures.
+Decisions come from the recording rules in ../prometheus/rules and costs from the gateways, so the dashboard, the alerts
+and ad-hoc queries show the same figures.
 """
 
 from deploy.grafana.panels import (
@@ -19,6 +19,7 @@ from deploy.grafana.panels import (
 )
 
 # The headline figures compare the gate with the fallback, which would serve without a gate.
+COST_RATIO = 'avg by (job, reference) (fetchwise_gate_cost_ratio{{job="$job",cost="{cost}"}})'
 FALLBACK = 'and on (job, reference) max by (job, reference) (fetchwise_fallback_info{job="$job"}) == 1'
 
 
@@ -32,16 +33,17 @@ def does_it_pay() -> list[Panel]:
             Query('fetchwise:skip_ratio:rate15m{job="$job"}', "skipped"),
         ),
         figure(
-            "Break-even skip rate",
-            "The skip rate from which gating is faster than the fallback without a gate.",
-            SHARE,
-            Query(f'fetchwise:break_even_skip_ratio:rate15m{{job="$job",cost="latency"}} {FALLBACK}', "{{reference}}"),
-        ),
-        figure(
             "Gate cost ratio",
             "Time of a gated question over that of the fallback without a gate: below 1 is a saving.",
             RATIO,
-            Query(f'fetchwise:gate_cost_ratio:rate15m{{job="$job",cost="latency"}} {FALLBACK}', "{{reference}}"),
+            Query(f"{COST_RATIO.format(cost='latency')} {FALLBACK}", "{{reference}}"),
+            red_from=1,
+        ),
+        figure(
+            "Gate cost ratio, tokens",
+            "Tokens of a gated question over those of the fallback without a gate: below 1 is a saving.",
+            RATIO,
+            Query(f"{COST_RATIO.format(cost='tokens')} {FALLBACK}", "{{reference}}"),
             red_from=1,
         ),
         words(
@@ -65,39 +67,21 @@ def does_it_pay() -> list[Panel]:
             Query('fetchwise:abstain_ratio:rate15m{job="$job"}', "withheld"),
         ),
         graph(
-            "Break-even against actual",
-            "Gating pays while the skip rate lies above the break-even line of its reference.",
-            SHARE,
-            Query('fetchwise:skip_ratio:rate15m{job="$job"}', "skipped now"),
-            Query(
-                'fetchwise:break_even_skip_ratio:rate15m{job="$job",cost=~"latency|tokens"}',
-                "break-even, {{cost}} against {{reference}}",
-            ),
-        ),
-        graph(
             "Gate cost ratio by cost",
             "The gate's cost over that of each reference: below 1 is a saving.",
             RATIO,
-            Query('fetchwise:gate_cost_ratio:rate15m{job="$job"}', "{{cost}} against {{reference}}"),
+            Query('avg by (cost, reference) (fetchwise_gate_cost_ratio{job="$job"})', "{{cost}} against {{reference}}"),
             limit=1,
         ),
         graph(
-            "Stages of a question",
-            "Mean time of the closed-book probe, of retrieving k passages, and of reading them.",
-            SECONDS,
-            Query('fetchwise:stage_cost:rate15m{job="$job",cost="latency"}', "{{stage}}"),
-        ),
-        graph(
-            "Tokens saved",
-            "Per gated question, against always reading the same number of passages; negative if gating takes more.",
-            COUNT,
-            Query('fetchwise:saved:rate15m{job="$job",cost="tokens"}', "against {{reference}}"),
-        ),
-        graph(
-            "Passages saved",
-            "Per gated question, against always reading the same number of passages.",
-            COUNT,
-            Query('fetchwise:saved:rate15m{job="$job",cost="passages"}', "against {{reference}}"),
+            "Break-even against actual",
+            "`graded` and `binary` pay while the skip rate is above the line of their reference.",
+            SHARE,
+            Query('fetchwise:skip_ratio:rate15m{job="$job"}', "skipped now"),
+            Query(
+                'avg by (cost, reference) (fetchwise_break_even_skip_ratio{job="$job",cost=~"latency|tokens"})',
+                "break-even, {{cost}} against {{reference}}",
+            ),
         ),
         graph(
             "Tokens per answer",
@@ -144,7 +128,7 @@ def what_is_decided() -> list[Panel]:
         ),
         graph(
             "Drift",
-            "Stability index of each signal and its limit. Evidence of 1 or more: feedback contradicts confidence.",
+            "Stability index of each kind of evidence, and its limit. From feedback, 1 or more contradicts confidences.",
             RATIO,
             Query('max by (signal) (fetchwise_drift_psi{job="$job"})', "{{signal}}"),
             Query('max by (signal) (fetchwise_drift_psi_limit{job="$job"})', "limit of {{signal}}"),
@@ -158,11 +142,11 @@ def what_is_decided() -> list[Panel]:
             stacked=True,
         ),
         graph(
-            "Searches",
-            "By whether the passages were read.",
+            "Searches and cut answers",
+            "Searches by whether their passages were read, and answers that the limit on their length cut off.",
             PER_SECOND,
-            Query('sum by (use) (rate(fetchwise_searches_total{job="$job"}[$__rate_interval]))', "{{use}}"),
-            stacked=True,
+            Query('sum by (use) (rate(fetchwise_searches_total{job="$job"}[$__rate_interval]))', "searches, {{use}}"),
+            Query('sum(rate(fetchwise_truncated_total{job="$job"}[$__rate_interval]))', "answers cut off"),
         ),
         graph(
             "Bypass",

@@ -69,7 +69,7 @@ async def test_a_further_rung_needs_no_edit(tmp_path: Path, monkeypatch: pytest.
         economics = (await gateway.client.get("/breakeven")).json()
         shown = (await gateway.client.get("/dashboard/data?window=900")).json()
         counted = {k: await gateway.metric("requests_total", action=f"k{k}", k=str(k), reason=why) for k, why in CHOSEN}
-        passages = await gateway.metric("passages_total", k="10")
+        passages = await gateway.metric("passages_read_total", k="10")
         starting = {dict(labels).get("action") for name, labels in await gateway.metrics() if "requests" in name}
 
     assert {(one["k"], one["decision"]["reason"]) for one in receipts} == set(CHOSEN)

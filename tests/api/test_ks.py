@@ -15,7 +15,7 @@ async def test_in_doubt_the_largest_number_is_read(open_gateway: Open) -> None:
             assert (receipt["k"], receipt["action"], len(receipt["citations"])) == (4, "k4", 4)
         assert (await gateway.receipt(policy="never"))["action"] == "k0"
         assert await gateway.metric("requests_total", action="k4", k="4", reason="not_calibrated") == 2
-        assert await gateway.metric("passages_total", k="4") == 12
+        assert await gateway.metric("passages_read_total", k="4") == 12
         # Counters of every action start at zero.
         counted = {dict(labels).get("action") for name, labels in await gateway.metrics() if "requests" in name}
     assert counted == {"k0", "k2", "k4", "abstain"}

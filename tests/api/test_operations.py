@@ -169,7 +169,7 @@ async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
         assert grown("request_duration_seconds_count", action=action, k=k) >= number
     for k in ("0", "1", "5"):
         of_k = [receipt for receipt in receipts if str(receipt["k"]) == k]
-        assert grown("passages_total", k=k) == sum(receipt["usage"]["passages"] for receipt in of_k)
+        assert grown("passages_read_total", k=k) == sum(receipt["usage"]["passages"] for receipt in of_k)
         total = sum(receipt["timings_ms"]["total"] for receipt in of_k) / 1000
         seconds = sum(grown("request_duration_seconds_sum", action=action, k=k) for action in (f"k{k}", "abstain"))
         assert seconds == pytest.approx(total, abs=1e-5)
@@ -182,8 +182,8 @@ async def test_metrics_equal_the_receipts(gateway: FakeGateway) -> None:
             spent = [r["timings_ms"][stage] for r in of_k if r["timings_ms"][stage] is not None]
             assert grown("stage_duration_seconds_count", stage=stage, k=k) == len(spent)
             assert grown("stage_duration_seconds_sum", stage=stage, k=k) == pytest.approx(sum(spent) / 1000, abs=1e-5)
-    assert grown("searches_total", use="used") == 2
-    assert grown("searches_total", use="wasted") == 1
+    assert grown("searches_total", use="read") == 2
+    assert grown("searches_total", use="unread") == 1
     assert grown("p_closed_book_count") == len(receipts)
     assert grown("p_closed_book_sum") == pytest.approx(sum(r["decision"]["p_closed_book"] for r in receipts))
     assert grown("in_flight") == grown("shed_total") == 0
@@ -228,8 +228,8 @@ async def test_two_gateways_do_not_share_metrics(open_gateway: Open, gateway: Fa
     """Each application has its own registry."""
     async with open_gateway() as other:
         await other.receipt(policy="always")
-        assert await other.metric("passages_total", k="5") == 5
-        assert await gateway.metric("passages_total", k="5") == 0
+        assert await other.metric("passages_read_total", k="5") == 5
+        assert await gateway.metric("passages_read_total", k="5") == 0
 
 
 async def test_the_lifespan_closes_every_part(open_gateway: Open) -> None:

@@ -15,7 +15,7 @@ from tests.fakes.gateway import FakeGateway
 from .conftest import Open
 from .test_learning import eventually_kept
 
-POLICIES = ("graded", "binary", "always", "never")
+POLICIES = ("ladder", "graded", "binary", "always", "never")
 RETRIEVALS = ("auto", "required", "forbidden")
 SURE = (0.05, 0.3, 0.55, 0.65, 0.9)
 WISHES = [

@@ -76,7 +76,7 @@ def at_once(rules: str) -> str:
 
 def ratio(prometheus: Prometheus) -> float:
     """The latency of the gate over that of always reading."""
-    return prometheus.value('fetchwise:gate_cost_ratio:rate15m{cost="latency",reference="k5"}')
+    return prometheus.value('fetchwise_gate_cost_ratio{cost="latency",reference="k5"}')
 
 
 def test_alert_fires_with_the_costs_of_8b_and_reaches_its_receiver(tmp_path: Path) -> None:

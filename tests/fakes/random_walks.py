@@ -7,9 +7,21 @@ from hypothesis import strategies as st
 
 from app.core.artifact import Artifact
 from app.core.effective_policy import Sampled, resolve
+from app.core.evidence import COSINE, NEARNESS
 from app.core.policy import AskOptions, Policy, Retrieval
+from app.core.scope import Scope
 from app.errors import NoPassages, UpstreamUnavailable
-from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit, closed_book
+from tests.fakes.artifacts import (
+    a_certificate,
+    a_fit,
+    a_ladder,
+    a_ladder_artifact,
+    a_line,
+    an_abstention,
+    an_artifact,
+    an_uncertified_fit,
+    closed_book,
+)
 from tests.fakes.walks import World
 
 KS = (0, 1, 5)
@@ -22,6 +34,17 @@ SEARCH_DOWN = UpstreamUnavailable("vectors", "down")
 NOTHING_FOUND = NoPassages("nothing")
 
 
+# The passages of a walk have a cosine of 0: a floor above it puts a question out of scope after its search.
+scopes = st.builds(
+    Scope,
+    st.just(0.05),
+    st.dictionaries(st.sampled_from([NEARNESS, COSINE]), st.sampled_from([-0.5, 0.5])),
+    st.none() | st.just(0.5),
+    st.sampled_from([("LATIN",), ()]),
+    st.just("questions in English"),
+)
+
+
 @st.composite
 def artifacts(draw: st.DrawFn) -> Artifact:
     """Artifacts of every kind: with and without each head, policy and certificate."""
@@ -31,6 +54,14 @@ def artifacts(draw: st.DrawFn) -> Artifact:
         "graded": draw(st.sampled_from([None, a_fit(tau0, tau1), an_uncertified_fit(tau0, tau1)])),
         "binary": draw(st.sampled_from([None, a_fit(tau, tau), an_uncertified_fit(tau, tau)])),
     }
+    if draw(st.booleans()):
+        certificate = draw(st.sampled_from([a_certificate(), None]))
+        return a_ladder_artifact(
+            ladder=a_ladder(t=draw(st.floats(0.0, 1.0)), certificate=certificate),
+            scope=draw(st.none() | scopes),
+            policies={name: fit for name, fit in fits.items() if fit is not None},
+            abstention=draw(st.sampled_from([an_abstention(), an_abstention(certificate=None)])),
+        )
     heads = {0: a_line()} | {k: a_line(0.25, 0.75) for k in KS[1:] if draw(st.booleans())}
     return an_artifact(
         calibrators=heads,

@@ -9,10 +9,9 @@ import pytest
 
 from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport
 from app.core.artifact import Artifact
-from app.core.calibrator import Fused
 from app.core.feedback import Solicited
 from app.errors import LogUnavailable, StorageError
-from tests.fakes.artifacts import a_line, an_artifact
+from tests.fakes.artifacts import an_artifact
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
 
@@ -257,16 +256,23 @@ def test_a_new_calibrator_starts_from_nothing() -> None:
     assert empty.report() == SignalReport()
 
 
-def test_only_signals_that_decide_and_have_quantiles_are_watched() -> None:
-    """A fused calibrator's signals are watched, one without quantiles or with a single value is not."""
-    fused = Fused(("seq_logprob", "margin", "neg_entropy"), (0.0,) * 3, (1.0,) * 3, (1.0,) * 3, 0.0)
-    quantiles = {"seq_logprob": (-0.5,), "margin": (1.0, 1.0), "seq_logprob@1": (-0.5,)}
-    artifact = uniform(calibrators={0: fused, 1: a_line()}, quantiles=quantiles)
+def test_only_evidence_with_quantiles_is_watched() -> None:
+    """Evidence without quantiles or with a single value is not."""
+    artifact = uniform(quantiles={"k0.seq_logprob": (-0.5,), "k0.margin": (1.0, 1.0), "k0.neg_entropy": (-1.0,)})
     drift = SignalDrift(lambda: artifact)
-    signals = {"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}
     for _ in range(200):
-        drift.observe(a_record(calibrator="one", signals=signals))
+        drift.observe(a_record(calibrator="one", signals={"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}))
     assert list(drift.report().signals) == ["k0.seq_logprob"]
+
+
+def test_evidence_that_was_bought_for_some_questions_is_not_compared() -> None:
+    """Answers from passages exist for the harder questions only, unless k was drawn at random."""
+    deciles = tuple(number / 10 - 1.0 for number in range(1, 10))
+    drift = SignalDrift(lambda: uniform(quantiles={"k0.seq_logprob": deciles, "k1.seq_logprob": deciles}))
+    fed(drift, shift=0.0, times=300, read_signals={"seq_logprob": -0.9})
+    assert list(drift.report().signals) == ["k0.seq_logprob"]
+    fed(drift, shift=0.0, times=300, read_signals={"seq_logprob": -0.9}, explored=True)
+    assert list(drift.report().signals) == ["k0.seq_logprob", "k1.seq_logprob"]
 
 
 def test_withheld_answers_have_no_part_in_the_accuracy() -> None:

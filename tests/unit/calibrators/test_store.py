@@ -17,11 +17,22 @@ from hypothesis import strategies as st
 from app.calibrators.store import ArtifactStore, parse, serialise
 from app.core.artifact import FIXED, Abstention, Artifact, PolicyFit, Thresholds, checksum
 from app.core.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
+from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.cost import Objective
+from app.core.scope import Scope
 from app.errors import ArtifactChecksumError, ArtifactError, ArtifactSchemaError
-from tests.fakes.artifacts import a_fit, a_line, an_abstention, an_artifact, an_uncertified_fit
+from tests.fakes.artifacts import (
+    a_fit,
+    a_ladder_artifact,
+    a_line,
+    an_abstention,
+    an_artifact,
+    an_uncertified_fit,
+)
 
 S = "seq_logprob"
+SCOPE = Scope(0.05, {"search.cosine": 0.25}, 0.5, ("LATIN",), "questions in English")
+STATS = CorpusStats.of([("Oslo", "The capital of Norway"), ("Bergen", "A city of Norway")])
 METHODS: tuple[Calibrator, ...] = (
     Logistic(f"{S}@1", mean=-1.1, scale=0.3, slope=2.0, intercept=-0.1),
     Isotonic(S, x=(-3.0, -0.7, -0.1), y=(0.0, 0.1, 1.0)),
@@ -56,7 +67,8 @@ def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Cal
     loaded = store.load(artifact.version)
     assert loaded == artifact
     assert type(loaded.p0) is type(calibrator)
-    assert loaded.p0.predict({S: -0.5, f"{S}@1": -0.5, "margin": 1.0, "neg_entropy": -1.0}) is not None
+    signals = {S: -0.5, f"{S}@1": -0.5, "margin": 1.0, "neg_entropy": -1.0}
+    assert loaded.p0.predict({f"k0.{name}": value for name, value in signals.items()}) is not None
 
 
 @pytest.mark.parametrize(
@@ -69,6 +81,7 @@ def test_every_method_makes_the_round_trip(store: ArtifactStore, calibrator: Cal
             abstention=an_abstention(certificate=None, uncertified_reason="x"),
         ),
         an_artifact(policies={}, quantiles={}, report={}),
+        a_ladder_artifact(scope=SCOPE),
         an_artifact(policies={"graded": PolicyFit(FIXED[2], Objective.CALLS)}),
         an_artifact(name="naïve \u2028 {x}", report={"notes": ["à", None, True, {"deep": [1, 2.5]}]}),
     ],
@@ -309,19 +322,19 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("schema", to=1), "has schema 1, this gateway reads 3: refit it"),
+        (_set("schema", to=1), "has schema 1, this gateway reads 4: refit it"),
         (_set("schema", to="2"), "has schema '2'"),
         (lambda body: body.pop("schema"), "has schema None"),
         (lambda body: body.pop("checksum"), "it has no checksum"),
         (_set("surprise", to=1), "surprise: "),
         (_set("policies", "graded", "surprise", to=1), "surprise: "),
-        (_set("calibrators", "0", "method", to="magic"), "not a valid artifact"),
-        (_set("calibrators", "0", to=None), "not a valid artifact"),
-        (_set("calibrators", "0", "x", to=[0.0, -1.0]), "increasing x"),
+        (_set("heads", "k0", "0", "method", to="magic"), "not a valid artifact"),
+        (_set("heads", "k0", "0", to=None), "not a valid artifact"),
+        (_set("heads", "k0", "0", "x", to=[0.0, -1.0]), "increasing x"),
         (_set("policies", "graded", "thresholds", "tau1", to=0.9), "0 <= tau1 <= tau0"),
         (_set("policies", "graded", "thresholds", "tau0", to="0.75"), "valid number"),
         (_set("fallback_k", to=0), "fallback_k must be one of"),
-        (_set("calibrators", to={"one": 1.0}), "calibrators"),
+        (_set("heads", to={"one": 1.0}), "heads"),
         (_set("policies", "graded", "objective", to="passages"), "objective"),
         (lambda body: body.pop("data_window"), "data_window: "),
     ],
@@ -344,7 +357,7 @@ def test_a_wrong_shape_is_refused(store: ArtifactStore, change: Callable[[dict[s
         b'"text"',
         b"null",
         b"[" * 100_000,
-        b'{"checksum": "x", "schema": 3}',
+        b'{"checksum": "x", "schema": 4}',
     ],
     ids=["empty", "binary", "list", "string", "null", "deep", "bare"],
 )
@@ -416,3 +429,51 @@ def test_a_version_stays_in_the_folder(store: ArtifactStore, version: str) -> No
         with pytest.raises(ArtifactSchemaError, match="is not a version"):
             act(version)
     assert not (Path(store.where) / "CURRENT").exists()
+
+
+# Corpus statistics
+
+
+def test_statistics_are_shared_and_are_not_versions(store: ArtifactStore) -> None:
+    """Two versions name one file, which no list shows as a version."""
+    one, other = (an_artifact(version=version, stats=STATS.digest) for version in ("a", "b"))
+    store.publish(one, STATS)
+    store.publish(other, STATS)
+    assert sorted(path.name for path in Path(store.where).iterdir()) == [
+        "a.json",
+        "b.json",
+        f"stats-{STATS.digest}.json",
+    ]
+    assert store.versions() == ["a", "b"]
+    assert store.load_stats(store.load("b")).to_bytes() == STATS.to_bytes()
+    assert store.load_stats(an_artifact()) is NO_STATS
+
+
+def test_other_statistics_are_not_published(store: ArtifactStore) -> None:
+    """An artifact is published with the statistics that it names, or not at all."""
+    with pytest.raises(ArtifactError, match=f"names the corpus statistics {STATS.digest}, not these"):
+        store.publish(an_artifact(stats=STATS.digest))
+    assert store.versions() == []
+    with pytest.raises(ArtifactSchemaError, match="not a digest of corpus statistics"):
+        store.load_stats(an_artifact(stats="../x"))
+
+
+def test_missing_or_changed_statistics_are_refused(store: ArtifactStore) -> None:
+    """The message says which file, and what to do; the version cannot be promoted."""
+    artifact = an_artifact(version="a", stats=STATS.digest)
+    store.publish(artifact, STATS)
+    path = Path(store.where) / f"stats-{STATS.digest}.json"
+    path.write_bytes(STATS.to_bytes().replace(b'"norway":2', b'"norway":1'))
+    with pytest.raises(ArtifactChecksumError, match="was changed after it was published"):
+        store.promote("a")
+    path.write_text("{")
+    with pytest.raises(ArtifactSchemaError, match="not a file of corpus statistics"):
+        store.promote("a")
+    path.unlink()
+    missing = "does not exist: copy the corpus statistics that a names beside it, or refit"
+    with pytest.raises(ArtifactError, match=missing):
+        store.promote("a")
+    ((version, error),) = store.newest(1)
+    assert version == "a"
+    assert missing in str(error)
+    assert store.current() is None

@@ -61,7 +61,7 @@ def test_export_as_json_lines(log: Run, filled: Path) -> None:
     assert "12 decisions" in log("export", "--out", str(out))[0]
     rows = lines(out)
     assert [row["id"] for row in rows] == [*(f"day{age}" for age in range(11, 0, -1)), "today"]
-    assert rows[0]["signals"] == {"margin": 2.5}
+    assert rows[0]["evidence"]["k0.margin"] == 2.5
     assert rows[0]["feedback"]["correct"] is False
     assert [one["correct"] for one in rows[0]["feedback_history"]] == [True, False]
     assert rows[-1]["answer"] == "Émile"

@@ -112,7 +112,7 @@ def test_each_probability_has_one_bin(p: float, place: int) -> None:
 def test_savings_compare_gated_questions_with_measured_readings() -> None:
     """Passages are counted; the tokens of always reading are the mean reading times the gated questions."""
     skipped = {"action": "k0", "gated": True, "probe_prompt": 40, "probe_completion": 10}
-    read = {"action": "k1", "k": 1, "gated": True, "passages": 1, "read_prompt": 90, "read_completion": 10}
+    read = {"action": "k1", "k": 1, "gated": True, "passages": 1, "reads": 1, "read_prompt": 90, "read_completion": 10}
     asked_for = {**read, "gated": False, "read_prompt": 290}
     half = MIN_SAMPLE // 2
     found = saved(rows(*[skipped] * 10, *[read] * half, *[asked_for] * half), reference=1)
@@ -125,8 +125,8 @@ def test_savings_compare_gated_questions_with_measured_readings() -> None:
 
 def test_few_readings_give_no_token_savings() -> None:
     """An answer that found nothing to read does not count as a reading."""
-    read = {"action": "k5", "k": 5, "gated": True, "passages": 5, "read_prompt": 400}
-    empty = {**read, "passages": 0}
+    read = {"action": "k5", "k": 5, "gated": True, "passages": 5, "reads": 1, "read_prompt": 400}
+    empty = {**read, "passages": 0, "reads": 0}
     assert saved(rows(*[read] * (MIN_SAMPLE - 1), empty), reference=5)["tokens_always"] is None
     assert saved(rows(*[read] * MIN_SAMPLE, empty), reference=5)["tokens_always"] is not None
 

@@ -56,9 +56,9 @@ def test_one_record(observed: Observed) -> None:
     assert value("tokens_total", stage="probe", kind="completion", k="1") == 8
     assert value("tokens_total", stage="read", kind="prompt", k="1") == 120
     assert value("tokens_total", stage="read", kind="completion", k="1") == 9
-    assert value("passages_total", k="1") == 1
-    assert value("searches_total", use="used") == 1
-    assert value("searches_total", use="wasted") == 0
+    assert value("passages_read_total", k="1") == 1
+    assert value("searches_total", use="read") == 1
+    assert value("searches_total", use="unread") == 0
     assert [value("gated_total", k=k) for k in ("0", "1", "5")] == [0, 1, 0]
     assert value("p_closed_book_sum") == 0.625
     assert value("p_closed_book_bucket", le="0.6") == 0
@@ -72,9 +72,9 @@ def test_stages_that_did_not_run_are_not_counted(observed: Observed) -> None:
         a_record(k=0, timings=timings, citations=(), read_usage=None, searches=0, p_closed_book=None)
     )
     assert observed.value("stage_duration_seconds_count", stage="probe", k="0") == 1
-    assert observed.value("stage_duration_seconds_count", stage="read", k="0") is None
+    assert observed.value("stage_duration_seconds_count", stage="read", k="0") == 0
     assert observed.value("tokens_total", stage="read", kind="prompt", k="1") == 0
-    assert observed.value("passages_total", k="1") == 0
+    assert observed.value("passages_read_total", k="1") == 0
     assert observed.value("p_closed_book_count") == 0
 
 
@@ -91,11 +91,11 @@ def test_withheld_answer_is_counted_by_passages_read(observed: Observed) -> None
     assert observed.value("request_duration_seconds_count", action="abstain", k="5") == 1
 
 
-def test_unused_search_is_counted_as_wasted(observed: Observed) -> None:
-    """A search whose passages were not read is wasted, and the upstream that failed is counted."""
+def test_search_without_reading_is_counted_as_unread(observed: Observed) -> None:
+    """A search whose passages were not read is counted as such, and the upstream that failed is counted."""
     failed = a_record(k=0, reason=Reason.RETRIEVAL_FAILED, citations=(), failure=("vectors", "timeout"))
     observed.observer.observe(failed)
-    assert observed.value("searches_total", use="wasted") == 1
+    assert observed.value("searches_total", use="unread") == 1
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1
 
 
