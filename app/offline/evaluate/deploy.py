@@ -16,7 +16,8 @@ from app.offline.refit.choose import grid
 from app.offline.refit.fit import Method
 from app.offline.refit.heads import predict_many
 from app.offline.refit.metrics import Draws
-from app.offline.refit.refit import Options, refit
+from app.offline.refit.options import Options
+from app.offline.refit.refit import refit
 from app.offline.refit.splits import Ledger, Route, Test, Train, passage_costs, per_passage, split, units
 from app.offline.table import Floats, Outcomes
 

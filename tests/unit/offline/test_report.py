@@ -13,7 +13,8 @@ import pytest
 from app.errors import DataError
 from app.offline.evaluate.evaluate import evaluate
 from app.offline.evaluate.study import relabelled
-from app.offline.refit.refit import Options, refit
+from app.offline.refit.options import Options
+from app.offline.refit.refit import refit
 from app.offline.report.report import report
 from app.offline.table import Outcomes
 from tests.offline.world import World
