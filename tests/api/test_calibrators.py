@@ -139,7 +139,7 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
     async with open_gateway(artifact={}, solicit_share=1.0) as from_log:
         assert (await calibrator(from_log))["revoked"]
         store = ArtifactStore(from_log.settings.calibration.where)
-        store.publish(await matching(from_log.reader, from_log.embedder, version="new"))
+        store.publish(await matching(from_log.reader, from_log.embedder, version="new", max_tokens=48))
         store.promote("new")
         clean = {"version": "new", "certified": True, "problem": "", "revoked": False}
 
