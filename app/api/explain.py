@@ -151,12 +151,14 @@ def _with_value(name: str, evidence: Mapping[str, float]) -> str:
 def phrase(name: str, value: float | None = None) -> str:
     """A name of evidence in words, such as `k0.support`; some have other words where the value is 0."""
     subject, _, what = name.partition(".")
+    if not what:
+        return name.replace("_", " ")
     # `margin@1` is the margin of the first token.
     what, _, place = what.partition("@")
     of = " and ".join(map(_subject, subject.split("~")))
     words = _AT_ZERO.get(what) if value == 0.0 else None
     words = words or _PHRASES.get(what) or (what.replace("_", " ") + (" of {of}" if subject != "search" else ""))
-    return words.format(of=of) + (f" at token {place}" if place else "")
+    return words.replace("{of}", of) + (f" at token {place}" if place else "")
 
 
 def _subject(part: str) -> str:

@@ -1,4 +1,4 @@
-"""The first sentence of the dashboard: accuracy and cost of the served calibrator next to its reference."""
+"""The first sentences of the dashboard: accuracy and cost of the served calibrator next to its reference."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from app.core.artifact import Artifact, Certificate
 from app.economics.breakeven import passages, percent
 
-_COSTS = {"tokens": "tokens", "latency": "time", "money": "price", "calls": "passages"}
+_COSTS = {"latency": "time", "calls": "reads"}
 
 
-def against_reference(artifact: Artifact | None) -> str | None:
-    """What its test questions and its certificate say; None without an artifact. Figures that it lacks are left out."""
+def against_reference(artifact: Artifact | None) -> list[str]:
+    """Sentences: what its test questions say, and its certificate. What the artifact lacks is left out."""
     if artifact is None:
-        return None
+        return []
     name, fit = ("ladder", artifact.ladder) if artifact.ladder else ("graded", artifact.policies.get("graded"))
     if fit is None:
-        return None
+        return []
     test = _mapping(artifact.report.get("test"))
     measured = _measured(name, fit.objective.value, _mapping(test.get("accuracy")), _mapping(test.get("cost")))
     certified = _certified(fit.certificate, fit.uncertified_reason)
-    return " ".join(sentence for sentence in (measured, certified) if sentence)
+    return [sentence for sentence in (measured, certified) if sentence]
 
 
 def _measured(name: str, objective: str, accuracy: Mapping[str, Any], cost: Mapping[str, Any]) -> str | None:
@@ -30,23 +30,27 @@ def _measured(name: str, objective: str, accuracy: Mapping[str, Any], cost: Mapp
         return None
     best = max(fixed, key=lambda k: fixed[k])
     read = "answering without passages" if best == "k0" else f"always reading {passages(int(best[1:]))}"
-    said = f"On its test questions the policy {name} is right in {percent(own)}, {read} in {percent(fixed[best])}"
+    said = f"On its test questions the policy {name} is right for {percent(own)}, {read} for {percent(fixed[best])}"
     means = _mapping(cost.get(objective))
     spent, reference = (_value(_mapping(means.get(each)).get("mean")) for each in (name, best))
     if spent is None or not reference:
         return f"{said}."
     change = spent / reference - 1.0
-    unit, more = _COSTS.get(objective, objective), "less" if change < 0 else "more"
-    return f"{said}; it takes {percent(abs(change))} {more} {unit}."
+    unit, lower = _COSTS.get(objective, objective), "lower" if change < 0 else "higher"
+    return f"{said}; its cost in {unit} is {percent(abs(change))} {lower}."
 
 
 def _certified(certificate: Certificate | None, why: str | None) -> str:
     if certificate is None:
         return f"It is not certified: {why}." if why else "It is not certified."
-    than = certificate.reference.replace("_", " ").replace("best fixed", "the best fixed number of passages")
+    than, many = certificate.reference, certificate.reference.removeprefix("always-k")
+    if many != than and many.isdigit():
+        than = f"always reading {passages(int(many))}"
+    elif than == "every fixed action":
+        than = "every fixed number of passages"
     sure = percent(1.0 - certificate.delta)
     if certificate.epsilon <= 0.0:
-        return f"Certified with {sure} confidence: at least as accurate as {than}."
+        return f"Certified with {sure} confidence: more accurate than {than}."
     points = f"{100 * certificate.epsilon:.1f}"
     return f"Certified with {sure} confidence: at most {points} percentage points less accurate than {than}."
 

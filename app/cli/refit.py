@@ -180,7 +180,7 @@ def refit(
     with _refit_extra():
         from app.offline.collect import apply_corrections  # noqa: PLC0415
         from app.offline.refit.holdout import publish  # noqa: PLC0415
-        from app.offline.refit.refit import Options  # noqa: PLC0415
+        from app.offline.refit.options import Options  # noqa: PLC0415
         from app.offline.refit.refit import refit as run  # noqa: PLC0415
         from app.offline.table import load  # noqa: PLC0415
     settings = read_settings()

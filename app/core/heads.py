@@ -7,7 +7,8 @@ with the libraries' own predictions to 1e-9.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from app.core.calibrator import Calibrator, sigmoid
 
@@ -15,12 +16,16 @@ from app.core.calibrator import Calibrator, sigmoid
 MAX_LOGIT = 9.21
 
 
-@dataclass(frozen=True, slots=True)
+# A node as (feature, threshold, whether a missing value goes left, left, right, value); a leaf has feature -1.
+Node = tuple[int, float, bool, Any, Any, float]
+
+
+@dataclass(frozen=True)
 class Trees:
     """Boosted trees as arrays over all nodes. A leaf has feature -1; `value` of an inner node is the mean below it.
 
     A row goes left where its value is at most the threshold, and where a missing value was sent when the tree was
-    fitted.
+    fitted. Children come after their parents.
     """
 
     roots: tuple[int, ...] = ()
@@ -31,27 +36,38 @@ class Trees:
     missing_left: tuple[bool, ...] = ()
     value: tuple[float, ...] = ()
 
+    @cached_property
+    def _nodes(self) -> list[Node]:
+        """The roots as nested tuples: following them takes half the time of arrays."""
+        made: list[Any] = [None] * len(self.feature)
+        for at in reversed(range(len(made))):
+            inner = self.feature[at] >= 0
+            children = (made[self.left[at]], made[self.right[at]]) if inner else (None, None)
+            made[at] = (self.feature[at], self.threshold[at], self.missing_left[at], *children, self.value[at])
+        return [made[root] for root in self.roots]
+
     def score(self, row: list[float]) -> float:
         """The sum of the leaves that a row falls into: log-odds. NaN is a missing value."""
-        feature, threshold, left, right = self.feature, self.threshold, self.left, self.right
         total = 0.0
-        for node in self.roots:
-            while (at := feature[node]) >= 0:
+        for root in self._nodes:
+            at, threshold, missing_left, left, right, value = root
+            while at >= 0:
                 x = row[at]
-                goes_left = x <= threshold[node] if x == x else self.missing_left[node]  # noqa: PLR0124 - NaN differs from itself
-                node = left[node] if goes_left else right[node]  # noqa: PLW2901
-            total += self.value[node]
+                # Only NaN differs from itself.
+                node = left if x <= threshold or (missing_left and x != x) else right  # noqa: PLR0124
+                at, threshold, missing_left, left, right, value = node
+            total += value
         return total
 
     def moved(self, row: list[float], by: list[float]) -> None:
         """Add to each feature's entry how far it moved the score: the change of the mean at each split on the way."""
-        for node in self.roots:
-            while (at := self.feature[node]) >= 0:
-                x = row[at]
-                goes_left = x <= self.threshold[node] if x == x else self.missing_left[node]  # noqa: PLR0124
-                child = self.left[node] if goes_left else self.right[node]
-                by[at] += self.value[child] - self.value[node]
-                node = child  # noqa: PLW2901
+        for root in self._nodes:
+            at, threshold, missing_left, left, right, value = root
+            while at >= 0:
+                x, split, before = row[at], at, value
+                node = left if x <= threshold or (missing_left and x != x) else right  # noqa: PLR0124
+                at, threshold, missing_left, left, right, value = node
+                by[split] += value - before
 
 
 @dataclass(frozen=True, slots=True)

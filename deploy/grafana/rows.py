@@ -128,7 +128,7 @@ def what_is_decided() -> list[Panel]:
         ),
         graph(
             "Drift",
-            "Stability index of each kind of evidence, and its limit. From feedback, 1 or more contradicts confidences.",
+            "Stability index of each kind of evidence, and its limit. From feedback, 1 or more contradicts confidence.",
             RATIO,
             Query('max by (signal) (fetchwise_drift_psi{job="$job"})', "{{signal}}"),
             Query('max by (signal) (fetchwise_drift_psi_limit{job="$job"})', "limit of {{signal}}"),

@@ -12,7 +12,8 @@ import pytest
 from app.learning import shadow
 from app.offline.from_log import identities, read_log
 from app.offline.refit.holdout import publish
-from app.offline.refit.refit import Options, refit
+from app.offline.refit.options import Options
+from app.offline.refit.refit import refit
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import LoggedDecisions
 from tests.fakes.gateway import FakeGateway

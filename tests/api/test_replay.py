@@ -7,9 +7,11 @@ import pytest
 
 from app.calibrators.store import ArtifactStore
 from app.core.replay import Logged, Replayed, replay_logged
+from app.core.scope import Scope
 from app.errors import UpstreamTimeout, UpstreamUnavailable
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import logged
+from tests.fakes.artifacts import a_ladder_artifact
 from tests.fakes.gateway import FakeGateway
 
 from .conftest import Open
@@ -92,4 +94,24 @@ async def test_decisions_without_a_calibrator_replay(open_gateway: Open) -> None
     async with open_gateway() as gateway:
         found, again = await decided_again(gateway, await ask_everything(gateway))
     assert {one.reason for one in found} >= {"not_calibrated", "retrieval_forbidden"}
+    assert again == [Replayed(one.id) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("floors", "reason"),
+    [({}, "confident"), ({"search.cosine": 2.0}, "out_of_scope")],
+    ids=["in scope", "out of scope"],
+)
+@pytest.mark.parametrize("explore", [0.0, 0.5])
+async def test_decisions_of_the_ladder_replay(
+    open_gateway: Open, floors: dict[str, float], reason: str, explore: float
+) -> None:
+    """With its options, the evidence that moved it, and the scope test."""
+    fitted = a_ladder_artifact()
+    scope = Scope(0.05, floors, None, ("LATIN",), "questions in English")
+    artifact = {"heads": fitted.heads, "ladder": fitted.ladder, "scope": scope}
+    async with open_gateway(artifact=artifact, explore_share=explore, learning_budget=1.0) as gateway:
+        found, again = await decided_again(gateway, await ask_everything(gateway))
+    assert reason in {one.reason for one in found}
+    assert any(step["options"] for one in found for step in one.steps)
     assert again == [Replayed(one.id) for one in found]

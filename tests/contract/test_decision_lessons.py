@@ -35,7 +35,7 @@ def a_shadow(identifier: str = "0123", **changes: Any) -> FullRun:
         k: Outcome(answer, {"seq_logprob": -0.5 / (k + 1)}, 40 + 100 * k, 5, k, 20.0 + k)
         for k, answer in ((0, "He"), (1, "She"), (5, "It was she."))
     }
-    return FullRun(identifier, an_identity(**changes), outcomes)
+    return FullRun(identifier, an_identity(**changes), outcomes, {"search.cosine": 0.5})
 
 
 def logged_decisions(store: SqlDecisionStore, since: float = 0.0) -> LoggedDecisions:
@@ -61,9 +61,10 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
     assert (one.id, one.created_at, one.question, one.k, one.reason) == ("0123", 1.0, "Who?", 1, "borderline")
     assert (one.retrieval, one.filtered, one.calibrator) == ("auto", False, "v1")
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
-    assert (one.signals, one.read_signals) == ({"seq_logprob": -0.25}, {"seq_logprob": -0.125})
+    assert (one.evidence["k0.seq_logprob"], one.evidence["k1.seq_logprob"]) == (-0.25, -0.125)
     assert (one.correct, one.references) == (True, ["she"])
     assert one.outcomes == {str(k): asdict(outcome) for k, outcome in a_shadow().outcomes.items()}
+    assert one.full_evidence == {"search.cosine": 0.5}
     assert one.identity is not None
     assert one.identity["reader"] == "fake-reader"
 

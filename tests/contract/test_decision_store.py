@@ -96,7 +96,7 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "question": "Who?",
         "answer": "She",
         "collection": "demo",
-        "policy": "graded",
+        "policy": "ladder",
         "retrieval": "auto",
         "abstain": True,
         "filtered": False,
@@ -105,16 +105,18 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "reason": "borderline",
         "confidence": 0.75,
         "p_closed_book": 0.625,
-        "signals": {"seq_logprob": -0.25, "margin@1": 2.5},
-        "read_signals": {"seq_logprob@1": -0.125},
+        "evidence": FULL.available.evidence,
         "tau_abstain": 0.25,
         "calibrator": "2026-01-31-0a1b2c3d",
         "certified": True,
+        "in_scope": True,
+        "truncated": False,
         "propensities": {"k0": 0.25, "k1": 0.5, "k5": 0.25},
         "explored": True,
         "solicited": True,
         "shadowed": True,
         "searches": 1,
+        "passages_read": 2,
         "tags": {"team": "night"},
         "question_sha256": hashlib.sha256(b"Who?").hexdigest(),
         "answer_sha256": hashlib.sha256(b"She").hexdigest(),
@@ -135,8 +137,13 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
             "sampled": {"share": 0.75, "explore": 0.5, "shadow": True, "solicit": True},
         },
         "steps": [
-            {"state": "", "action": action, "wanted": 1, "why": "borderline", "p": 0.625}
-            for action in ("read 0", "search 1", "read 1", "stop 1")
+            {"state": state, "action": action, "wanted": 1, "why": "borderline", "p": 0.625, "options": [], "moved": []}
+            for state, action in (
+                ("", "read 0"),
+                ("k0", "search"),
+                ("search+k0", "read 1"),
+                ("search+k0+k1", "stop 1"),
+            )
         ],
         "probe_prompt_tokens": 40,
         "probe_completion_tokens": 8,
@@ -195,7 +202,9 @@ def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: Ef
     record = DecisionRecord(question, done.policy, done.steps, done.available, done.outcome, Timings(total=1.0))
     store.write([(1.0, record)], [])
     (one,) = logged(store.engine, last=1, identifier=question.id)
-    assert list(replay_logged([one], lambda _: an_artifact(calibrators=policy.heads))) == [Replayed(question.id)]
+    heads = policy.heads or an_artifact().heads
+    artifact = an_artifact(heads=heads, ladder=policy.ladder, scope=policy.scope)
+    assert list(replay_logged([one], lambda _: artifact)) == [Replayed(question.id)]
 
 
 def test_the_last_decisions_are_the_newest(store: SqlDecisionStore) -> None:
@@ -249,7 +258,7 @@ def test_any_text_and_number_can_be_stored(
         assert row["question"] == question
     if math.isfinite(number):
         assert row["confidence"] == number
-        assert row["signals"] == {"margin": number}
+        assert row["evidence"]["k0.margin"] == number
 
 
 def test_a_decision_is_stored_once(store: SqlDecisionStore) -> None:

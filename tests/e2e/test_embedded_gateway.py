@@ -71,7 +71,7 @@ def test_streamed_answer_is_the_same(running: Gateway) -> None:
         blocks = "".join(response.iter_text()).strip().split("\n\n")
     events = [(block.split("\n")[0], json.loads(block.split("data: ", 1)[1])) for block in blocks]
     tokens = [data["text"] for name, data in events if name == "event: token"]
-    assert [name for name, _ in events[:2]] == ["event: decision", "event: passages"]
+    assert [name for name, _ in events[:3]] == ["event: step", "event: step", "event: passages"]
     assert len(tokens) > 1
     assert "".join(tokens).strip() == plain["answer"] == events[-1][1]["answer"]
 

@@ -49,13 +49,14 @@ def receipt_of(screen: Watched) -> str:
 
 
 def test_known_question_reads_nothing(screen: Watched) -> None:
-    """k0: the answer, the reason, p above the threshold, and no passages."""
+    """k0: the answer, the reason, the steps, and no passages."""
     screen.open("/")
     screen.ask(KNOWN)
     expect(screen.page.locator("#given")).to_contain_text("Cairo")
     expect(screen.page.locator("#action")).to_have_text("No passage")
-    expect(screen.page.locator(".answer")).to_contain_text("no passages were fetched")
-    expect(screen.page.get_by_role("img", name="Thresholds: τ0")).to_be_visible()
+    expect(screen.page.locator(".answer")).to_contain_text("likely enough to be right")
+    expect(screen.page.get_by_role("img", name="Chosen: Give the closed-book answer.")).to_be_visible()
+    expect(screen.page.locator(".rung").last).to_contain_text("Stop with the closed-book answer")
     expect(screen.page.get_by_role("region", name="Passages read")).to_have_count(0)
     assert '"action": "k0"' in receipt_of(screen)
 
@@ -66,7 +67,7 @@ def test_obscure_question_reads_a_passage_and_marks_the_answer(screen: Watched) 
     screen.page.get_by_role("button", name=OBSCURE).click()
     expect(screen.page.locator("#action")).to_have_text("One passage", timeout=PATIENCE_MS)
     expect(screen.page.locator(".passage.holds mark").first).to_contain_text("Berkeley")
-    expect(screen.page.get_by_role("img", name="1 of 5 passages read.")).to_be_visible()
+    expect(screen.page.get_by_role("img", name="1 passage read.")).to_be_visible()
     for stage in ("Probe", "Embed", "Search", "Read"):
         expect(screen.page.locator(".legend")).to_contain_text(stage)
 

@@ -52,7 +52,8 @@ class Walk:
 
 def walk(policy: EffectivePolicy, world: World) -> Walk:
     """The loop of `app.answer.answer` without I/O."""
-    available, steps, live = Available(), list[Step](), list[int]()
+    available = Available.at_first("Who was it?", policy.stats)
+    steps, live = list[Step](), list[int]()
     try:
         while True:
             step = next_step(policy, available)

@@ -13,7 +13,8 @@ from app.core.cost import Objective, Tariff
 from app.core.effective_policy import resolve
 from app.core.policy import AskOptions
 from app.core.prompts import DEFAULT
-from app.offline.refit.refit import Options, refit
+from app.offline.refit.options import Options
+from app.offline.refit.refit import refit
 from app.offline.table import Outcomes, load
 from tests.fakes.walks import World, walk
 

@@ -99,9 +99,15 @@ function showUpstreams({ upstreams, calibrator }) {
   }
 }
 
-function showReference(sentence) {
-  place("reference").hidden = !sentence;
-  say(place("reference"), (sentence ?? "").replaceAll(" %", "\u00a0%"));
+/** The served calibrator next to its reference: the first sentence large, the others below. */
+function showReference([first, ...others]) {
+  for (const [id, text] of [
+    ["reference", first ?? ""],
+    ["certificate", others.join(" ")],
+  ]) {
+    place(id).hidden = text === "";
+    say(place(id), text.replaceAll(" %", "\u00a0%"));
+  }
 }
 
 function showHeadline(report) {

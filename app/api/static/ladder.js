@@ -16,7 +16,7 @@ function rungOf(action) {
 function optionName(action) {
   const [verb, k] = action.split(" ");
   if (verb === "search") return "Search for passages";
-  if (verb === "read") return k === "0" ? "Ask the model without passages" : `Read ${passagesOf(`k${k}`)}`;
+  if (verb === "read") return k === "0" ? "Ask without passages" : `Read ${passagesOf(`k${k}`)}`;
   return k === "0" ? "Give the closed-book answer" : `Give the answer from ${passagesOf(`k${k}`)}`;
 }
 

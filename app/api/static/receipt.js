@@ -126,8 +126,10 @@ function decisionCard(receipt) {
       "h3",
       {},
       receipt.k === 0
-        ? "The answer given: the model’s own"
-        : `The answer given, after reading ${passagesRead(receipt)}`,
+        ? receipt.usage.probe === null
+          ? "No answer"
+          : `The answer ${receipt.abstained ? "withheld" : "given"}: the model’s own`
+        : `The answer ${receipt.abstained ? "withheld" : "given"}, after reading ${passagesRead(receipt)}`,
     ),
     ...(receipt.confidence === null
       ? [el("p", { class: "small" }, unknownWords(receipt))]

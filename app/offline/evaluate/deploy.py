@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from app.core.artifact import FIXED, Artifact, PolicyFit, Thresholds
-from app.core.calibrator import signals_of
+from app.core.artifact import FIXED, Artifact, LadderFit, PolicyFit, Thresholds
 from app.core.cost import Objective
+from app.core.heads import Blend, Head
+from app.core.policy import Policy
 from app.errors import DataError
 from app.offline.evaluate.study import Study
 from app.offline.refit.choose import grid
-from app.offline.refit.fit import Method, predict_many
+from app.offline.refit.fit import Method
+from app.offline.refit.heads import predict_many
 from app.offline.refit.metrics import Draws
-from app.offline.refit.refit import Options, refit
+from app.offline.refit.options import Options
+from app.offline.refit.refit import refit
 from app.offline.refit.splits import Ledger, Route, Test, Train, passage_costs, per_passage, split, units
 from app.offline.table import Floats, Outcomes
 
@@ -41,13 +44,14 @@ class Deployed:
     """What would be served: how p0 is computed, and the operating points on the whole table.
 
     `p` is from the calibrator that the thresholds belong to; on the probabilities of another calibrator they mean
-    nothing. `out_of_fold` predicts each answer by a calibrator that was not fitted on it.
+    nothing. `out_of_fold` predicts each answer by a head that was not fitted on it.
     """
 
     figures: dict[str, Any]
     p: Floats
     out_of_fold: Floats
-    method: Method
+    # `blend`, which uses all evidence of an answer, or a method on the named signals.
+    method: Method | Literal["blend"]
     names: tuple[str, ...]
     points: Mapping[str, Point]
 
@@ -65,25 +69,24 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     """
     first = [] if given is None else [_point_of(study, given)]
     try:
-        artifact, summary = refit(study.outcomes, _options(study.ks))
+        artifact, summary = refit(study.whole, _options(study.ks))
     except DataError as error:
         return _without_splits(study, main, str(error), first)
-    method, names = artifact.p0.method, signals_of(artifact.p0)
-    out_of_fold = study.predict(method, names, 0, 0)
+    out_of_fold = study.blend(0, 0)
     if out_of_fold is None:
-        return _without_splits(study, main, f"{method} on {', '.join(names)} cannot be fitted out-of-fold", first)
-    p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
-    validation, test = split(study.outcomes)[1].outcomes, summary.test.outcomes
-    on_validation, on_test = (predict_many(artifact.p0, part.signals[0], len(part)) for part in (validation, test))
+        return _without_splits(study, main, "a head of closed-book answers cannot be fitted out-of-fold", first)
+    p = probabilities(artifact.p0, study.outcomes)
+    _, validation, test = (part.outcomes for part in split(study.outcomes))
+    on_validation, on_test = (probabilities(artifact.p0, part) for part in (validation, test))
     rules = {name: _matching(validation, on_validation, graded=name == "graded") for name in ("binary", "graded")}
-    test_ledger = Ledger(summary.test, on_test, units(test), {})
+    test_ledger = Ledger(Test(test), on_test, units(test), {})
     test_draws = Draws(test_ledger.units, resamples)
     graded = artifact.policies["graded"]
-    served = graded.thresholds if graded.certificate else FIXED[study.ks.index(artifact.fallback_k)]
+    names = artifact.p0.features if isinstance(artifact.p0, Blend) else ()
     figures: dict[str, Any] = {
         "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
         "splits": artifact.report["splits"],
-        "p0": artifact.report["chosen"]["k0"],
+        "p0": {"method": artifact.p0.method, "signals": list(names)},
         "fallback": f"always-k{artifact.fallback_k}",
         "policies": {name: describe(fit) for name, fit in artifact.policies.items()},
         "abstention": asdict(artifact.abstention),
@@ -94,18 +97,27 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
         },
         "notes": list(summary.notes),
     }
-    ledger, chosen_on = _ledger(study, p), "validation, certified" if graded.certificate else "train, as the fallback"
-    points = [*first, _point(ledger, study.draws, "served", served, chosen_on)]
+    ledger, points = _ledger(study, p), list(first)
+    if graded.certificate:
+        points.append(_point(ledger, study.draws, "served", graded.thresholds, "validation, certified"))
+    elif artifact.fallback_k in study.ks:
+        fixed = FIXED[study.ks.index(artifact.fallback_k)]
+        points.append(_point(ledger, study.draws, "served", fixed, "train, as the fallback"))
     points += [
         _point(ledger, study.draws, f"matched_{name}", rules[name], "validation") for name in ("graded", "binary")
     ]
-    return Deployed(figures | _whole_table(points), p, out_of_fold, method, names, {one.name: one for one in points})
+    return Deployed(figures | _whole_table(points), p, out_of_fold, "blend", names, {one.name: one for one in points})
 
 
-def describe(fit: PolicyFit) -> dict[str, Any]:
+def probabilities(head: Head, outcomes: Outcomes) -> Floats:
+    """P(right) of the closed-book answers of a table."""
+    return predict_many(head, outcomes.evidence, len(outcomes))
+
+
+def describe(fit: PolicyFit | LadderFit) -> dict[str, Any]:
     """A fitted policy as in the report."""
     return {
-        "thresholds": asdict(fit.thresholds),
+        "thresholds": asdict(fit.thresholds) if isinstance(fit, PolicyFit) else None,
         "certificate": asdict(fit.certificate) if fit.certificate else None,
         "uncertified_reason": fit.uncertified_reason,
         "labels_needed": fit.labels_needed,
@@ -113,9 +125,14 @@ def describe(fit: PolicyFit) -> dict[str, Any]:
 
 
 def _options(ks: tuple[int, int, int]) -> Options:
-    """Minimise passages, which every table can count."""
-    created = "1970-01-01T00:00:00+00:00"
-    return Options(name="evaluation", created=created, objective=Objective.MONEY, tariff=per_passage(ks))
+    """Certify the paper's policy, and minimise passages, which every table can count."""
+    return Options(
+        name="evaluation",
+        created="1970-01-01T00:00:00+00:00",
+        policy=Policy.GRADED,
+        objective=Objective.MONEY,
+        tariff=per_passage(ks),
+    )
 
 
 def _without_splits(study: Study, main: str, why: str, first: list[Point]) -> Deployed:
@@ -137,11 +154,11 @@ def _whole_table(points: list[Point]) -> dict[str, Any]:
 def shares(route: Route, ks: tuple[int, int, int], weights: Floats) -> dict[str, float]:
     """How often each number of passages is read, and the budget used on the three axes."""
     found = {f"k{k}": float(weights @ (route == k)) for k in ks}
-    _, few, many = ks
+    most = ks[-1]
     return found | {
-        "full": found[f"k{many}"],
-        "call": found[f"k{few}"] + found[f"k{many}"],
-        "passage": found[f"k{few}"] * few / many + found[f"k{many}"],
+        "full": found[f"k{most}"],
+        "call": sum(share for name, share in found.items() if name != "k0"),
+        "passage": sum(found[f"k{k}"] * k / most for k in set(ks)),
     }
 
 
@@ -163,7 +180,7 @@ def _point(ledger: Ledger[Test], draws: Draws, name: str, thresholds: Thresholds
 
 def _point_of(study: Study, artifact: Artifact) -> Point:
     thresholds = artifact.policies["graded"].thresholds
-    p = predict_many(artifact.p0, study.outcomes.signals[0], len(study.outcomes))
+    p = probabilities(artifact.p0, study.outcomes)
     return _point(_ledger(study, p), study.draws, "artifact", thresholds, "its own data")
 
 
@@ -190,11 +207,17 @@ def confidences(study: Study, deployed: Deployed, point: Point) -> tuple[dict[st
 
     If the answers from k passages have no signal of their own, the closed-book signal predicts them.
     """
+
+    def predict(source: int, k: int) -> Floats | None:
+        if deployed.method == "blend":
+            return study.blend(source, k)
+        return study.predict(deployed.method, deployed.names, source, k)
+
     proper, confidence_source = deployed.out_of_fold, {"k0": "its own signal"}
     for k in study.ks[1:]:
-        predicted, confidence_source[f"k{k}"] = study.predict(deployed.method, deployed.names, k, k), "its own signal"
+        predicted, confidence_source[f"k{k}"] = predict(k, k), "its own signal"
         if predicted is None:
-            predicted = study.predict(deployed.method, deployed.names, 0, k)
+            predicted = predict(0, k)
             confidence_source[f"k{k}"] = (
                 "none: too few right or wrong answers"
                 if predicted is None

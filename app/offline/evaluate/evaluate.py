@@ -58,7 +58,8 @@ def evaluate(
     present = tuple(name for name in NAMES if name in assessed)
     accuracy = {f"k{k}": study.draws.interval(right) for k, right in sorted(study.right.items())}
     result: dict[str, Any] = {
-        "n": len(outcomes),
+        "n": len(study.outcomes),
+        "out_of_corpus": study.outside,
         "ks": list(study.ks),
         "groups": study.units.count,
         "labels": rule or "as collected",

@@ -70,7 +70,8 @@ def ladder(p: Floats, right: Mapping[int, Floats], weights: Floats) -> Ladder:
 
 
 def _rungs(weight: Floats, right: Mapping[int, Floats]) -> Ladder:
-    none, few, many = sorted(right)
+    # A policy with two numbers of passages has the same few and many.
+    none, few, many = (sorted(right)[at] for at in (0, 1, -1))
     return Ladder(weight, right[none], right[few], right[many], (few, many))
 
 

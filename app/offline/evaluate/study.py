@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from app.core.labels import Rule, judge
+from app.core.evidence import belongs
+from app.core.labels import Rule, is_right
 from app.core.signals import NAMES
 from app.errors import DataError
 from app.offline.evaluate.frontier import areas, drawn_areas, random_and_oracle
 from app.offline.refit.fit import FOLDS, FUSIONS, METHODS, Method, fit, folds, out_of_fold, predict_many
+from app.offline.refit.heads import fit_head
 from app.offline.refit.metrics import Draws, ece, losses, quality
 from app.offline.refit.splits import Units, position, units
 from app.offline.table import Floats, Labels, Outcomes
@@ -38,7 +40,10 @@ _PREFIX_GATE = re.compile(r"(neg_entropy|margin)@\d+")
 class Study:
     """One outcome table under the diagnostic protocol."""
 
+    # The questions that the corpus can answer: the paper's tables are about these.
     outcomes: Outcomes
+    # With those that it cannot answer.
+    whole: Outcomes
     units: Units
     draws: Draws
     right: Mapping[int, Floats]
@@ -47,8 +52,15 @@ class Study:
 
     @property
     def ks(self) -> tuple[int, int, int]:
-        """The numbers of passages that a policy chooses among."""
-        return self.outcomes.ks
+        """The numbers of passages that the graded policy chooses among: none, few, many."""
+        return self.outcomes.graded_ks
+
+    @property
+    def outside(self) -> dict[str, Any]:
+        """Questions that the corpus cannot answer: how many, and the share that each k refuses."""
+        rows = self.whole.out_of_corpus
+        right = sorted(self.whole.correct.items()) if rows.any() else ()
+        return {"n": int(rows.sum()), "refused": {f"k{k}": float(column[rows].mean()) for k, column in right}}
 
     @property
     def weights(self) -> Floats:
@@ -68,16 +80,30 @@ class Study:
         except (DataError, KeyError):
             return None
 
+    def blend(self, source: int, k: int) -> Floats | None:
+        """The same by a blended head on all evidence of the answer from `source` passages, without the passages."""
+        labels, state = self.outcomes.correct[k], f"k{source}"
+        columns = {n: c for n, c in self.outcomes.evidence.items() if belongs(n, state) and np.isfinite(c).any()}
+        if not columns or labels.all() or not labels.any():
+            return None
+        try:
+            fold = self.fold if k == 0 else folds(labels, self.units.codes)
+            target = labels.astype(np.float64)
+            return fit_head(columns, target, self.weights, fold, state=state, k=k).out_of_fold
+        except DataError:
+            return None
+
 
 def make_study(outcomes: Outcomes, resamples: int, rule: Rule | None = None) -> Study:
     """Make folds and draws for a table, labelled again if there is a rule.
 
     Raises a DataError if it has too few right or wrong answers.
     """
-    outcomes = relabelled(outcomes, rule) if rule else outcomes
+    whole = relabelled(outcomes, rule) if rule else outcomes
+    outcomes = whole.take(np.flatnonzero(~whole.out_of_corpus)) if whole.out_of_corpus.any() else whole
     grouping, labels = units(outcomes), outcomes.correct[0]
     right = {k: correct.astype(np.float64) for k, correct in outcomes.correct.items()}
-    return Study(outcomes, grouping, Draws(grouping, resamples), right, labels, folds(labels, grouping.codes))
+    return Study(outcomes, whole, grouping, Draws(grouping, resamples), right, labels, folds(labels, grouping.codes))
 
 
 def relabelled(outcomes: Outcomes, rule: Rule) -> Outcomes:
@@ -85,7 +111,12 @@ def relabelled(outcomes: Outcomes, rule: Rule) -> Outcomes:
     if not outcomes.gold or not all(any(texts) for texts in outcomes.answers.values()):
         raise DataError("the table has no answers to label again: leave out --rule, or collect the table again")
     correct = {
-        k: np.array([judge(text, gold, rule) for text, gold in zip(texts, outcomes.gold, strict=True)])
+        k: np.array(
+            [
+                is_right(text, gold, rule, out_of_corpus=outside)
+                for text, gold, outside in zip(texts, outcomes.gold, outcomes.out_of_corpus.tolist(), strict=True)
+            ]
+        )
         for k, texts in outcomes.answers.items()
     }
     return replace(outcomes, correct=correct)

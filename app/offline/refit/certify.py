@@ -11,31 +11,22 @@ Each test bets on the paired difference of a group (`app.certify.bets`). Bets gr
 most paired differences are zero: that is where the power comes from. Hoeffding's and Bentkus's inequalities use only
 the range, empirical Bernstein pays for estimating the variance, and MAPIE's risk control can neither pair a policy with
 its reference nor treat a group as one unit. `bench/refit/bounds.py` has the figures.
-
-Abstention limits the share of wrong answers among those given. If every group is one row, the number of wrong answers
-is binomial, and the test is exact. Otherwise the test bets on groups.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtr, betaincinv
 
 from app.certify import bets as betting
-from app.core.artifact import FIXED, Abstention, Certificate, PolicyFit, Thresholds
+from app.core.artifact import FIXED, Certificate, PolicyFit, Thresholds
 from app.core.cost import Objective
-from app.offline.refit.choose import RESOLUTION, STEPS, Guarantee, PathStep, thin_cuts
-from app.offline.refit.splits import VALIDATION_SHARE, Ledger, Units, Validation, fixed_k
+from app.offline.refit.choose import Guarantee, PathStep
+from app.offline.refit.splits import VALIDATION_SHARE, Ledger, Validation, fixed_k
 from app.offline.table import Floats
 
-# A path of abstention starts at this coverage at least.
-_MIN_COVERAGE = 0.05
 # Estimates of labels needed above this are not reported.
-_MAX_LABELS = 10_000_000
-# Bisections of a bound: to a millionth, and always on the safe side.
-_HALVINGS = 20
+MAX_LABELS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +135,7 @@ def labels_needed(failure: Failure, guarantee: Guarantee) -> int | None:
     bet = min(0.75, gap / max(deviation**2, 1e-12))
     growth = bet * gap - 0.5 * bet**2 * deviation**2
     groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / guarantee.delta) / growth / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= _MAX_LABELS else None
+    return int(np.ceil(groups)) if groups <= MAX_LABELS else None
 
 
 def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
@@ -168,125 +159,3 @@ def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> lis
     return notes + [
         f"{policy}: not certified, {fit.uncertified_reason}" for policy, fit in fits.items() if not fit.certificate
     ]
-
-
-def answers(confidence: Floats, tau: float) -> NDArray[np.bool_]:
-    """Which questions are answered. A missing confidence never abstains: it is unknown, not low."""
-    with np.errstate(invalid="ignore"):
-        return ~(confidence < tau)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class GivenAnswers:
-    """The answers that one policy gives on a split: whether each is right, and its confidence."""
-
-    right: Floats
-    confidence: Floats
-
-    def gain(self, tau: float, target: float) -> Floats:
-        """Above zero on average exactly if the error among answered is below the target; this avoids a ratio."""
-        gain: Floats = answers(self.confidence, tau) * (target - (1.0 - self.right))
-        return gain
-
-    def p_value(self, tau: float, units: Units, target: float, delta: float) -> float:
-        """The p-value of the hypothesis that the error among answered is at least the target."""
-        if units.single:
-            return binomial_p(*self._counts(tau), target)
-        gain = units.means(self.gain(tau, target)).tolist()
-        return betting.p_value(gain, 0.0, low=target - 1.0, high=target, delta=delta)
-
-    def upper(self, tau: float, units: Units, delta: float) -> float:
-        """The pointwise upper bound on the error among answered: the same test, inverted."""
-        if units.single:
-            return binomial_upper(*self._counts(tau), delta)
-        low, high = 0.0, 1.0
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            rejected = self.p_value(tau, units, middle, delta) <= delta
-            low, high = (low, middle) if rejected else (middle, high)
-        return high
-
-    def observed(self, tau: float, units: Units) -> tuple[float, float]:
-        """The share that is answered, and the error among it; 1 if nothing is answered."""
-        answered = answers(self.confidence, tau)
-        share = float(answered @ units.weights)
-        return share, float(((1.0 - self.right) * answered) @ units.weights) / share if share else 1.0
-
-    def _counts(self, tau: float) -> tuple[int, int]:
-        answered = answers(self.confidence, tau)
-        return int((answered & (self.right < 0.5)).sum()), int(answered.sum())
-
-
-def binomial_p(successes: int, trials: int, chance: float) -> float:
-    """Exact p-value of the hypothesis that the probability of a success is at least `chance`."""
-    return float(bdtr(successes, trials, chance)) if trials else 1.0
-
-
-def binomial_upper(successes: int, trials: int, delta: float) -> float:
-    """Clopper and Pearson's upper confidence bound on a probability; 1 without a trial."""
-    return 1.0 if successes >= trials else float(betaincinv(successes + 1, trials - successes, 1.0 - delta))
-
-
-def abstention_path(policies: Sequence[GivenAnswers], units: Units, *, target: float) -> list[float]:
-    """Thresholds on confidence from a strict one down to zero, built on train.
-
-    The strictest of all would answer too little to show anything, so the path starts where the error is below the
-    target by the most standard errors, for the policy where that is hardest.
-    """
-    rows, some = units.first_groups()
-    known = np.concatenate([policy.confidence[rows] for policy in policies])
-    known = np.sort(known[np.isfinite(known)])[::-1]
-    inner = np.flatnonzero(known[:-1] - known[1:] > RESOLUTION) + 1
-    inner = thin_cuts(inner[inner >= len(known) * _MIN_COVERAGE], STEPS)
-    taus = [*(0.5 * (known[inner - 1] + known[inner])).tolist(), 0.0]
-    margins = [min(some.standard_errors(policy.gain(tau, target)[rows]) for policy in policies) for tau in taus]
-    return taus[int(np.argmax(margins)) :]
-
-
-def certify_abstention(
-    served: GivenAnswers,
-    possible: Sequence[GivenAnswers],
-    units: Units,
-    path: Sequence[float],
-    *,
-    target: float,
-    delta: float,
-) -> Abstention:
-    """Lower the threshold step by step, as long as the error among answered is shown to be below the target.
-
-    Validation also chose which policy is served, so a step must hold for every policy that could be served
-    (`possible`). The p-value of a step is the largest over them, an intersection-union test, so no correction is
-    needed. The target is guaranteed for the selected threshold; the bound in its certificate is the pointwise upper
-    bound for the policy served.
-    """
-    last: float | None = None
-    for tau in path:
-        if any(policy.p_value(tau, units, target, delta) > delta for policy in possible):
-            break
-        last = tau
-    if last is not None and served in possible:
-        bound = served.upper(last, units, delta)
-        return Abstention(last, target, Certificate(target, delta, "error among answered", units.count, bound))
-    share, error = served.observed(path[0], units)
-    needed = _labels_for_abstention(error, target, share, delta)
-    if served not in possible:
-        why, needed = "the gate is certified further than train predicted, and abstention was not tested there", None
-    else:
-        why = f"at the strictest threshold tried, {error:.3f} of the answered {share:.0%} are wrong" + (
-            f", not below the target of {target:g}: no number of labels fixes that"
-            if needed is None
-            else f"; showing that this is below {target:g} takes about {needed} labelled groups in all"
-        )
-    # Not certified: the lowest threshold whose observed error is within the target, else the strictest tried.
-    tau = next((tau for tau in reversed(path) if served.observed(tau, units)[1] <= target), path[0])
-    return Abstention(tau, target, None, why, needed)
-
-
-def _labels_for_abstention(error: float, target: float, share: float, delta: float) -> int | None:
-    if error >= target or share <= 0.0:
-        return None
-    answered = 10
-    while answered < _MAX_LABELS and binomial_p(int(np.ceil(error * answered)), answered, target) > delta:
-        answered = int(answered * 1.1) + 1
-    groups = answered / share / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= _MAX_LABELS else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +13,11 @@ from app.core.cost import Objective, Tariff
 from app.core.evidence import NEARNESS
 from app.core.heads import Heads
 from app.core.scope import Scope
-from app.offline.refit.climb import Climb, climb, purchase_costs, right_of
-from app.offline.refit.heads import predict_many
+from app.offline.refit.abstain import WITHHELD
+from app.offline.refit.climb import Climb, Probabilities, climb, purchase_costs, right_of
 from app.offline.refit.ladder import predict_all
 from app.offline.refit.scope import Vectors, alarms, nearness_of
 from app.offline.table import Floats, Labels, Outcomes
-
-# Below every threshold: a question out of scope is withheld whatever tau is.
-WITHHELD = -1.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,17 +55,22 @@ class Fitted:
         outside = np.zeros(n, np.bool_) if scope is None else alarms(scope, columns, n)
         return cls(outcomes, columns, heads, outside, tariff or Tariff())
 
+    @cached_property
+    def _probabilities(self) -> Probabilities:
+        """Of every state and answer; they do not depend on the price."""
+        return predict_all(self.heads, self.columns, len(self.outcomes))
+
     def probability(self, state: str, k: int) -> Floats:
         """P(the answer at k is right) in a state; NaN where the heads do not have it."""
-        head, n = self.heads.get(state, {}).get(k), len(self.outcomes)
-        return np.full(n, np.nan) if head is None else predict_many(head, self.columns, n)
+        found = self._probabilities.get(state, {}).get(k)
+        return np.full(len(self.outcomes), np.nan) if found is None else found
 
     def ladder(self, fit: LadderFit, objective: Objective | None = None) -> Given:
         """Climb every row; the costs are those of `objective`, by default the one that the fit minimised."""
         n, ks = len(self.outcomes), self.outcomes.ks
         costs = purchase_costs(self.outcomes, objective or fit.objective, self.tariff)
         found = climb(
-            predict_all(self.heads, self.columns, n),
+            self._probabilities,
             predict_all(fit.values, self.columns, n),
             fit.t,
             prices=fit.costs,

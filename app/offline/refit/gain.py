@@ -11,10 +11,13 @@ held is served (see `certify`). In both, a group is one unit, and only questions
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from app.certify import bets as betting
 from app.core.artifact import Certificate, LadderFit
 from app.offline.refit.choose import Guarantee
-from app.offline.refit.splits import Units
+from app.offline.refit.follow import Fitted, Given
+from app.offline.refit.splits import Units, units
 from app.offline.table import Floats
 
 
@@ -26,9 +29,9 @@ class Compared:
     differences: Mapping[int, Floats]
 
     @classmethod
-    def of(cls, fit: LadderFit, right: Floats, fixed: Mapping[int, Floats], units: Units) -> "Compared":
+    def of(cls, fit: LadderFit, right: Floats, fixed: Mapping[int, Floats], grouping: Units) -> "Compared":
         """Pair the answers given with those of each reference."""
-        return cls(fit, {k: units.means(right - one) for k, one in fixed.items()})
+        return cls(fit, {k: grouping.means(right - one) for k, one in fixed.items()})
 
     def bounds(self, delta: float) -> dict[int, float]:
         """A lower bound on the difference from each reference, at confidence 1 - delta."""
@@ -43,6 +46,18 @@ class Compared:
             <= guarantee.delta
             for d in self.differences.values()
         )
+
+
+def certify_ladder(fitted: Fitted, path: Sequence[tuple[LadderFit, Given]], guarantee: Guarantee) -> LadderFit:
+    """Test the path on questions in scope; accuracy leaves out those that the corpus cannot answer."""
+    rows = np.flatnonzero(~fitted.outcomes.out_of_corpus & ~fitted.out_of_scope)
+    inside = fitted.outcomes.take(rows)
+    grouping = units(inside, salt="order")
+    fixed = {k: inside.correct[k].astype(np.float64) for k in guarantee.references}
+    compared = [Compared.of(fit, given.right[rows], fixed, grouping) for fit, given in path]
+    if path[0][0].goal == "gain":
+        return certify_gain(compared[0], guarantee, grouping.count)
+    return certify_save(compared, guarantee, grouping.count)
 
 
 def certify_gain(one: Compared, guarantee: Guarantee, n: int) -> LadderFit:

@@ -16,10 +16,11 @@ from app.core.artifact import Artifact, LadderFit, PolicyFit, mismatches
 from app.core.corpus_stats import CorpusStats
 from app.core.cost import Objective
 from app.errors import ArtifactError, DataError
-from app.offline.refit.certify import answers
+from app.offline.refit.abstain import answers
 from app.offline.refit.choose import frontier
 from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, quality, risk_of
+from app.offline.refit.scope import realised
 from app.offline.refit.splits import Ledger, Test, Train, gate_costs, passage_costs, read_costs, units
 from app.offline.table import Floats, Labels
 
@@ -86,6 +87,15 @@ def _by_kind(fitted: Fitted, withheld: Labels) -> dict[str, dict[str, Any]]:
         }
         for kind, some in sorted(rows.items())
     }
+
+
+def evaluate_scope(fitted: Fitted, alpha: float) -> dict[str, Any]:
+    """False alarms on validation, and how many out-of-corpus questions of each kind the test finds."""
+    outcomes = fitted.outcomes
+    flagged = zip(outcomes.kinds, outcomes.out_of_corpus.tolist(), strict=True)
+    kinds = [(kind or "unnamed") if flag else "" for kind, flag in flagged]
+    found = realised(fitted.out_of_scope, outcomes.ids, outcomes.groups, kinds)
+    return {"alpha": alpha, "false_alarms": found.false_alarms, "detected": found.detected}
 
 
 def graded_against_binary(train: Ledger[Train], test: Ledger[Test]) -> dict[str, Any]:

@@ -2,80 +2,31 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from app.core.artifact import Abstention, Artifact, DataWindow, LadderFit, PolicyFit, content_version
 from app.core.corpus_stats import CorpusStats
-from app.core.cost import Objective, Tariff
 from app.core.policy import Policy
-from app.core.signals import NAMES
 from app.errors import DataError
-from app.offline.refit.certify import GivenAnswers, abstention_path, certify_abstention, certify_policy, policy_notes
-from app.offline.refit.choose import Guarantee, PathStep, best_fixed, build_path, plausible_steps
-from app.offline.refit.climb import purchase_costs, right_of
-from app.offline.refit.follow import WITHHELD, Fitted, Given
-from app.offline.refit.gain import Compared, certify_gain, certify_save
+from app.offline.refit.abstain import WITHHELD, GivenAnswers, abstention_path, certify_abstention
+from app.offline.refit.certify import certify_policy, policy_notes
+from app.offline.refit.choose import Guarantee, PathStep, plausible_steps
+from app.offline.refit.climb import right_of
+from app.offline.refit.follow import Fitted, Given
+from app.offline.refit.gain import certify_ladder
 from app.offline.refit.heads import predict_many
-from app.offline.refit.holdout import evaluate_policies, graded_against_binary
-from app.offline.refit.ladder import (
-    BUDGET,
-    FittedHeads,
-    LadderStep,
-    Sample,
-    SingleAnswers,
-    choose_path,
-    fit_probabilities,
-    most_accurate,
-)
+from app.offline.refit.holdout import evaluate_policies, evaluate_scope, graded_against_binary
+from app.offline.refit.ladder import LadderStep, SingleAnswers
 from app.offline.refit.metrics import to_json
-from app.offline.refit.scope import ALPHA, FittedScope, alarms, fit_scope, realised
-from app.offline.refit.splits import Ledger, S, Test, Train, Validation, gate_costs, split, units
+from app.offline.refit.options import Options
+from app.offline.refit.scope import alarms
+from app.offline.refit.splits import Ledger, S, Test, Validation, gate_costs, split, units
+from app.offline.refit.train import Trained, choose, quantiles
 from app.offline.table import Outcomes
 
 MIN_GROUPS = 50
-EVERY = "every"
-_DECILES = tuple(np.arange(1, 10) / 10)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the operator chooses. `created` is an argument, so that a refit can be repeated to the byte."""
-
-    name: str
-    created: str
-    source: str = ""
-    # The policy to certify: only one is, so that no delta is shared. The others are fitted for comparison.
-    policy: Literal[Policy.LADDER, Policy.GRADED] = Policy.LADDER
-    # `save`: the cheapest policy that is at most epsilon less accurate. `gain`: the most accurate one within a budget.
-    goal: Literal["save", "gain"] = "save"
-    # For `gain`: the share of always-largest's cost that may be spent, met on train.
-    budget: float = BUDGET
-    objective: Objective = Objective.TOKENS
-    # What accuracy is compared with: every fixed number of passages, or one of them, e.g. "k1".
-    reference: str = EVERY
-    epsilon: float = 0.02
-    delta: float = 0.1
-    risk_target: float = 0.2
-    risk_delta: float = 0.1
-    # The rate of false alarms of the scope test.
-    alpha: float = ALPHA
-    tariff: Tariff = field(default_factory=Tariff)
-
-    def __post_init__(self) -> None:
-        """Refuse levels that are not probabilities."""
-        for name in ("epsilon", "delta", "risk_target", "risk_delta", "alpha"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise DataError(f"{name} is {getattr(self, name)}: choose a number between 0 and 1")
-
-    def guarantee(self, ks: tuple[int, ...]) -> Guarantee:
-        """What a certified policy promises."""
-        named = {f"k{k}": k for k in ks}
-        if self.reference != EVERY and self.reference not in named:
-            raise DataError(f"reference is {self.reference!r}: choose among {EVERY}, {', '.join(named)}")
-        references = ks if self.reference == EVERY else (named[self.reference],)
-        return Guarantee(references, self.epsilon, self.delta)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -87,23 +38,6 @@ class LoggedRows:
     # For the artifact's report, and for the person who runs the refit.
     report: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Trained:
-    """Everything that train decides: heads, scope, and the paths to certify on validation."""
-
-    sample: Sample
-    heads: FittedHeads
-    scope: FittedScope
-    # Prices in ascending order; for `gain` the one step that was chosen.
-    path: tuple[LadderStep, ...]
-    # In-corpus rows with P(the closed-book answer is right), for `graded` and `binary`.
-    ledger: Ledger[Train]
-    graded: tuple[PathStep, ...]
-    binary: tuple[PathStep, ...]
-    fallback: int
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -161,58 +95,10 @@ def refit(
         ladder=certified.ladder if options.policy is Policy.LADDER else None,
         scope=trained.scope.scope,
         stats=stats.digest,
-        quantiles=_quantiles(trained.sample),
+        quantiles=quantiles(trained.sample),
         report=cast("dict[str, Any]", to_json(report)),
     )
     return replace(artifact, version=content_version(artifact)), Summary(notes, test, stats)
-
-
-def choose(train: Train, options: Options, single: Mapping[tuple[str, int], SingleAnswers] | None = None) -> Trained:
-    """Fit heads and scope, and build the paths; `single` has further answers to fit on."""
-    outcomes = train.outcomes
-    guarantee = options.guarantee(outcomes.ks)
-    sample = Sample.of(
-        outcomes.evidence,
-        {k: outcomes.correct[k] for k in outcomes.ks},
-        purchase_costs(outcomes, options.objective, options.tariff),
-        outcomes.groups,
-        out_of_corpus=outcomes.out_of_corpus,
-        single=single,
-    )
-    heads = fit_probabilities(sample)
-    path, notes = choose_path(sample, heads), list[str]()
-    if options.goal == "gain":
-        best = most_accurate(path, options.budget)
-        if best is None:
-            notes.append(f"ladder: no price keeps the cost within {options.budget:g} of always-largest's on train")
-        path = (best or path[-1],)
-    scope = fit_scope(
-        outcomes.ids,
-        outcomes.evidence,
-        outcomes.vectors,
-        outcomes.groups,
-        out_of_corpus=outcomes.out_of_corpus,
-        alpha=options.alpha,
-    )
-    inside = np.flatnonzero(~outcomes.out_of_corpus[sample.rows])
-    known = Train(outcomes.take(sample.rows[inside]))
-    ledger = Ledger(
-        known,
-        heads.out_of_fold["k0"][0][inside],
-        units(known.outcomes, salt="order"),
-        gate_costs(known.outcomes, options.objective, options.tariff),
-    )
-    return Trained(
-        sample,
-        heads,
-        scope,
-        path,
-        ledger,
-        graded=build_path(ledger, guarantee, graded=True),
-        binary=build_path(ledger, guarantee, graded=False),
-        fallback=best_fixed(ledger, outcomes.ks[1:]),
-        notes=tuple(notes),
-    )
 
 
 def certify(validation: Validation, trained: Trained, options: Options) -> Certified:
@@ -225,8 +111,9 @@ def certify(validation: Validation, trained: Trained, options: Options) -> Certi
     else:
         policies = {name: _compared_only(trained, path, guarantee, options) for name, path in paths.items()}
     fitted = _fitted(validation, trained, options)
-    given = {step.t: fitted.ladder(_fit_of(trained, step, options)) for step in trained.path}
-    ladder = _certify_ladder(fitted, trained, given, options)
+    fits = [_fit_of(trained, step, options) for step in trained.path]
+    given = {fit.t: fitted.ladder(fit) for fit in fits}
+    ladder = certify_ladder(fitted, [(fit, given[fit.t]) for fit in fits], guarantee)
     served = given[ladder.t] if options.policy is Policy.LADDER else fitted.fixed(trained.fallback)
     return Certified(ladder, policies, _certify_abstention(fitted, trained, ladder, served, options))
 
@@ -254,21 +141,6 @@ def _fitted(part: S, trained: Trained, options: Options) -> Fitted:
     return Fitted.of(part.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
 
 
-def _certify_ladder(fitted: Fitted, trained: Trained, given: Mapping[float, Given], options: Options) -> LadderFit:
-    """Test the path on questions in scope; accuracy leaves out those that the corpus cannot answer."""
-    rows = np.flatnonzero(~fitted.outcomes.out_of_corpus & ~fitted.out_of_scope)
-    inside = fitted.outcomes.take(rows)
-    guarantee, grouping = options.guarantee(inside.ks), units(inside, salt="order")
-    fixed = {k: inside.correct[k].astype(np.float64) for k in guarantee.references}
-    compared = [
-        Compared.of(_fit_of(trained, step, options), given[step.t].right[rows], fixed, grouping)
-        for step in trained.path
-    ]
-    if options.goal == "gain":
-        return certify_gain(compared[0], guarantee, grouping.count)
-    return certify_save(compared, guarantee, grouping.count)
-
-
 def _certify_abstention(
     fitted: Fitted, trained: Trained, ladder: LadderFit, served: Given, options: Options
 ) -> Abstention:
@@ -286,15 +158,11 @@ def _certify_abstention(
         why = "abstention is certified for the ladder only"
         right, shown = sample.correct[k].astype(np.float64), trained.heads.out_of_fold[f"search+k{k}"][k]
     outside = alarms(trained.scope.scope, sample.columns, len(right))
-    path = abstention_path(
-        [GivenAnswers(right, np.where(outside, WITHHELD, shown))], sample.units, target=options.risk_target
-    )
-    on_validation = GivenAnswers(served.right, served.confidence)
+    on_train = GivenAnswers(right, np.where(outside, WITHHELD, shown))
     found = certify_abstention(
-        on_validation,
-        [on_validation],
+        GivenAnswers(served.right, served.confidence),
         units(fitted.outcomes, salt="order"),
-        path,
+        abstention_path(on_train, sample.units, target=options.risk_target),
         target=options.risk_target,
         delta=options.risk_delta / len(trained.path),
     )
@@ -307,16 +175,6 @@ def ledger_of(part: S, trained: Trained, options: Options) -> Ledger[S]:
     p = predict_many(trained.heads.heads["k0"][0], outcomes.evidence, len(outcomes))
     costs = gate_costs(outcomes, options.objective, options.tariff)
     return Ledger(replace(part, outcomes=outcomes), p, units(outcomes, salt="order"), costs)
-
-
-def _quantiles(sample: Sample) -> dict[str, tuple[float, ...]]:
-    """Deciles of the evidence that drift is watched by: cosines and coverage, and the signals of each answer."""
-    watched = {f"k{k}.{name}" for k in sample.ks for name in NAMES}
-    return {
-        name: tuple(np.nanquantile(column, _DECILES).tolist())
-        for name, column in sample.columns.items()
-        if (name in watched or name.startswith("search.")) and np.isfinite(column).any()
-    }
 
 
 def _notes(certified: Certified, ks: tuple[int, ...], options: Options) -> list[str]:
@@ -355,16 +213,7 @@ def _report(
             },
         },
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in train.ks},
-        "scope": _scope_report(_fitted(validation, trained, options), trained.scope.scope.alpha),
+        "scope": evaluate_scope(_fitted(validation, trained, options), trained.scope.scope.alpha),
         "test": evaluate_policies(ledger, certified.policies, certified.ladder, fitted, tau=certified.abstention.tau)
         | {"graded_against_binary": graded_against_binary(train, ledger)},
     }
-
-
-def _scope_report(fitted: Fitted, alpha: float) -> dict[str, Any]:
-    """False alarms on validation, and how many out-of-corpus questions of each kind the test finds."""
-    outcomes = fitted.outcomes
-    flagged = zip(outcomes.kinds, outcomes.out_of_corpus.tolist(), strict=True)
-    kinds = [(kind or "unnamed") if flag else "" for kind, flag in flagged]
-    found = realised(fitted.out_of_scope, outcomes.ids, outcomes.groups, kinds)
-    return {"alpha": alpha, "false_alarms": found.false_alarms, "detected": found.detected}

@@ -122,7 +122,8 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     """What is guaranteed, in one sentence; or why nothing is, and how many labels it would take."""
     none, few, many = found["ks"]
     if artifact is not None:
-        entry, subject = describe(artifact.policies["graded"]), f"Calibrator {artifact.name} {artifact.version}"
+        entry = describe(artifact.ladder or artifact.policies["graded"])
+        subject = f"Calibrator {artifact.name} {artifact.version}"
     elif "policies" in found["deploy"]:
         entry, subject = found["deploy"]["policies"]["graded"], "The graded policy fitted on this table"
     else:
@@ -133,7 +134,8 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
         return escape(f"{subject} is not certified: {why}.{more if str(needed) not in str(why) else ''}")
     points, confidence = f"{promise['epsilon'] * 100:g} points", f"{1 - promise['delta']:.0%} confidence"
     basis = f"validation, n = {promise['n']:,} groups"
-    fixed = fixed_k(Thresholds(**entry["thresholds"]), (none, few, many))
+    # The ladder has no thresholds.
+    fixed = fixed_k(Thresholds(**entry["thresholds"]), (none, few, many)) if entry["thresholds"] else None
     if fixed is not None:
         return escape(
             f"{subject} is certified only as always-k{fixed}, which saves nothing: no cheaper thresholds could be "

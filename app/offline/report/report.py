@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from app.core.artifact import Artifact
+from app.offline.evaluate.deploy import probabilities
 from app.offline.evaluate.evaluate import evaluate, histogram
 from app.offline.evaluate.frontier import AXES
-from app.offline.refit.fit import predict_many
 from app.offline.report import plots
 from app.offline.report.pages import (
     Cell,
@@ -110,8 +112,8 @@ def _gate(found: Mapping[str, Any], outcomes: Outcomes, artifact: Artifact | Non
     point, bars, ks = _point(found), found["curves"]["histogram"], found["ks"]
     made = f"{found['curves']['p0']['method']} on {', '.join(found['curves']['p0']['signals'])}"
     if artifact is not None:
-        p = predict_many(artifact.p0, outcomes.signals[0], len(outcomes))
-        bars, made = histogram(p, outcomes.correct[0]), "the artifact's own p0"
+        inside = outcomes.take(np.flatnonzero(~outcomes.out_of_corpus))
+        bars, made = histogram(probabilities(artifact.p0, inside), inside.correct[0]), "the artifact's own p0"
     thresholds = picture(
         plots.histogram(bars["right"], bars["wrong"], ks, **point["thresholds"]),
         "histogram",
@@ -147,6 +149,12 @@ def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
         "shares": test["shares"]["graded"],
     }
     rows.append(["graded, by refit", *_operating(refitted, ks)])
+    ladder = {
+        "accuracy": test["accuracy"]["ladder"],
+        f"minus_k{ks[-1]}": test["ladder_minus_fixed"][f"k{ks[-1]}"],
+        "shares": test["shares"]["ladder"],
+    }
+    rows.append(["ladder, by refit", *_operating(ladder, ks)])
     rows += [[point_name(f"matched_{name}"), *_operating(entry, ks)] for name, entry in deploy["matched"].items()]
     return table([f"policy, on test, n = {test['n']}", *head], rows, title)
 

@@ -12,6 +12,7 @@ from app.calibrators import status as module
 from app.calibrators.status import LiveCalibrator, Revocations
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact, CalibratorStatus, Identity
+from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.errors import DataError, StorageError, UpstreamUnavailable
 from tests.fakes.artifacts import an_artifact, an_identity, an_uncertified_fit
 from tests.fakes.documents import FakeDocuments
@@ -268,7 +269,7 @@ async def test_another_schema_is_refused(world: World, older: bytes) -> None:
     path = published(world.store, an_artifact(version="old"))
     path.write_bytes(path.read_bytes().replace(b'"schema": 4', older))
     world.name("old")
-    assert "this gateway reads 3" in (await world.look()).problem
+    assert "this gateway reads 4" in (await world.look()).problem
     assert world.artifact() == good
 
 
@@ -456,3 +457,32 @@ async def test_each_change_is_logged_once(world: World, caplog: pytest.LogCaptur
         await world.look()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
     assert caplog.records[1].getMessage() == f"calibrator: serving {artifact.version}"
+
+
+async def test_statistics_are_loaded_with_their_artifact(world: World) -> None:
+    """A question that still uses the artifact before finds its statistics; without an artifact there are none."""
+    assert world.live_calibrator.stats is NO_STATS
+    found = [CorpusStats.of([("", word)] * 2) for word in ("one", "two")]
+    for version, stats in zip("ab", found, strict=True):
+        world.store.publish(an_artifact(version=version, stats=stats.digest), stats)
+    world.store.promote("a")
+    await world.look()
+    before = world.artifact()
+    assert before is not None
+    world.store.promote("b")
+    await world.look()
+    assert world.live_calibrator.stats.digest == found[1].digest
+    assert world.live_calibrator.stats_of(before).digest == found[0].digest
+
+
+async def test_an_artifact_without_its_statistics_does_not_serve(world: World) -> None:
+    """The one before keeps serving, and the status names the missing file."""
+    world.promote(version="good")
+    await world.look()
+    stats = CorpusStats.of([("", "one")] * 2)
+    world.store.publish(an_artifact(version="bare", stats=stats.digest), stats)
+    (Path(world.store.where) / f"stats-{stats.digest}.json").unlink()
+    world.name("bare")
+    status = await world.look()
+    assert status.version == "good"
+    assert f"stats-{stats.digest}.json does not exist" in status.problem

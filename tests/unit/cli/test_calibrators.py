@@ -1,7 +1,9 @@
 """`fetchwise calibrators`: output and errors."""
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ from pydantic import TypeAdapter
 
 from app.calibrators.listing import CalibratorList
 from app.calibrators.store import ArtifactStore
+from app.core.scope import Scope
 from tests.fakes.artifacts import (
+    a_constant,
     a_fit,
+    a_ladder,
+    a_ladder_artifact,
     an_abstention,
     an_artifact,
     an_identity,
@@ -112,6 +118,30 @@ def test_diff_names_each_difference(console: Console) -> None:
     assert changed["report.test.accuracy"] == {"before": 0.75, "after": 0.5}
     assert changed["policies.binary.thresholds.tau0"] == {"before": 0.625, "after": None}
     assert json.loads(console.run("diff", "a", "a", "--json")) == {}
+
+
+def test_a_ladder_is_shown_without_its_heads(console: Console) -> None:
+    """The list and the table name t, goal and certificate; a difference of heads is one line for each."""
+    scope = Scope(0.05, {}, None, ("LATIN",), "questions about geography")
+    console.store.publish(a_ladder_artifact(version="a", scope=scope))
+    other = a_ladder(t=0.25, goal="save", certificate=None, uncertified_reason="too few labels")
+    values = {**other.values, "k0": {"search": a_constant(0.5)}}
+    console.store.publish(a_ladder_artifact(version="b", ladder=replace(other, values=values)))
+    console.run("promote", "a")
+    assert "ladder (gain), t = 0.100" in console.run("list")
+    printed = " ".join(console.run("show").split())
+    for words in (
+        "t = 0.100, goal gain, cost in tokens; with probability 0.95",
+        "about geography",
+        "search+k0",
+    ):
+        assert words in printed
+    changed = json.loads(console.run("diff", "a", "b", "--json"))
+    assert changed["ladder.t"] == {"before": 0.1, "after": 0.25}
+    assert [path for path in changed if path.startswith("ladder.values")] == ["ladder.values.k0.search"]
+    assert re.fullmatch("blend [0-9a-f]{8}", changed["ladder.values.k0.search"]["after"])
+    (listed,) = [one for one in json.loads(console.run("list", "--json"))["versions"] if one["version"] == "b"]
+    assert (listed["ladder"]["goal"], listed["ladder"]["uncertified_reason"]) == ("save", "too few labels")
 
 
 def test_promote_and_roll_back(console: Console) -> None:

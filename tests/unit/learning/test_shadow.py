@@ -90,6 +90,7 @@ async def test_every_action_is_asked_and_kept(bench: Bench) -> None:
     assert [len(prompt.passages) for prompt in bench.reader.prompts] == [0, 1, 5]
     assert shadow.identity == an_identity()
     assert all("seq_logprob" in outcome.signals for outcome in shadow.outcomes.values())
+    assert {"search.cosine", "k0.margin", "k1.support", "k0~k5.agreement"} <= shadow.evidence.keys()
     assert shadow.tokens > 0
 
 

@@ -10,7 +10,6 @@ from app.core.artifact import FIXED
 from app.core.cost import Objective, Tariff
 from app.core.effective_policy import Graded
 from app.errors import DataError
-from app.offline.refit.certify import GivenAnswers, abstention_path
 from app.offline.refit.choose import (
     Guarantee,
     best_fixed,
@@ -145,30 +144,6 @@ def test_without_signals_there_is_nothing_to_choose() -> None:
     table, _ = World().draw(60, seed=4)
     with pytest.raises(DataError, match="log-probabilities"):
         choose_calibrator({}, table.correct[0], units(table), ("margin",))
-
-
-def test_a_path_of_abstention_ends_at_zero() -> None:
-    """Thresholds fall to zero, starting where train is clearest; without confidences there is only zero."""
-    rng = np.random.default_rng(0)
-    confidence = rng.random(1000)
-    right = (rng.random(1000) < confidence).astype(float)
-    grouping = units(World().draw(1000, seed=0)[0])
-    path = abstention_path([GivenAnswers(right, confidence)], grouping, target=0.2)
-    assert path[-1] == 0.0
-    assert all(a > b for a, b in itertools.pairwise(path))
-    assert 0.5 < path[0] < 0.95
-    assert abstention_path([GivenAnswers(right, np.full(1000, np.nan))], grouping, target=0.2) == [0.0]
-
-
-def test_the_hardest_policy_decides_where_the_path_starts() -> None:
-    """A second policy with an uninformative confidence moves the start to where it is best, too."""
-    rng = np.random.default_rng(0)
-    confidence = rng.random(1000)
-    sure = GivenAnswers((rng.random(1000) < 0.5 + confidence / 2).astype(float), confidence)
-    vague = GivenAnswers((np.arange(1000) % 20 < 17).astype(float), confidence)
-    grouping = units(World().draw(1000, seed=0)[0])
-    alone, both = (abstention_path(given, grouping, target=0.2)[0] for given in ([sure], [sure, vague]))
-    assert both < alone
 
 
 def test_plausible_steps_end_before_the_first_that_fails_on_train() -> None:

@@ -13,7 +13,8 @@ import pytest
 from app.errors import DataError
 from app.offline.evaluate.evaluate import evaluate
 from app.offline.evaluate.study import relabelled
-from app.offline.refit.refit import Options, refit
+from app.offline.refit.options import Options
+from app.offline.refit.refit import refit
 from app.offline.report.report import report
 from app.offline.table import Outcomes
 from tests.offline.world import World
@@ -37,6 +38,7 @@ def rich_table(groups: int = 400, seed: int = 5) -> Outcomes:
         answers={k: ["a"] * n for k in (0, 1, 5, 10)},
         gold=[["a"]] * n,
         signals={**table.signals, 0: table.signals[0] | extra, 10: {}},
+        evidence=table.evidence | {"k0.margin": extra["margin"]},
         prompt_tokens={k: np.full(n, 30.0 + 100 * k) for k in (0, 1, 5, 10)},
         completion_tokens={k: np.full(n, 6.0) for k in (0, 1, 5, 10)},
         ms={k: np.full(n, 50.0 + 20 * k) for k in (0, 1, 5, 10)},

@@ -6,22 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.artifact import (
-    FIXED,
-    UNREACHABLE,
-    Abstention,
-    Artifact,
-    DataWindow,
-    PolicyFit,
-    Thresholds,
-)
+from app.core.artifact import FIXED, UNREACHABLE, Abstention, PolicyFit, Thresholds
 from app.core.cost import Objective
 from app.offline.refit.certify import lower_bound, walk
 from app.offline.refit.choose import Guarantee, PathStep
 from app.offline.refit.fit import fit, predict_many
 from app.offline.refit.splits import Ledger, Validation, position, split, units
+from tests.fakes.artifacts import an_artifact
 from tests.fakes.walks import chosen_k
-from tests.offline.world import IDENTITY, World
+from tests.offline.world import World
 
 TAUS = st.one_of(st.sampled_from([0.0, 1.0, 1.5, UNREACHABLE]), st.floats(0.0, 1.0))
 
@@ -86,17 +79,10 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
     s = np.where(np.random.default_rng(seed).random(60) < missing, np.nan, s)
     table = replace(table, signals=table.signals | {0: {"seq_logprob": s}})
     thresholds = Thresholds(max(one, other), min(one, other))
-    artifact = Artifact(
-        name="n",
-        version="v",
-        created="2026-01-01",
-        identity=IDENTITY,
-        ks=(0, 1, 5),
+    artifact = an_artifact(
         calibrators={0: p0},
         policies={"graded": PolicyFit(thresholds, Objective.CALLS)},
         abstention=Abstention(0.0, 0.2),
-        fallback_k=5,
-        data_window=DataWindow(60, 60, "world"),
     )
     p = predict_many(p0, table.signals[0], len(table))
     chosen = Ledger(Validation(table), p, units(table), {}).route(thresholds)

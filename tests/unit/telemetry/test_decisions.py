@@ -1,6 +1,7 @@
 """Prometheus as an observer: which samples one record changes."""
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -8,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Answerer
 from app.answer.run import Upstreams
+from app.core.available import Answer, Usage
 from app.core.policy import AskOptions, Policy, Reason, Retrieval
 from app.core.question import Question
 from app.core.record import Timings
@@ -97,6 +99,19 @@ def test_search_without_reading_is_counted_as_unread(observed: Observed) -> None
     observed.observer.observe(failed)
     assert observed.value("searches_total", use="unread") == 1
     assert observed.value("upstream_errors_total", upstream="vectors", kind="timeout") == 1
+
+
+def test_every_reading_of_a_ladder_is_counted(observed: Observed) -> None:
+    """Passages as often as they were read; gated by the largest k, though the closed-book answer is given."""
+    record = a_record(k=5, truncated=True)
+    answers = {**record.available.answers, 1: Answer(1, "She", {}, Usage(100, 3), passages_read=1)}
+    available = replace(record.available, answers=answers)
+    observed.observer.observe(replace(record, available=available, reply=replace(record.reply, k=0)))
+    assert observed.value("passages_read_total", k="0") == 2
+    assert observed.value("tokens_total", stage="read", kind="prompt", k="0") == 220
+    assert observed.value("gated_total", k="5") == 1
+    assert observed.value("truncated_total", k="0") == 1
+    assert observed.value("searches_total", use="read") == 1
 
 
 def test_question_that_the_gate_did_not_decide_is_not_gated(observed: Observed) -> None:

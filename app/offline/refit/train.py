@@ -1,0 +1,99 @@
+"""Everything that train decides: heads, scope, and the paths to certify on validation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.core.signals import NAMES
+from app.offline.refit.choose import PathStep, best_fixed, build_path
+from app.offline.refit.climb import purchase_costs
+from app.offline.refit.ladder import (
+    FittedHeads,
+    LadderStep,
+    Sample,
+    SingleAnswers,
+    choose_path,
+    fit_probabilities,
+    most_accurate,
+)
+from app.offline.refit.options import Options
+from app.offline.refit.scope import FittedScope, fit_scope
+from app.offline.refit.splits import Ledger, Train, gate_costs, units
+
+_DECILES = tuple(np.arange(1, 10) / 10)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trained:
+    """Everything that train decides: heads, scope, and the paths to certify on validation."""
+
+    sample: Sample
+    heads: FittedHeads
+    scope: FittedScope
+    # Prices in ascending order; for `gain` the one step that was chosen.
+    path: tuple[LadderStep, ...]
+    # In-corpus rows with P(the closed-book answer is right), for `graded` and `binary`.
+    ledger: Ledger[Train]
+    graded: tuple[PathStep, ...]
+    binary: tuple[PathStep, ...]
+    fallback: int
+    notes: tuple[str, ...]
+
+
+def choose(train: Train, options: Options, single: Mapping[tuple[str, int], SingleAnswers] | None = None) -> Trained:
+    """Fit heads and scope, and build the paths; `single` has further answers to fit on."""
+    outcomes = train.outcomes
+    guarantee = options.guarantee(outcomes.ks)
+    sample = Sample.of(
+        outcomes.evidence,
+        {k: outcomes.correct[k] for k in outcomes.ks},
+        purchase_costs(outcomes, options.objective, options.tariff),
+        outcomes.groups,
+        out_of_corpus=outcomes.out_of_corpus,
+        single=single,
+    )
+    heads = fit_probabilities(sample)
+    path, notes = choose_path(sample, heads), list[str]()
+    if options.goal == "gain":
+        best = most_accurate(path, options.budget)
+        if best is None:
+            notes.append(f"ladder: no price keeps the cost within {options.budget:g} of always-largest's on train")
+        path = (best or path[-1],)
+    scope = fit_scope(
+        outcomes.ids,
+        outcomes.evidence,
+        outcomes.vectors,
+        outcomes.groups,
+        out_of_corpus=outcomes.out_of_corpus,
+        alpha=options.alpha,
+    )
+    inside = np.flatnonzero(~outcomes.out_of_corpus[sample.rows])
+    known = Train(outcomes.take(sample.rows[inside]))
+    ledger = Ledger(
+        known,
+        heads.out_of_fold["k0"][0][inside],
+        units(known.outcomes, salt="order"),
+        gate_costs(known.outcomes, options.objective, options.tariff),
+    )
+    return Trained(
+        sample,
+        heads,
+        scope,
+        path,
+        ledger,
+        graded=build_path(ledger, guarantee, graded=True),
+        binary=build_path(ledger, guarantee, graded=False),
+        fallback=best_fixed(ledger, outcomes.ks[1:]),
+        notes=tuple(notes),
+    )
+
+
+def quantiles(sample: Sample) -> dict[str, tuple[float, ...]]:
+    """Deciles of the evidence that drift is watched by: cosines and coverage, and the signals of each answer."""
+    watched = {f"k{k}.{name}" for k in sample.ks for name in NAMES}
+    return {
+        name: tuple(np.nanquantile(column, _DECILES).tolist())
+        for name, column in sample.columns.items()
+        if (name in watched or name.startswith("search.")) and np.isfinite(column).any()
+    }
