@@ -182,7 +182,7 @@ def _alarm(policy: EffectivePolicy, available: Available) -> str:
         return f"The question has letters of a script that no collected question has: {name.removeprefix(SCRIPT)}."
     value = available.evidence[name]
     if name == NEARNESS:
-        return f"The question is not near the collected questions (nearness {value:.2f})."
+        return f"The question is not near the collected questions (nearness {value:.3g})."
     if name == COVERAGE:
-        return f"No passage holds enough of the words of the question (share {value:.2f})."
+        return f"No passage holds enough of the words of the question (share {value:.3g})."
     return f"The evidence is below that of the collected questions: {phrase(name, value)} ({value:.2f})."

@@ -29,13 +29,18 @@ class CalibratorOut(BaseModel):
     certified: bool
 
 
+# FastAPI leaves nulls out of examples. A default keeps them valid; in the schema of a reply the field is required.
 class ThresholdsOut(BaseModel):
     """What probabilities are compared with; null where it does not apply."""
 
-    t: float | None = Field(description="`ladder`: the price of accuracy. A purchase costs t times its relative cost.")
-    tau0: float | None = Field(description="`graded`, `binary`: from here on the closed-book answer is given.")
-    tau1: float | None = Field(description="From tau1 to tau0 the smallest k above 0 is read, below it the largest.")
-    tau_abstain: float | None = Field(description="An answer with a lower confidence is withheld.")
+    t: float | None = Field(
+        None, description="`ladder`: the price of accuracy. A purchase costs t times its relative cost."
+    )
+    tau0: float | None = Field(None, description="`graded`, `binary`: from here on the closed-book answer is given.")
+    tau1: float | None = Field(
+        None, description="From tau1 to tau0 the smallest k above 0 is read, below it the largest."
+    )
+    tau_abstain: float | None = Field(None, description="An answer with a lower confidence is withheld.")
 
 
 class OptionOut(BaseModel):
@@ -52,7 +57,7 @@ class StepOut(BaseModel):
     state: str = Field(description="What was available: `search+k0` is the passages and the closed-book answer.")
     options: list[OptionOut] = Field(description="What was weighed; empty where there was no choice.")
     action: str = Field(description="What was done: `search`, `read 1`, `stop 1`; `stop` ends without an answer.")
-    why: Reason | None = Field(description="Why, as far as it was known at this step.")
+    why: Reason | None = Field(None, description="Why, as far as it was known at this step.")
     sentence: str = Field(description="The step in words, with the evidence that moved it most.")
 
 
@@ -60,8 +65,8 @@ class ScopeOut(BaseModel):
     """Whether the question is like those that the calibrator was fitted on."""
 
     in_scope: bool = Field(description="True also where no scope test applies: then `covers` is null.")
-    covers: str | None = Field(description="The questions that the calibrator and its certificate cover.")
-    alarm: str | None = Field(description="Why the question is not in scope.")
+    covers: str | None = Field(None, description="The questions that the calibrator and its certificate cover.")
+    alarm: str | None = Field(None, description="Why the question is not in scope.")
 
 
 class DecisionOut(BaseModel):

@@ -6,7 +6,7 @@ from app.cli.console import app, print_error
 from app.errors import FetchwiseError
 
 # Each module registers its commands on `app` when it is imported.
-from app.cli import ask, calibrators, corpus, doctor, keys, log, refit, serve, tables  # noqa: F401  isort: skip
+from app.cli import ask, calibrators, collect, corpus, doctor, keys, log, refit, serve, tables  # noqa: F401  isort: skip
 
 
 def main() -> None:

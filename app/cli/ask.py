@@ -15,7 +15,7 @@ _WIDTH = 50
 WHY = {
     "confident": "the answer is likely enough to be right",
     "borderline": "{passages} should be enough",
-    "uncertain": "the model alone is unlikely to be right: {passages}",
+    "uncertain": "the model is unsure: {passages}",
     "retrieval_required": "the request or a rule requires passages",
     "retrieval_forbidden": "the request forbids passages",
     "no_signal": "evidence for a probability is missing: {passages}",

@@ -77,7 +77,7 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
     match policy.kind:
         case Fixed(k, why):
-            return _toward(policy, available, k, why)
+            return _toward(policy, available, k, why, policy.p0(available) if 0 in available.answers else None)
         case Graded():
             return _grade(policy, policy.kind, available)
         case Ladder() if policy.explored:

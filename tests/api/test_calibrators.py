@@ -33,7 +33,7 @@ async def listed(gateway: FakeGateway, **query: Any) -> CalibratorList:
 async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
     """Versions newest first, the served one, the identity of each, and the problem of those that cannot be served."""
     store = ArtifactStore(gateway.settings.calibration.where)
-    store.publish(await matching(gateway.reader, gateway.embedder, version="3-foreign", max_tokens=48))
+    store.publish(await matching(gateway.reader, gateway.embedder, version="3-foreign", max_tokens=24))
     (Path(store.where) / "4-broken.json").write_text("{")
     found = await listed(gateway)
     assert found.current == found.serving == "2026-01-31-0a1b2c3d"
@@ -42,7 +42,7 @@ async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
     assert list(by_version) == ["4-broken", "3-foreign", "2026-01-31-0a1b2c3d"]
     assert "not JSON" in by_version["4-broken"].problem
     assert by_version["4-broken"].policies is None
-    assert "max_tokens: fitted on 48, running 24" in by_version["3-foreign"].problem
+    assert "max_tokens: fitted on 24, running 48" in by_version["3-foreign"].problem
     served = by_version["2026-01-31-0a1b2c3d"]
     assert (served.current, served.serving, served.certified, served.problem) == (True, True, True, "")
     assert served.identity is not None
@@ -57,7 +57,7 @@ async def test_the_folder_is_listed(gateway: FakeGateway) -> None:
 async def test_a_rejected_current_is_reported(gateway: FakeGateway) -> None:
     """If CURRENT cannot be served, both versions are listed and the problem says which one is served."""
     store = ArtifactStore(gateway.settings.calibration.where)
-    artifact = await matching(gateway.reader, gateway.embedder, version="foreign", max_tokens=48)
+    artifact = await matching(gateway.reader, gateway.embedder, version="foreign", max_tokens=24)
     store.publish(artifact)
     store.promote("foreign")
 

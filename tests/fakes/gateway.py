@@ -185,7 +185,7 @@ async def matching(
     embedder: FakeEmbedder,
     *,
     collection: str = "demo",
-    max_tokens: int = 24,
+    max_tokens: int = 48,
     ks: tuple[int, ...] = DEFAULT_KS,
     **changes: Any,
 ) -> Artifact:

@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.core.artifact import Artifact, Identity, Thresholds
-from app.core.calibrator import Calibrator
+from app.core.available import Answer, Passage, Usage, evidence_of
+from app.core.corpus_stats import NO_STATS
 from app.core.effective_policy import Sampled, resolve
 from app.core.feedback import Feedback
+from app.core.heads import Heads
 from app.core.policy import DEFAULT_KS, AskOptions
 from app.core.question import Question
 from app.core.record import DecisionRecord, FullRun, Outcome, Timings
 from app.offline.from_log import FromLog, read_log
-from app.offline.refit.fit import predict_many
+from app.offline.refit.heads import predict_many
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import LoggedDecisions
 from tests.fakes.artifacts import TAU0, TAU1, an_abstention, an_artifact, an_identity
@@ -38,17 +40,27 @@ class Hidden:
 
     chance: Mapping[int, Callable[[Floats], Floats]]
 
-    def error(self, calibrators: Mapping[int, Calibrator], k: int, among: Floats = GRID) -> float:
+    def error(self, heads: Heads, k: int, among: Floats = GRID) -> float:
         """How far the probability of an answer at k is from the truth, on average over questions."""
-        p = predict_many(calibrators[k], {"seq_logprob": among - 1.0}, len(among))
+        p = predict_many(heads[state_at(k)][k], evidence_at(among), len(among))
         return float(np.abs(p - self.chance[k](among)).mean())
 
-    def served(self, calibrators: Mapping[int, Calibrator], thresholds: Thresholds) -> tuple[float, float]:
+    def served(self, heads: Heads, thresholds: Thresholds) -> tuple[float, float]:
         """A policy's true accuracy minus that of the best fixed k, and the share of five passages that it reads."""
-        p = predict_many(calibrators[0], {"seq_logprob": GRID - 1.0}, len(GRID))
+        p = predict_many(heads["k0"][0], evidence_at(GRID), len(GRID))
         k = np.where(p >= thresholds.tau0, 0, np.where(p >= thresholds.tau1, 1, 5))
         accuracy = float(np.mean(np.select([k == one for one in KS], [self.chance[one](GRID) for one in KS])))
         return accuracy - max(float(self.chance[one](GRID).mean()) for one in KS), float(k.mean()) / 5.0
+
+
+def state_at(k: int) -> str:
+    """The state in which the graded policy gives an answer at k."""
+    return "k0" if k == 0 else f"search+k0+k{k}"
+
+
+def evidence_at(s: Floats) -> dict[str, Floats]:
+    """What is known of questions at s; the search says nothing about them."""
+    return {f"k{k}.seq_logprob": s - 1.0 for k in KS} | {"search.cosine": np.zeros(len(s))}
 
 
 def step(at: float, below: float, above: float) -> Callable[[Floats], Floats]:
@@ -71,7 +83,10 @@ def a_run(identifier: str, s: float, right: Mapping[int, bool], identity: Identi
     outcomes = {
         k: Outcome("right" if right[k] else "wrong", {"seq_logprob": s - 1.0}, 40 + 100 * k, 4, k, 20.0 + k) for k in KS
     }
-    return FullRun(identifier, identity or an_identity(), outcomes)
+    passages = [Passage(str(rank), "", "") for rank in range(KS[-1])]
+    answers = [Answer(k, f"answer at {k}", {"seq_logprob": s - 1.0}, Usage(10, 2)) for k in KS]
+    evidence = evidence_of("", NO_STATS, None, passages, answers)
+    return FullRun(identifier, identity or an_identity(), outcomes, evidence)
 
 
 def write_log(

@@ -9,24 +9,25 @@ import pytest
 from sqlalchemy import null, update
 
 from app.calibrators.store import ArtifactStore
-from app.core.calibrator import Calibrator
+from app.core.corpus_stats import CorpusStats
 from app.core.feedback import Feedback
+from app.core.heads import Head
+from app.core.policy import Policy
 from app.core.record import DecisionRecord, FullRun
 from app.errors import DataError
-from app.offline.from_log import Excluded, identities
-from app.offline.refit.choose import choose_calibrator
-from app.offline.refit.fit import fit_joined
+from app.offline.from_log import Excluded, identities, read_log
+from app.offline.refit.fit import Weighted, fit, fit_joined
 from app.offline.refit.refit import refit
-from app.offline.refit.splits import TRAIN_SHARE, Units, position, split
+from app.offline.refit.splits import TRAIN_SHARE, position, split
 from app.offline.table import normalise_group
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import LoggedDecision, LoggedDecisions
 from app.storage.tables import decisions
 from tests.fakes.artifacts import an_identity
-from tests.offline.logs import GRID, KS, SERVED, Hidden, a_run, decision, read, step, write_log
+from tests.offline.logs import GRID, KS, SERVED, Hidden, a_run, decision, read, state_at, step, write_log
 from tests.offline.world import OPTIONS as BY_PASSAGES
 
-OPTIONS = replace(BY_PASSAGES, source="decision log")
+OPTIONS = replace(BY_PASSAGES, source="decision log", policy=Policy.GRADED)
 # The gate reads nothing from s = 0.75 on and one passage from 0.5 on. Just below, either becomes a bad idea.
 CLIFF = Hidden({0: step(0.75, 0.2, 0.9), 1: step(0.5, 0.3, 0.85), 5: step(0.0, 0.8, 0.8)})
 # One passage has become as good as five: a gate that always reads five cannot show it.
@@ -48,17 +49,16 @@ def judged(path: Path) -> list[LoggedDecision]:
     return found
 
 
-def naive(logged_decisions: list[LoggedDecision]) -> dict[int, Calibrator]:
+def naive(logged_decisions: list[LoggedDecision]) -> dict[str, dict[int, Head]]:
     """What everybody would fit first: verdicts on what was served, each counting one."""
 
-    def one(k: int) -> Calibrator:
+    def one(k: int) -> Head:
         rows = [logged for logged in logged_decisions if logged.k == k]
-        signals = {"seq_logprob": np.array([row.signals["seq_logprob"] for row in rows])}
-        each = Units(np.arange(len(rows)), np.ones(len(rows)))
-        labels = np.array([bool(row.correct) for row in rows])
-        return choose_calibrator(signals, labels, each, tuple(signals)).calibrator
+        name = f"k{k}.seq_logprob"
+        columns = {name: np.array([row.evidence[name] for row in rows])}
+        return fit("logistic", (name,), columns, np.array([bool(row.correct) for row in rows]))
 
-    return {k: one(k) for k in KS}
+    return {state_at(k): {k: one(k)} for k in KS}
 
 
 def test_exploration_shows_what_the_gate_hides_from_a_naive_refit(tmp_path: Path, explored: Path) -> None:
@@ -71,8 +71,8 @@ def test_exploration_shows_what_the_gate_hides_from_a_naive_refit(tmp_path: Path
     logged = read(explored)
     weighted, _ = refit(logged.outcomes, OPTIONS, logged=logged.rows)
     alone, _ = refit(logged.outcomes, OPTIONS)
-    recovered = {k: CLIFF.error(weighted.calibrators, k) for k in (0, 1)}
-    few = {k: CLIFF.error(alone.calibrators, k) for k in (0, 1)}
+    recovered = {k: CLIFF.error(weighted.heads, k) for k in (0, 1)}
+    few = {k: CLIFF.error(alone.heads, k) for k in (0, 1)}
     figures = {"naive": missed, "naive where hidden": worst, "weighted": recovered, "full rows alone": few}
     print(figures)
     for k in (0, 1):
@@ -88,8 +88,10 @@ def test_weights_undo_the_gates_choice_where_the_model_is_wrong(explored: Path) 
     for clip in (1.0, 1e9):
         logged = read(explored, clip=clip)
         train = split(logged.outcomes)[0].outcomes
-        line = fit_joined("logistic", ("seq_logprob",), train.signals[1], train.correct[1], logged.rows.weighted[1])
-        mean[clip] = float(np.mean([line.predict({"seq_logprob": s - 1.0}) for s in GRID]))
+        single, name = logged.rows.single["search+k0+k1", 1], "k1.seq_logprob"
+        extra = Weighted(single.columns, single.right, single.weights)
+        line = fit_joined("logistic", (name,), train.evidence, train.correct[1], extra)
+        mean[clip] = float(np.mean([line.predict({name: s - 1.0}) for s in GRID]))
     assert abs(mean[1e9] - truth) < 0.04, (mean, truth)
     assert abs(mean[1.0] - truth) > abs(mean[1e9] - truth) + 0.04, (mean, truth)
 
@@ -101,8 +103,8 @@ def test_shadow_rows_find_the_policy_and_certify_it(tmp_path: Path) -> None:
     logged = read(path)
     artifact, summary = refit(logged.outcomes, OPTIONS, logged=logged.rows)
     graded = artifact.policies["graded"]
-    before, passages_before = BETTER.served(SERVED.calibrators, SERVED.policies["graded"].thresholds)
-    after, passages_after = BETTER.served(artifact.calibrators, graded.thresholds)
+    before, passages_before = BETTER.served(SERVED.heads, SERVED.policies["graded"].thresholds)
+    after, passages_after = BETTER.served(artifact.heads, graded.thresholds)
     figures = (before, passages_before, after, passages_after)
     assert graded.certificate is not None
     assert graded.certificate.n == artifact.report["splits"]["validation"]["groups"]
@@ -125,7 +127,7 @@ def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
     for part in ("splits", "train_accuracy"):
         assert artifact.report[part] == alone.report[part]
     assert artifact.report["test"]["accuracy"]["k1"] == alone.report["test"]["accuracy"]["k1"]
-    assert artifact.calibrators != alone.calibrators
+    assert artifact.heads != alone.heads
     account = artifact.report["log"]
     assert sum(part["rows"] for part in artifact.report["splits"].values()) == account["full_rows"]
     full = set(logged.outcomes.ids)
@@ -136,7 +138,7 @@ def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
     ]
     assert account["single_action_rows"] == len(train)
     assert {name: one["rows"] for name, one in account["worth"].items()} == {
-        f"k{k}": sum(one.k == k for one in train) for k in KS
+        f"{state_at(k)}:k{k}": sum(one.k == k for one in train) for k in KS
     }
 
 
@@ -152,14 +154,14 @@ def test_the_effective_size_of_the_rows_is_reported(explored: Path) -> None:
     logged = read(explored, clip=5.0)
     account = logged.rows.report["log"]
     assert account["clip"] == 5.0
-    worth = account["worth"]["k1"]
+    worth = account["worth"]["search+k0+k1:k1"]
     assert worth["rows"] == len(train)
     assert worth["effective"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
     assert worth["clipped"] == pytest.approx(np.mean(weights == 5.0))
     assert worth["effective"] < worth["rows"]
     (note,) = [note for note in logged.rows.notes if "single-action rows are used" in note]
     assert "clipped at 5" in note
-    assert f"k=1 {worth['rows']} rows, effective size {worth['effective']:.0f}" in note
+    assert f"k=1 after search+k0+k1 {worth['rows']} rows, effective size {worth['effective']:.0f}" in note
 
 
 Batch = tuple[list[tuple[float, DecisionRecord | FullRun]], list[tuple[float, Feedback]]]
@@ -293,8 +295,8 @@ def test_impossible_chances_are_refused_by_name(
 
 def test_a_signal_that_is_no_number_is_refused_by_name(store: SqlDecisionStore, tmp_path: Path) -> None:
     """In a single-action row as in a full one."""
-    add_single(store, "odd", next(questions(train=True)), read_signals={"margin": "high"})
-    with pytest.raises(DataError, match="decision log:odd: the signal margin is not a number"):
+    add_single(store, "odd", next(questions(train=True)), evidence={"k1.margin": "high"})
+    with pytest.raises(DataError, match=r"decision log:odd: the evidence k1\.margin is not a number"):
         read(tmp_path / "decisions.sqlite3")
 
 
@@ -366,3 +368,20 @@ def test_versions_are_looked_up_in_every_folder(tmp_path: Path) -> None:
     identity_of = identities(tmp_path / "a", tmp_path / "b")
     assert identity_of(SERVED.version) == SERVED.identity
     assert identity_of("lost") is None
+
+
+def test_evidence_with_other_word_counts_is_left_out(store: SqlDecisionStore, tmp_path: Path) -> None:
+    """The table has the word counts of its last row; rows whose evidence was weighed otherwise are counted."""
+    counts = CorpusStats(3, {"capital": 2})
+    add_single(store, "used", next(questions(train=True)))
+    add(store, a_full_row("other", "Other?"))
+    with store.engine.begin() as connection:
+        connection.execute(update(decisions).where(decisions.c.id == "other").values(calibrator="lost"))
+    logged_decisions = LoggedDecisions(store.engine, collection="demo", since=0.0)
+    known = {SERVED.version: SERVED.identity}
+    found = read_log(logged_decisions, identity_of=known.get, stats_of={SERVED.version: counts}.get)
+    assert found.outcomes.stats == counts
+    assert "other" not in found.outcomes.ids
+    assert found.rows.report["log"]["excluded"] == {"other_words": 1}
+    assert "scope.nearness" not in found.outcomes.evidence
+    assert found.outcomes.evidence["k1.seq_logprob"][0] == -1.0

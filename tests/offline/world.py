@@ -1,6 +1,7 @@
 """Worlds whose truth is known: outcome tables drawn from them, and what a policy is really worth there."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,10 @@ from app.core.artifact import Identity, LadderFit, Thresholds
 from app.core.cost import Objective, Tariff
 from app.offline.refit.abstain import answers
 from app.offline.refit.choose import Guarantee
-from app.offline.refit.follow import Fitted, Given
+from app.offline.refit.follow import Given
 from app.offline.refit.options import Options
-from app.offline.refit.refit import ledger_of
-from app.offline.refit.splits import Test, pick
+from app.offline.refit.refit import fitted_on, ledger_of
+from app.offline.refit.splits import Ledger, Test, pick
 from app.offline.refit.train import Trained
 from app.offline.table import Outcomes
 
@@ -29,7 +30,7 @@ Chances = dict[int, Floats]
 
 @dataclass(frozen=True)
 class World:
-    """P(right with k) = sigma(level_k + slope_k s + 1.5 t_k + support u_k).
+    """P(right with k) = sigma(level_k + slope_k s + reading t_k + support u_k).
 
     s is seen closed-book, t_k only after reading k passages, and u_k once both the answer and the passages are there:
     the search tells which answers to trust. Nothing that is seen tells more than this chance, so the accuracy of a
@@ -45,6 +46,8 @@ class World:
     # The share of questions whose closed-book answer came without log-probabilities: the weakest, mostly.
     missing: float = 0.0
     ks: tuple[int, ...] = KS
+    # 0: the signals of an answer from passages say nothing about it.
+    reading: float = 1.5
     # 0: the table has no evidence beyond signals.
     support: float = 0.0
     # The share of questions that the corpus cannot answer: most are far from the others, and few answers are right.
@@ -63,11 +66,11 @@ class World:
         for k, level, slope in zip(self.ks, self.level, self.slope, strict=True):
             t = rng.normal(size=n)
             seen = level + slope * s + (1.5 * t if k else 0.0)
-            score = seen
+            score = level + slope * s + (self.reading * t if k else 0.0)
             if self.support:
                 u = rng.normal(size=n)
                 evidence[f"k{k}.support"] = u
-                score = seen + self.support * u
+                score = score + self.support * u
             chance[k] = expit(score - 4.0 * outside)
             correct[k] = np.where(rng.random(n) < self.shared, luck, rng.random(n)) < chance[k]
             signals[k] = {"seq_logprob": s if k == 0 else seen} if self.reading_signals or k == 0 else {}
@@ -118,8 +121,7 @@ class Truth:
     def __init__(self, world: World, trained: Trained, options: Options, rows: int = 20_000) -> None:
         self.outcomes, self.chance = world.draw(rows // world.phrasings, seed=10**6)
         self._trained, self._options = trained, options
-        scope = trained.scope
-        self.fitted = Fitted.of(self.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
+        self.fitted = fitted_on(Test(self.outcomes), trained, options)
         self._given: dict[float, Given] = {}
 
     def difference(self, fit: LadderFit, guarantee: Guarantee) -> float:
@@ -128,10 +130,14 @@ class Truth:
         accuracy = pick(self.chance, self.given(fit).k)[inside].mean()
         return float(accuracy - max(self.chance[k][inside].mean() for k in guarantee.references))
 
+    @cached_property
+    def _ledger(self) -> Ledger[Test]:
+        return ledger_of(Test(self.outcomes), self._trained, self._options)
+
     def graded_difference(self, thresholds: Thresholds, guarantee: Guarantee) -> float:
         """The same of `graded` or `binary`."""
         inside = ~self.outcomes.out_of_corpus
-        route = ledger_of(Test(self.outcomes), self._trained, self._options).route(thresholds)
+        route = self._ledger.route(thresholds)
         chance = {k: p[inside] for k, p in self.chance.items()}
         return float(pick(chance, route).mean() - max(chance[k].mean() for k in guarantee.references))
 

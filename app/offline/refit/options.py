@@ -7,7 +7,7 @@ from app.core.cost import Objective, Tariff
 from app.core.policy import Policy
 from app.errors import DataError
 from app.offline.refit.choose import Guarantee
-from app.offline.refit.ladder import BUDGET
+from app.offline.refit.ladder import BUDGET, PRICES
 from app.offline.refit.scope import ALPHA
 
 EVERY = "every"
@@ -26,6 +26,8 @@ class Options:
     goal: Literal["save", "gain"] = "save"
     # For `gain`: the share of always-largest's cost that may be spent, met on train.
     budget: float = BUDGET
+    # The prices of accuracy that train tries, ascending; each has heads of its own.
+    prices: tuple[float, ...] = PRICES
     objective: Objective = Objective.TOKENS
     # What accuracy is compared with: every fixed number of passages, or one of them, e.g. "k1".
     reference: str = EVERY

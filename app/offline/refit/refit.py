@@ -45,8 +45,8 @@ class Certified:
     """Everything that validation decides."""
 
     ladder: LadderFit
-    policies: Mapping[str, PolicyFit]
     abstention: Abstention
+    policies: Mapping[str, PolicyFit]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,12 +110,19 @@ def certify(validation: Validation, trained: Trained, options: Options) -> Certi
         policies = {name: certify_policy(ledger, path, guarantee, options.objective) for name, path in paths.items()}
     else:
         policies = {name: _compared_only(trained, path, guarantee, options) for name, path in paths.items()}
-    fitted = _fitted(validation, trained, options)
-    fits = [_fit_of(trained, step, options) for step in trained.path]
-    given = {fit.t: fitted.ladder(fit) for fit in fits}
-    ladder = certify_ladder(fitted, [(fit, given[fit.t]) for fit in fits], guarantee)
+    fitted = fitted_on(validation, trained, options)
+    given = {step.t: fitted.ladder(fit_of(trained, step, options)) for step in trained.path}
+    return Certified(*certify_answers(fitted, given, trained, options), policies)
+
+
+def certify_answers(
+    fitted: Fitted, given: Mapping[float, Given], trained: Trained, options: Options
+) -> tuple[LadderFit, Abstention]:
+    """Certify the ladder, whose answers at each price are given, and abstention under the policy that is served."""
+    path = [(fit_of(trained, step, options), given[step.t]) for step in trained.path]
+    ladder = certify_ladder(fitted, path, options.guarantee(fitted.outcomes.ks))
     served = given[ladder.t] if options.policy is Policy.LADDER else fitted.fixed(trained.fallback)
-    return Certified(ladder, policies, _certify_abstention(fitted, trained, ladder, served, options))
+    return ladder, _certify_abstention(fitted, trained, ladder, served, options)
 
 
 def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guarantee, options: Options) -> PolicyFit:
@@ -125,7 +132,8 @@ def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guar
     return PolicyFit(path[at].thresholds, options.objective, None, why)
 
 
-def _fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
+def fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
+    """A step of the path as it is served; validation adds its certificate."""
     return LadderFit(
         t=step.t,
         costs=trained.sample.prices,
@@ -136,7 +144,8 @@ def _fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
     )
 
 
-def _fitted(part: S, trained: Trained, options: Options) -> Fitted:
+def fitted_on(part: S, trained: Trained, options: Options) -> Fitted:
+    """A split with what train fitted."""
     scope = trained.scope
     return Fitted.of(part.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
 
@@ -196,7 +205,7 @@ def _report(
     trained: Trained, certified: Certified, validation: Validation, test: Test, options: Options
 ) -> dict[str, Any]:
     ledger = ledger_of(test, trained, options)
-    train, fitted = trained.ledger, _fitted(test, trained, options)
+    train, fitted = trained.ledger, fitted_on(test, trained, options)
     return {
         "splits": {
             name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
@@ -213,7 +222,7 @@ def _report(
             },
         },
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in train.ks},
-        "scope": evaluate_scope(_fitted(validation, trained, options), trained.scope.scope.alpha),
+        "scope": evaluate_scope(fitted_on(validation, trained, options), trained.scope.scope.alpha),
         "test": evaluate_policies(ledger, certified.policies, certified.ladder, fitted, tau=certified.abstention.tau)
         | {"graded_against_binary": graded_against_binary(train, ledger)},
     }

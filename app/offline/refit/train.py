@@ -54,7 +54,7 @@ def choose(train: Train, options: Options, single: Mapping[tuple[str, int], Sing
         single=single,
     )
     heads = fit_probabilities(sample)
-    path, notes = choose_path(sample, heads), list[str]()
+    path, notes = choose_path(sample, heads, options.prices), list[str]()
     if options.goal == "gain":
         best = most_accurate(path, options.budget)
         if best is None:

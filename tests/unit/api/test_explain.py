@@ -88,7 +88,7 @@ def test_evidence_in_words(name: str, said: str) -> None:
     ("evidence", "alarm"),
     [
         ({NEARNESS: 0.9, "search.gap": 0.2}, None),
-        ({NEARNESS: 0.1}, "The question is not near the collected questions (nearness 0.10)."),
+        ({NEARNESS: 0.1}, "The question is not near the collected questions (nearness 0.1)."),
         (
             {NEARNESS: 0.9, "search.gap": 0.0},
             "The evidence is below that of the collected questions: the lead of the best passage over the second "

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from app.offline.from_log import CLIP, SingleAction, effective_size, weigh
+from app.offline.from_log import CLIP
 from app.offline.refit.fit import fit
+from app.offline.single_actions import SingleAction, effective_size, weigh
 
 
 def row(group: str, k: int, chance: float, *, right: bool = True, s: float = 0.0) -> SingleAction:
-    return SingleAction(group, k, chance, right, {"s": s})
+    return SingleAction(group, k, chance, right, {"search.cosine": 0.5, f"k{k}.tokens": 3.0, "s": s})
 
 
 def test_weights_and_effective_size_by_hand() -> None:
@@ -16,13 +17,13 @@ def test_weights_and_effective_size_by_hand() -> None:
     chances = (1.0, 0.5, 0.25, 0.1)
     rows = [row(f"q{i}", 1, chance, right=i % 2 == 0, s=float(i)) for i, chance in enumerate(chances)]
     weighted, sizes = weigh(rows, 5.0)
-    assert weighted.keys() == sizes.keys() == {1}
-    assert (sizes[1].rows, sizes[1].clipped) == (4, 0.25)
-    assert sizes[1].effective == pytest.approx(144 / 46)
-    np.testing.assert_allclose(weighted[1].weights / weighted[1].weights[0], [1, 2, 4, 5])
-    assert weighted[1].weights.sum() == pytest.approx(144 / 46)
-    assert weighted[1].signals["s"].tolist() == [0, 1, 2, 3]
-    assert weighted[1].labels.tolist() == [True, False, True, False]
+    assert weighted.keys() == sizes.keys() == {("search+k1", 1)}
+    assert (sizes["search+k1", 1].rows, sizes["search+k1", 1].clipped) == (4, 0.25)
+    assert sizes["search+k1", 1].effective == pytest.approx(144 / 46)
+    np.testing.assert_allclose(weighted["search+k1", 1].weights / weighted["search+k1", 1].weights[0], [1, 2, 4, 5])
+    assert weighted["search+k1", 1].weights.sum() == pytest.approx(144 / 46)
+    assert weighted["search+k1", 1].columns["s"].tolist() == [0, 1, 2, 3]
+    assert weighted["search+k1", 1].right.tolist() == [True, False, True, False]
 
 
 def test_the_effective_size_of_equal_weights_is_their_number() -> None:
@@ -35,14 +36,14 @@ def test_the_effective_size_of_equal_weights_is_their_number() -> None:
 def test_a_question_has_weight_one_however_often_it_was_asked() -> None:
     """Asked four times, whatever was done each time, a question's rows share one weight."""
     weighted, _ = weigh([row("once", 0, 0.5), *(row("often", k, 0.5) for k in (0, 0, 1, 5))], CLIP)
-    np.testing.assert_allclose(weighted[0].weights / weighted[0].weights[0], [1, 0.25, 0.25])
+    np.testing.assert_allclose(weighted["search+k0", 0].weights / weighted["search+k0", 0].weights[0], [1, 0.25, 0.25])
 
 
 def test_rows_are_weighted_by_k() -> None:
     """Each calibrator gets the rows with its own number of passages."""
     weighted, sizes = weigh([row(f"q{i}", k, 0.5, s=float(i)) for i, k in enumerate((0, 1, 5, 5))], CLIP)
-    assert {k: one.rows for k, one in sizes.items()} == {0: 1, 1: 1, 5: 2}
-    assert weighted[5].signals["s"].tolist() == [2, 3]
+    assert {k: one.rows for (_, k), one in sizes.items()} == {0: 1, 1: 1, 5: 2}
+    assert weighted["search+k5", 5].columns["s"].tolist() == [2, 3]
 
 
 def test_no_rows_give_no_weights() -> None:
@@ -65,8 +66,8 @@ def test_clipping_bounds_the_variance() -> None:
         seen = np.flatnonzero(rng.random(100) < chance).tolist()
         for clip, estimates in found.items():
             rows = [row(str(i), 1, float(chance[i]), right=bool(right[i])) for i in seen]
-            extra = weigh(rows, clip)[0][1]
-            fitted = fit("logistic", ("s",), extra.signals, extra.labels, extra.weights)
+            extra = weigh(rows, clip)[0]["search+k1", 1]
+            fitted = fit("logistic", ("s",), extra.columns, extra.right, extra.weights)
             estimates.append(fitted.predict({"s": 0.0}) or 0.0)
     spread = {clip: float(np.std(estimates)) for clip, estimates in found.items()}
     mean = {clip: float(np.mean(estimates)) for clip, estimates in found.items()}
