@@ -86,7 +86,7 @@ $(VLLM_MODEL)/DONE: $(INSTALLED_VLLM) tests/vllm/prepare.py
 	@touch $@
 
 refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
-	FETCHWISE_TARIFF_PASSAGE=1 $(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --objective money --risk-target 0.3 --out calibrators/demo
+	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --goal gain --risk-target 0.1 --out calibrators/demo
 
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to 100,000 rows
 	$(VENV)/bin/python bench/refit/run.py
@@ -134,6 +134,9 @@ $(SERVING): pyproject.toml constraints.txt
 $(INSTALLED): $(SERVING)
 	@echo "test tools"
 	@$(PIP) --editable '.[parquet,postgres,dev]' | $(FETCHED)
+	@# LightGBM is linked with Debian's libgomp, which a small system may lack.
+	@$(VENV)/bin/python -c 'import lightgbm' 2>/dev/null || { echo "installing libgomp1"; apt-get update -qq; \
+	  apt-get install -y -qq --no-install-recommends libgomp1 || { echo "run as root: apt-get install libgomp1" >&2; exit 1; }; }
 	@$(INSTALLED_SIZE)
 	@touch $@
 

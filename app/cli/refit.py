@@ -225,3 +225,5 @@ def _refit_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigurationError(f"this command needs {error.name}: run pip install 'fetchwise[refit]'") from error
+    except OSError as error:
+        raise ConfigurationError(f"LightGBM cannot be loaded ({error}): run apt-get install libgomp1") from error

@@ -129,7 +129,7 @@ def test_refusals(answer: str) -> None:
     ["", "Kingston", "No.", "The Unknown Soldier", "I know", "Not far from Kingston"],
 )
 def test_other_answers_are_no_refusals(answer: str) -> None:
-    """An empty answer, a plain no and a name with such a word are answers, and so wrong for an unanswerable question."""
+    """An empty answer, a plain no and a name with such a word are answers, and so wrong out of corpus."""
     assert not is_refusal(answer)
     assert not is_right(answer, [], out_of_corpus=True)
 
