@@ -65,9 +65,11 @@ def fit_scope(
     rows = one_per_group(ids, groups, out_of_corpus)
     known = {name: columns[name][rows] for name in (COSINE, COVERAGE) if name in columns}
     centroids: Vectors = np.empty((0, 0), np.float32)
-    if vectors is not None and len(rows):
-        taken = vectors[rows]
-        known[NEARNESS] = _nearness_outside(taken, folds_of([groups[row] for row in rows]))
+    # Rows may lack a vector.
+    embedded = [] if vectors is None else [row for row in rows.tolist() if np.isfinite(vectors[row]).all()]
+    if vectors is not None and embedded:
+        taken = vectors[embedded]
+        known[NEARNESS] = _nearness_outside(taken, folds_of([groups[row] for row in embedded]))
         centroids = centroids_of(taken)
     floors = {name: floor_of(known[name], alpha / len(STATISTICS)) for name in STATISTICS if name in known}
     inside = np.ones(len(ids), np.bool_) if out_of_corpus is None else ~out_of_corpus
