@@ -158,8 +158,7 @@ class EffectivePolicy:
         """Whether the whole scope test was passed; without one, every question is in scope."""
         if self.scope is None:
             return True
-        complete = self.scope.complete(available.evidence, may_search=self.may_search)
-        return complete and self.alarm(available) is None
+        return self.scope.complete(available.evidence) and self.alarm(available) is None
 
     def may_withhold(self, available: Available, k: int) -> bool:
         """Whether an answer at k can still be withheld once its confidence is known."""

@@ -32,6 +32,9 @@ class Scope:
             return NEARNESS if near is not None and near < self.nearness_alone else None
         return next((name for name, floor in self.floors.items() if name in evidence and evidence[name] < floor), None)
 
-    def complete(self, evidence: Mapping[str, float], *, may_search: bool) -> bool:
-        """Whether the test has everything it needs; without, nothing is certified."""
-        return all(name in evidence for name in self.floors if may_search or name == NEARNESS)
+    def complete(self, evidence: Mapping[str, float]) -> bool:
+        """Whether the question's nearness is known where the test needs it; without, nothing is certified.
+
+        Search evidence is tested where there was a search: it is all there or not at all.
+        """
+        return NEARNESS not in self.floors or NEARNESS in evidence

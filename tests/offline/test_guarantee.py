@@ -35,7 +35,7 @@ def log_odds(p: float) -> float:
 # By name: the world, the groups of each split, and the options.
 LADDERS: dict[str, tuple[World, int, Options]] = {
     # All answers are equally good, and nothing tells them apart: no gain, at any price.
-    "no gain": (NOISE, 300, GAIN),
+    "no gain": (NOISE, 300, replace(GAIN, reference="k5")),
     # Five passages are worth exactly epsilon more: whoever never reads them is at the boundary.
     "lost epsilon": (replace(NOISE, level=(log_odds(0.55), log_odds(0.55), log_odds(0.6)), shared=0.9), 300, SAVE),
     # Three of four answers are right, whatever is withheld, and one of four may be wrong.
@@ -97,11 +97,11 @@ def check(name: str, found: Counts) -> None:
     assert found.broken <= allowed(found.draws), found
     assert found.too_wrong <= allowed(found.draws), found
     if name == "headroom":
-        # Not vacuous: nearly all draws certify, save half of the cost, and answer most questions.
+        # Not vacuous: nearly all draws certify, save half of the cost, and answer many questions.
         assert found.certified >= 0.8 * found.draws, found
         assert found.cost <= 0.6 * found.certified, found
         assert found.abstaining >= 0.8 * found.draws, found
-        assert found.coverage >= 0.5 * found.abstaining, found
+        assert found.coverage >= 0.4 * found.abstaining, found
 
 
 def simulate(world: World, groups: int, options: Options, *, plans: int, draws: int) -> Counts:

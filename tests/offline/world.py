@@ -112,8 +112,7 @@ def _vectors(outside: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np
     topics = np.random.default_rng(0).normal(size=(10, 16))
     directions = np.where(outside[:, None], rng.normal(size=(n, 16)), topics[rng.integers(0, 10, n)])
     directions = directions + 0.3 * rng.normal(size=(n, 16))
-    unit: NDArray[np.float32] = (directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32)
-    return unit
+    return np.asarray(directions / np.linalg.norm(directions, axis=1, keepdims=True), np.float32)
 
 
 class Truth:

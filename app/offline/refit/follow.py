@@ -7,16 +7,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from app.core.artifact import Artifact, LadderFit
+from app.core.artifact import Artifact, LadderFit, Thresholds
 from app.core.available import state_of
 from app.core.cost import Objective, Tariff
 from app.core.evidence import NEARNESS
 from app.core.heads import Heads
+from app.core.policy import Policy
 from app.core.scope import Scope
 from app.offline.refit.abstain import WITHHELD
 from app.offline.refit.climb import Climb, Probabilities, climb, purchase_costs, right_of
 from app.offline.refit.ladder import predict_all
 from app.offline.refit.scope import Vectors, alarms, nearness_of
+from app.offline.refit.splits import Ledger, Test, pick, units
 from app.offline.table import Floats, Labels, Outcomes
 
 
@@ -81,18 +83,35 @@ class Fitted:
         shown = np.array([np.nan if np.isnan(p) else fit.confidence.apply(p) for p in found.p.tolist()])
         return Given(found.given, right_of(found, self.outcomes.correct), self._withheld(shown), found)
 
+    def graded(self, thresholds: Thresholds) -> Given:
+        """Probe, and let thresholds on its probability choose k."""
+        outcomes = self.outcomes
+        ledger = Ledger(Test(outcomes), self.probability("k0", 0), units(outcomes), {})
+        route = ledger.route(thresholds)
+        probed = thresholds.constant is None
+        shown = {k: self.probability(_read_state(k, probed=probed), k) for k in ledger.ks}
+        return Given(route.astype(np.intp), ledger.right(route), self._withheld(pick(shown, route)))
+
     def fixed(self, k: int) -> Given:
         """Always read k passages."""
-        right, shown = self.outcomes.correct[k].astype(np.float64), self.probability(state_of((k,), searched=k > 0), k)
+        right, shown = self.outcomes.correct[k].astype(np.float64), self.probability(_read_state(k, probed=False), k)
         return Given(np.full(len(right), k), right, self._withheld(shown))
 
     def _withheld(self, confidence: Floats) -> Floats:
         return np.where(self.out_of_scope, WITHHELD, confidence)
 
 
+def _read_state(k: int, *, probed: bool) -> str:
+    """The state in which an answer at k is given: with the probe, where there was one, and a search if it was read."""
+    return state_of({k, 0} if probed else {k}, searched=k > 0)
+
+
 def serve(outcomes: Outcomes, artifact: Artifact, centroids: Vectors) -> Given:
-    """What the gateway would give by default on a table: the certified ladder, or else the fallback."""
+    """What the gateway would give by default on a table: a certified ladder or `graded`, or else the fallback."""
     fitted = Fitted.of(outcomes, artifact.heads, artifact.scope, centroids)
-    if artifact.ladder is not None and artifact.ladder.certificate is not None:
-        return fitted.ladder(artifact.ladder)
-    return fitted.fixed(artifact.fallback_k)
+    if not artifact.certified:
+        return fitted.fixed(artifact.fallback_k)
+    if artifact.ladder is None:
+        return fitted.graded(artifact.policies[Policy.GRADED.value].thresholds)
+    # Costs change nothing about what is given, and calls need neither a tariff nor a column of the table.
+    return fitted.ladder(artifact.ladder, Objective.CALLS)

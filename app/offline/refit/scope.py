@@ -25,8 +25,8 @@ from app.offline.table import Floats, Labels
 ALPHA = 0.02
 MAX_CENTROIDS = 256
 STATISTICS = (NEARNESS, COSINE, COVERAGE)
-# Floors are rounded down here: no alarm depends on the last bits of a vector.
-_DECIMALS = 6
+# Floors are this much lower: no alarm depends on the last bits of a vector, or on the rounding of a table's evidence.
+_SLACK = 1e-6
 _LEVEL = 0.05
 
 Vectors = NDArray[np.float32]
@@ -65,9 +65,11 @@ def fit_scope(
     rows = one_per_group(ids, groups, out_of_corpus)
     known = {name: columns[name][rows] for name in (COSINE, COVERAGE) if name in columns}
     centroids: Vectors = np.empty((0, 0), np.float32)
-    if vectors is not None and len(rows):
-        taken = vectors[rows]
-        known[NEARNESS] = _nearness_outside(taken, folds_of([groups[row] for row in rows]))
+    # Rows may lack a vector.
+    embedded = [] if vectors is None else [row for row in rows.tolist() if np.isfinite(vectors[row]).all()]
+    if vectors is not None and embedded:
+        taken = vectors[embedded]
+        known[NEARNESS] = _nearness_outside(taken, folds_of([groups[row] for row in embedded]))
         centroids = centroids_of(taken)
     floors = {name: floor_of(known[name], alpha / len(STATISTICS)) for name in STATISTICS if name in known}
     inside = np.ones(len(ids), np.bool_) if out_of_corpus is None else ~out_of_corpus
@@ -104,7 +106,7 @@ def floor_of(values: Floats, rate: float) -> float | None:
     finite = np.sort(values[np.isfinite(values)])
     # The product may be a whole number that rounding puts just below it.
     index = floor(rate * (len(finite) + 1) + 1e-9)
-    return None if index == 0 else floor(float(finite[index - 1]) * 10**_DECIMALS) / 10**_DECIMALS
+    return None if index == 0 else float(finite[index - 1]) - _SLACK
 
 
 def centroids_of(vectors: Vectors) -> Vectors:
