@@ -101,7 +101,7 @@ bench-walks: $(INSTALLED) ## Count the modules and calls of four walks through t
 bench-overload: $(INSTALLED) ## Send the gateway ten times the load that it can serve, for a minute
 	$(VENV)/bin/python bench/gateway/overload.py
 
-bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages and the gate by log-probabilities (30 minutes)
+bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages and the gate by log-probabilities (20 minutes)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python bench/ladder/run.py
 
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and report whether anything grew (SOAK_SECONDS sets the length)

@@ -180,17 +180,18 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", choices=["demo", "nq", "squad"], default=["demo", "nq", "squad"])
     arguments = parser.parse_args()
     rows: list[dict[str, object]] = []
-    if "demo" in arguments.tables:
-        rows += mean_of(measure_demo(arguments.splits, arguments.policies))
-    for name in ("nq", "squad"):
+    for name in arguments.tables:
         path = shared() / "data" / "llama8b-outcomes" / f"{name}.jsonl"
-        if name in arguments.tables and path.exists():
+        if name == "demo":
+            rows += mean_of(measure_demo(arguments.splits, arguments.policies))
+        elif path.exists():
             rows += measure_published(path, arguments.splits)
-        elif name in arguments.tables:
+        else:
             print(f"{path} is not there: skipped; BENCH_SHARED names the folder that has it")
+        # After each table: the next may take minutes.
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        OUT.write_text(json.dumps(rows, indent=1) + "\n")
     report(rows)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
