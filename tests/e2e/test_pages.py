@@ -11,7 +11,7 @@ from tests.e2e.processes import REPO, Gateway, gateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-KNOWN = "What is the capital of Egypt?"
+KNOWN = "Which U.S. state is the city of Raleigh in?"
 OBSCURE = "What is the element berkelium named after?"
 UNANSWERABLE = "What is the internet country domain of Cyprus?"
 
@@ -52,7 +52,7 @@ def test_known_question_reads_nothing(screen: Watched) -> None:
     """k0: the answer, the reason, the steps, and no passages."""
     screen.open("/")
     screen.ask(KNOWN)
-    expect(screen.page.locator("#given")).to_contain_text("Cairo")
+    expect(screen.page.locator("#given")).to_contain_text("North Carolina")
     expect(screen.page.locator("#action")).to_have_text("No passage")
     expect(screen.page.locator(".answer")).to_contain_text("likely enough to be right")
     expect(screen.page.get_by_role("img", name="Chosen: Give the closed-book answer.")).to_be_visible()
@@ -68,7 +68,7 @@ def test_obscure_question_reads_a_passage_and_marks_the_answer(screen: Watched) 
     expect(screen.page.locator("#action")).to_have_text("One passage", timeout=PATIENCE_MS)
     expect(screen.page.locator(".passage.holds mark").first).to_contain_text("Berkeley")
     expect(screen.page.get_by_role("img", name="1 passage read.")).to_be_visible()
-    for stage in ("Probe", "Embed", "Search", "Read"):
+    for stage in ("Embed", "Search", "Read"):
         expect(screen.page.locator(".legend")).to_contain_text(stage)
 
 
@@ -131,7 +131,7 @@ def test_error_is_explained(browser: Browser, demo: Gateway, status: int, meanin
     expect(screen.page.get_by_role("button", name="Ask again")).to_have_count(int(offers_again))
     screen.page.unroute("**/answer")
     screen.page.get_by_role("button", name="Ask", exact=True).click()
-    expect(screen.page.locator("#given")).to_contain_text("Cairo", timeout=PATIENCE_MS)
+    expect(screen.page.locator("#given")).to_contain_text("North Carolina", timeout=PATIENCE_MS)
     expect(alert).to_be_hidden()
     screen.page.context.close()
     assert all(str(status) in complaint for complaint in screen.complaints)
@@ -154,7 +154,7 @@ def test_key_is_requested_and_kept_for_the_tab(browser: Browser, demo: Gateway) 
     expect(screen.page.get_by_role("alert")).to_contain_text("needs a key")
     screen.page.get_by_label("Key").fill("fw_id_secret")
     screen.page.get_by_role("button", name="Use it").click()
-    expect(screen.page.locator("#given")).to_contain_text("Cairo", timeout=PATIENCE_MS)
+    expect(screen.page.locator("#given")).to_contain_text("North Carolina", timeout=PATIENCE_MS)
     screen.page.reload()
     screen.ask(KNOWN)
     screen.page.context.close()

@@ -8,7 +8,7 @@ import { renderReceipt, spokenReceipt } from "./receipt.js";
 
 // Examples for the demo collection: one that the model knows, one that needs a passage, and one that no passage answers.
 const EXAMPLES = [
-  "What is the capital of Egypt?",
+  "Which U.S. state is the city of Raleigh in?",
   "What is the element berkelium named after?",
   "What is the internet country domain of Cyprus?",
 ];
