@@ -98,7 +98,7 @@ def test_evidence_in_words(name: str, said: str) -> None:
             {"scope.script:GREEK": 1.0},
             "The question has letters of a script that no collected question has: GREEK.",
         ),
-        ({NEARNESS: 0.9}, "The scope test is not complete: evidence that it needs is missing."),
+        ({"search.gap": 0.2}, "The scope test is not complete: evidence that it needs is missing."),
     ],
 )
 def test_scope_in_words(evidence: dict[str, float], alarm: str | None) -> None:

@@ -100,9 +100,8 @@ def test_refit_evaluate_and_report_run_on_one_table(
             lambda lines: [*lines[:3], lines[3].replace('"seq_logprob":', '"seq_logprob":NaN,"x":', 1), *lines[4:]],
             ":4:",
         ),
-        (lambda lines: [line.replace('"correct":true', '"correct":false') for line in lines], "right answers"),
     ],
-    ids=["torn line", "duplicate id", "ten rows", "NaN", "one class"],
+    ids=["torn line", "duplicate id", "ten rows", "NaN"],
 )
 def test_a_bad_table_is_refused_and_nothing_published(
     monkeypatch: pytest.MonkeyPatch,
@@ -118,14 +117,4 @@ def test_a_bad_table_is_refused_and_nothing_published(
     bad.write_text("\n".join(spoil(table.read_text().splitlines())) + "\n")
     assert run(monkeypatch, "refit", "--outcomes", str(bad), "--out", str(tmp_path / "out")) == 1
     assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_signal_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path
-) -> None:
-    """The error names a signal that the table lacks, and those that it has."""
-    arguments = ("refit", "--outcomes", str(table), "--out", str(tmp_path / "out"), "--signal", "vibes")
-    assert run(monkeypatch, *arguments) == 1
-    assert "vibes" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

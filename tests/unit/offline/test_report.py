@@ -115,7 +115,6 @@ def test_a_small_bare_table_is_evaluated_without_splits() -> None:
     assert found["cost"]["ms"] is None
     assert "k0.ms" in found["cost"]["unavailable_reason"]["ms"]
     assert found["popularity"] is None
-    assert found["drafts"] is None
     assert found["selective"]["confidence_source"]["k5"].startswith("the closed-book signal")
     assert "query_text" in found["unassessed"]
     assert "too few" in report(table, evaluation=found)
