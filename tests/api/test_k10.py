@@ -36,7 +36,7 @@ async def parts() -> Fakes:
     chance = random.Random(3)
     for question in QUESTIONS:
         sure = chance.uniform(0.3, 0.99)
-        for k, rate in {0: sure, 1: 0.5, 5: 0.6, 10: 0.95}.items():
+        for k, rate in {0: sure, 1: 0.3 + 0.65 * sure, 5: 0.6, 10: 0.95}.items():
             text = "right" if chance.random() < rate else "wrong"
             reader.says(question, text, k=k, sure=sure if k == 0 else 0.8)
     await filled(vectors, embedder, corpus=CORPUS)
@@ -59,7 +59,7 @@ async def test_a_further_rung_needs_no_edit(tmp_path: Path, monkeypatch: pytest.
     )
     outcomes, calibrators = tmp_path / "outcomes.jsonl", tmp_path / "calibrators"
     await asyncio.to_thread(fetchwise, monkeypatch, "collect", str(labelled), "--out", str(outcomes))
-    options = ("--outcomes", str(outcomes), "--out", str(calibrators), "--epsilon", "0.1")
+    options = ("--outcomes", str(outcomes), "--out", str(calibrators), "--epsilon", "0.1", "--policy", "graded")
     await asyncio.to_thread(fetchwise, monkeypatch, "refit", *options)
 
     async with fake_gateway(tmp_path, fakes=await parts(), collection=False) as gateway:

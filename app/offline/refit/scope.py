@@ -27,6 +27,8 @@ MAX_CENTROIDS = 256
 STATISTICS = (NEARNESS, COSINE, COVERAGE)
 # Floors are rounded down here: no alarm depends on the last bits of a vector.
 _DECIMALS = 6
+# A table keeps seven decimals, so that what is measured when serving can be this much below what was collected.
+_ROUNDED = 1e-7
 _LEVEL = 0.05
 
 Vectors = NDArray[np.float32]
@@ -106,7 +108,7 @@ def floor_of(values: Floats, rate: float) -> float | None:
     finite = np.sort(values[np.isfinite(values)])
     # The product may be a whole number that rounding puts just below it.
     index = floor(rate * (len(finite) + 1) + 1e-9)
-    return None if index == 0 else floor(float(finite[index - 1]) * 10**_DECIMALS) / 10**_DECIMALS
+    return None if index == 0 else floor((float(finite[index - 1]) - _ROUNDED) * 10**_DECIMALS) / 10**_DECIMALS
 
 
 def centroids_of(vectors: Vectors) -> Vectors:
