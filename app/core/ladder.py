@@ -130,19 +130,19 @@ def _climb(policy: EffectivePolicy, ladder: Ladder, available: Available) -> Ste
     ]
     for purchase in purchases(policy, available):
         name = name_of(purchase)
-        heads.append((purchase, values.get(name), ladder.t * fit.costs.get(name, 0.0)))
-    options, chosen = list[Option](), list[Head]()
-    for action, head, price in heads:
+        heads.append((purchase, values.get(name), fit.costs.get(name, 0.0)))
+    options, chosen, costs = list[Option](), list[Head](), [cost for _, _, cost in heads]
+    for action, head, cost in heads:
         value = None if head is None else head.predict(available.evidence)
         if head is None or value is None:
             # Fail toward evidence: where a head lacks some, read the most.
             return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
-        options.append(Option(action, value, price))
+        options.append(Option(action, value, ladder.t * cost))
         chosen.append(head)
     if not options:
         return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
-    # Of equal ones the cheaper: to stop costs nothing.
-    at = max(range(len(options)), key=lambda i: (options[i].value - options[i].price, -options[i].price))
+    # Of equal ones the cheaper, also where accuracy has no price: to stop costs nothing.
+    at = max(range(len(options)), key=lambda i: (options[i].value - options[i].price, -costs[i]))
     action, head = options[at].action, chosen[at]
     moved = head.explain(available.evidence) if isinstance(head, Blend) else ()
     p0 = next((option.value for option in options if option.action == Stop(0)), None)
