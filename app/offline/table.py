@@ -273,7 +273,7 @@ class _Extra:
         self.evidence.append(evidence_of_answers(str(row["question"]), cells) if stored is None else stored)
         if row.get("vector") is not None:
             vector = read_vector(row["vector"], place)
-            if any(len(other) != len(vector) for other in [*self.vectors.values()][:1]):
+            if len(next(iter(self.vectors.values()), vector)) != len(vector):
                 raise DataError(f"{place}: vector has {len(vector)} numbers, others have more or fewer: collect again")
             self.vectors[len(self.kinds)] = vector
         self.out_of_corpus.append(row.get("out_of_corpus") is True)

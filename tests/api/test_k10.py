@@ -64,12 +64,12 @@ async def test_a_further_rung_needs_no_edit(tmp_path: Path, monkeypatch: pytest.
 
     async with fake_gateway(tmp_path, fakes=await parts(), collection=False) as gateway:
         receipts = [await gateway.receipt(question, abstain=False) for question in QUESTIONS[:100]]
-        always = await gateway.receipt(policy="always")
+        always = await gateway.receipt(policy="always", abstain=False)
         await gateway.refresh()
         economics = (await gateway.client.get("/breakeven")).json()
         shown = (await gateway.client.get("/dashboard/data?window=900")).json()
         counted = {k: await gateway.metric("requests_total", action=f"k{k}", k=str(k), reason=why) for k, why in CHOSEN}
-        passages = await gateway.metric("passages_total", k="10")
+        passages = await gateway.metric("passages_read_total", k="10")
         starting = {dict(labels).get("action") for name, labels in await gateway.metrics() if "requests" in name}
 
     assert {(one["k"], one["decision"]["reason"]) for one in receipts} == set(CHOSEN)

@@ -43,7 +43,7 @@ def given(shipped: tuple[Artifact, CorpusStats], table: Outcomes) -> Given:
 def test_the_committed_table_gives_the_committed_artifact_back(
     shipped: tuple[Artifact, CorpusStats], table: Outcomes
 ) -> None:
-    """Refitting with the artifact's own options certifies the same: another CPU may split a tree a little differently."""
+    """Refitting with its own options certifies the same: another CPU may split a tree a little differently."""
     artifact, stats = shipped
     before, risk = artifact.ladder, artifact.abstention
     assert before is not None
