@@ -87,12 +87,12 @@ def measure_demo(splits: int, variants: list[str]) -> list[Figures]:
     found: list[Figures] = []
     # Out-of-corpus questions have no relation: a group of them is divided as if it were one.
     relations = [relation or group for relation, group in zip(table.relations, table.groups, strict=True)]
-    for split, names in (("groups", table.groups), ("relations", relations)):
+    for split, names in (("test", table.groups), ("relations", relations)):
         for number, held in enumerate(divisions(names, splits)):
             # Out-of-corpus questions train, and stay out of accuracies.
             train, rest = np.flatnonzero(held), np.flatnonzero(~held & ~table.outside)
             tests = {split: (table, rest)}
-            if unseen is not None and split == "groups":
+            if unseen is not None and split == "test":
                 tests["unseen"] = (unseen, np.flatnonzero(~unseen.outside))
             started = time.perf_counter()
             found += measure(table, train, tests, variants)
@@ -160,7 +160,7 @@ def report(rows: list[dict[str, object]]) -> None:
         cells += [_number(row.get(name)) for name in ("accuracy", "tokens", "time")] + gaps
         print("|", " | ".join(map(str, cells + [_number(row.get(name)) for name in names])), "|")
     for row in rows:
-        if (row["table"], row["split"], row["policy"]) == ("outcomes", "groups", "ladder"):
+        if (row["table"], row["split"], row["policy"]) == ("demo", "test", "ladder"):
             vs = row["vs"]
             assert isinstance(vs, dict)
             for name, bound, is_most in TARGETS:

@@ -76,21 +76,21 @@ def demo(path: Path) -> Table:
     table = load(path)
     evidence = table.evidence if COSINE in table.evidence else _computed(path, table)
     tokens = {k: table.prompt_tokens[k] + table.completion_tokens[k] for k in table.ks}
-    return _table(path, table, evidence, tokens, {k: table.ms[k] for k in table.ks})
+    return _table("demo", table, evidence, tokens, {k: table.ms[k] for k in table.ks})
 
 
 def published(path: Path) -> Table:
     """A published table: signals and agreement only, because its passages are not stored."""
     table = load(path)
     costs = {k: np.full(len(table), PUBLISHED_COSTS[k]) for k in table.ks}
-    return _table(path, table, table.evidence, costs, costs)
+    return _table(path.name.split(".")[0], table, table.evidence, costs, costs)
 
 
 def _table(
-    path: Path, table: Outcomes, evidence: Mapping[str, Floats], tokens: Mapping[int, Floats], ms: Mapping[int, Floats]
+    name: str, table: Outcomes, evidence: Mapping[str, Floats], tokens: Mapping[int, Floats], ms: Mapping[int, Floats]
 ) -> Table:
     return Table(
-        name=path.name.split(".")[0],
+        name=name,
         ks=table.ks,
         groups=table.groups,
         relations=[str(tags.get("relation", "")) for tags in table.tags],
