@@ -124,16 +124,19 @@ def test_ingest_during_serve_names_the_process_that_holds_the_store(running: Gat
 
 
 def test_shipped_calibrator_matches_the_running_system(running: Gateway) -> None:
-    """A new clone is calibrated: nothing mismatches, and p decides whether a question reads passages."""
+    """A new clone is calibrated: nothing mismatches, the ladder decides on evidence, and nonsense is out of scope."""
     calibrator = httpx.get(f"{running.url}/readyz").json()["calibrator"]
     assert calibrator["problem"] == ""
     assert calibrator["certified"]
     for place in ("Jamaica", "France"):
         receipt = running.ask(f"What is the capital of {place}?").json()
         assert receipt["decision"]["calibrator"]["version"] == calibrator["version"]
-        p, thresholds = receipt["decision"]["p_closed_book"], receipt["decision"]["thresholds"]
-        assert 0.0 < p < 1.0
-        assert (receipt["k"] == 0) == (p >= thresholds["tau0"])
+        assert receipt["decision"]["scope"]["in_scope"]
+        assert receipt["decision"]["steps"][0]["action"] == "search"
+        assert 0.0 < receipt["confidence"] < 1.0
+    nonsense = running.ask("asdf qwer").json()
+    assert (nonsense["answer"], nonsense["confidence"]) == (None, None)
+    assert (nonsense["abstained"], nonsense["decision"]["reason"]) == (True, "out_of_scope")
 
 
 def test_doctor_says_what_is_missing_and_how_to_fix_it(tmp_path: Path) -> None:

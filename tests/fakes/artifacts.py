@@ -109,7 +109,7 @@ def an_artifact(**changes: Any) -> Artifact:
         abstention=an_abstention(),
         fallback_k=1,
         data_window=DataWindow(rows=2000, groups=1000, source="outcomes.jsonl", first="2026-01-01", last="2026-01-30"),
-        quantiles={"seq_logprob": (-1.0, -0.5, 0.0)},
+        quantiles={"k0.seq_logprob": (-1.0, -0.5, 0.0)},
         report={"test": {"accuracy": 0.75}},
     )
     return replace(artifact, **changes)
