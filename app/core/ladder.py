@@ -75,15 +75,12 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         if policy.abstain:
             return Step(available.state, Stop(None), why=Reason.OUT_OF_SCOPE)
         return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
-    match policy.kind:
-        case Fixed(k, why):
-            return _toward(policy, available, k, why, policy.p0(available) if 0 in available.answers else None)
-        case Graded():
-            return _grade(policy, policy.kind, available)
-        case Ladder() if policy.explored:
-            return _explore(policy, policy.kind, available)
-        case Ladder():
-            return _climb(policy, policy.kind, available)
+    kind = policy.kind
+    if isinstance(kind, Fixed):
+        return _toward(policy, available, kind.k, kind.why, policy.p0(available) if 0 in available.answers else None)
+    if isinstance(kind, Graded):
+        return _grade(policy, kind, available)
+    return (_explore if policy.explored else _climb)(policy, kind, available)
 
 
 def _toward(

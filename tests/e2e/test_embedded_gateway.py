@@ -128,12 +128,11 @@ def test_shipped_calibrator_matches_the_running_system(running: Gateway) -> None
     calibrator = httpx.get(f"{running.url}/readyz").json()["calibrator"]
     assert calibrator["problem"] == ""
     assert calibrator["certified"]
-    for place in ("Jamaica", "France"):
-        receipt = running.ask(f"What is the capital of {place}?").json()
-        assert receipt["decision"]["calibrator"]["version"] == calibrator["version"]
-        assert receipt["decision"]["scope"]["in_scope"]
-        assert receipt["decision"]["steps"][0]["action"] == "search"
-        assert 0.0 < receipt["confidence"] < 1.0
+    receipt = running.ask("What is the capital of Jamaica?").json()
+    assert receipt["decision"]["calibrator"]["version"] == calibrator["version"]
+    assert receipt["decision"]["scope"]["in_scope"]
+    assert receipt["decision"]["steps"][0]["action"] == "search"
+    assert 0.0 < receipt["confidence"] < 1.0
     nonsense = running.ask("asdf qwer").json()
     assert (nonsense["answer"], nonsense["confidence"]) == (None, None)
     assert (nonsense["abstained"], nonsense["decision"]["reason"]) == (True, "out_of_scope")

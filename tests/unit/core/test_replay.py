@@ -1,14 +1,18 @@
 """Deciding logged questions again: what counts as a difference, and what cannot be decided."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 import pytest
 
 from app.core.artifact import Artifact
-from app.core.replay import Logged, Replayed, replay_logged
+from app.core.effective_policy import resolve
+from app.core.policy import AskOptions, Policy
+from app.core.replay import Logged, Replayed, inputs_of, replay_logged, step_values
 from app.errors import ArtifactError
-from tests.fakes.artifacts import a_line, an_artifact, closed_book
+from tests.fakes.artifacts import a_ladder_artifact, a_line, an_artifact, closed_book
+from tests.fakes.walks import World, walk
 
 
 def probed(p: float) -> dict[str, float]:
@@ -129,3 +133,59 @@ def test_the_artifact_is_read_once_and_may_be_gone() -> None:
         Replayed("0123"),
     ]
     assert asked == ["gone", "v1"]
+
+
+def logged(ask: AskOptions, artifact: Artifact | None, world: World) -> Logged:
+    """A walk as a row of the log: what JSON keeps of it."""
+    done = walk(resolve(ask, artifact, ks=(0, 1, 5)), world)
+    row = json.loads(
+        json.dumps(
+            {
+                "effective_policy": {name: _plain(value) for name, value in inputs_of(done.policy).items()},
+                "steps": [step_values(step) for step in done.steps],
+                "evidence": dict(done.available.evidence),
+            }
+        )
+    )
+    reply = done.reply
+    return Logged(
+        id="0123",
+        k=reply.k,
+        action="abstain" if reply.withheld else f"k{reply.k}",
+        reason=reply.reason.value,
+        confidence=reply.confidence,
+        certified=reply.certified,
+        calibrator=None if artifact is None else "v1",
+        failed_upstream=None,
+        failure_kind=None,
+        **row,
+    )
+
+
+def _plain(value: object) -> object:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+ANSWERS = World({0: closed_book(0.5), 1: closed_book(0.375), 5: closed_book(0.75)})
+
+
+@pytest.mark.parametrize(
+    ("ask", "artifact"),
+    [
+        (AskOptions(), a_ladder_artifact()),
+        (AskOptions(Policy.NEVER), a_ladder_artifact()),
+        (AskOptions(Policy.GRADED), an_artifact()),
+        (AskOptions(Policy.ALWAYS), None),
+    ],
+    ids=["ladder", "never", "graded", "nothing calibrated"],
+)
+def test_every_kind_of_policy_is_decided_again(ask: AskOptions, artifact: Artifact | None) -> None:
+    """From its row alone; a value of an option that differs is a difference."""
+    one = logged(ask, artifact, ANSWERS)
+    (done,) = replay_logged([one], lambda _: artifact or ARTIFACT)
+    assert done == Replayed("0123")
+    steps = [dict(step) for step in one.steps]
+    for step in steps:
+        step["options"] = [{**option, "value": option["value"] / 2} for option in step["options"]]
+    (other,) = replay_logged([replace(one, steps=steps)], lambda _: artifact or ARTIFACT)
+    assert bool(other.differences) == any(step["options"] for step in steps)
