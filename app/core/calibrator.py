@@ -176,11 +176,6 @@ class Curved:
 Calibrator = Logistic | Isotonic | Temperature | MinMax | Fused | Curved
 
 
-def signals_of(calibrator: Calibrator) -> tuple[str, ...]:
-    """The names of the signals that a calibrator reads."""
-    return calibrator.signals if isinstance(calibrator, Fused | Curved) else (calibrator.signal,)
-
-
 def sigmoid(x: float) -> float:
     """Compute 1 / (1 + e^-x) without overflow on either side."""
     if x >= 0.0:

@@ -44,12 +44,6 @@ class Tariff:
         return (self.call if k else 0.0) + self.passage * k
 
 
-def gate_cost(cb: N, skip: N, retrieving: N) -> N:
-    """Mean cost of a gated question: a probe, and `retrieving` unless retrieval is skipped."""
-    cost: N = cb + (1.0 - skip) * retrieving
-    return cost
-
-
 def break_even_against(cb: N, retrieving: N, reference: N) -> N:
     """The skip rate above which gating is cheaper than `reference`, at the same mix of passages.
 

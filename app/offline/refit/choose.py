@@ -1,9 +1,4 @@
-"""What train chooses: the calibrator of each k, and a path of policies from the safest to the cheapest.
-
-Calibrators are compared by their out-of-fold Brier score. Like the log-likelihood it is proper, but it is bounded, so
-that a single question on which an isotonic curve predicts 0 or 1 cannot decide. Candidates within one standard error of
-the best (of the paired difference between groups) count as equal, and the simplest of them is taken.
-"""
+"""What train chooses for `graded` and `binary`: a path of thresholds from the safest to the cheapest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.core.artifact import FIXED, UNREACHABLE, Thresholds
-from app.core.calibrator import Calibrator
-from app.core.signals import ALL_NAMES, FIRST_TOKEN_NAMES, NAMES
-from app.errors import DataError
-from app.offline.refit.fit import FUSIONS, Method, Weighted, fit_joined, folds, out_of_fold
-from app.offline.refit.splits import COMPARED_ROWS, Ledger, Train, Units
-from app.offline.table import Floats, Labels, Outcomes
+from app.offline.refit.splits import Ledger, Train
+from app.offline.table import Floats
 
-# Methods that may be served, the simplest first.
-CANDIDATES: tuple[Method, ...] = ("logistic", "temperature", "isotonic", "fused", "curved")
 # Cuts on either side of a graded pair: all of them on a small table, quantiles of p on a large one.
 CUTS = 200
 STEPS = 40
@@ -28,18 +17,6 @@ STEPS = 40
 _SAFE = 2.0
 # Probabilities that are closer than this count as equal: no threshold depends on the last bit of an exponential.
 RESOLUTION = 1e-9
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ChosenCalibrator:
-    """The best candidate, and its out-of-fold probabilities on train."""
-
-    calibrator: Calibrator
-    method: Method
-    names: tuple[str, ...]
-    brier: float
-    compared: int
-    out_of_fold: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,72 +55,6 @@ class Grid:
     def thresholds(self, pair: int) -> Thresholds:
         """The thresholds of one pair."""
         return Thresholds(float(self.taus[self.first[pair]]), float(self.taus[self.second[pair]]))
-
-
-def candidate_signals(outcomes: Outcomes, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The signals that may be fitted on; for a table with an identity only those that the gateway can compute."""
-    collected = {name for named in outcomes.signals.values() for name in named}
-    servable = collected if outcomes.identity is None else collected & set(ALL_NAMES)
-    if wanted is None:
-        return tuple(sorted(servable))
-    for name in wanted:
-        if name not in collected:
-            raise DataError(f"no signal {name!r} in the table: choose among {', '.join(sorted(collected)) or 'none'}")
-        if name not in servable:
-            raise DataError(f"the gateway cannot compute {name!r}: choose among {', '.join(sorted(servable))}")
-    return wanted
-
-
-def candidates(names: Sequence[str]) -> list[tuple[Method, tuple[str, ...]]]:
-    """Each method on each signal, and each fusion of the three signals of the whole answer and of its first token."""
-    found: list[tuple[Method, tuple[str, ...]]] = [
-        (method, (name,)) for method in CANDIDATES if method not in FUSIONS for name in names
-    ]
-    for fusion in (NAMES, FIRST_TOKEN_NAMES):
-        present = tuple(name for name in fusion if name in names)
-        if len(present) > 1:
-            found += [(method, present) for method in CANDIDATES if method in FUSIONS]
-    return found
-
-
-def choose_calibrator(
-    signals: Mapping[str, Floats],
-    labels: Labels,
-    units: Units,
-    names: Sequence[str],
-    *,
-    extra: Weighted | None = None,
-) -> ChosenCalibrator:
-    """Fit every candidate out-of-fold, take the simplest of the best, and fit that one on all rows.
-
-    `extra` has rows of other groups. They are used in every fit, but candidates are compared only on the table's rows.
-    """
-    usable = [name for name in names if name in signals and np.isfinite(signals[name]).any()]
-    pool = candidates(usable)
-    if not pool:
-        raise DataError("no signal to fit on: collect the table with log-probabilities switched on")
-    rows, some = units.first_groups()
-    target = labels[rows]
-    fold, columns = folds(target, some.codes), {name: signals[name][rows] for name in usable}
-    thinned = extra.thin(COMPARED_ROWS) if extra else None
-    predicted = (out_of_fold(m, s, columns, target, fold, extra=thinned) for m, s in pool)
-    losses = np.stack([_brier(p, target, some) for p in predicted])
-    means = losses.mean(axis=1)
-    best = int(means.argmin())
-    gap = losses - losses[best]
-    tied = means - means[best] <= gap.std(axis=1) / np.sqrt(some.count)
-    rank = [(CANDIDATES.index(m), "@" in s[0], means[i], i) for i, (m, s) in enumerate(pool) if tied[i]]
-    winner = min(rank)[-1]
-    method, chosen = pool[winner]
-    predictions = out_of_fold(method, chosen, signals, labels, folds(labels, units.codes), extra=extra)
-    calibrator = fit_joined(method, chosen, signals, labels, extra)
-    return ChosenCalibrator(calibrator, method, chosen, float(means[winner]), len(pool), predictions)
-
-
-def _brier(p: Floats, labels: Labels, units: Units) -> Floats:
-    """The squared error of each group. A missing probability counts as the base rate, which costs the candidate."""
-    filled = np.where(np.isfinite(p), p, labels.mean())
-    return units.means((filled - labels) ** 2)
 
 
 def best_fixed(ledger: Ledger[Train], among: Sequence[int]) -> int:

@@ -5,7 +5,6 @@ columns, and agrees with scikit-learn to 1e-9.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -38,22 +37,6 @@ FOLDS = 5
 _STEEPEST, _FLATTEST = 1e-2, 1e4
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Weighted:
-    """Weighted rows in addition to a table: only used for fitting, never for predicting or comparing."""
-
-    signals: Mapping[str, Floats]
-    labels: Labels
-    weights: Floats
-
-    def thin(self, most: int) -> "Weighted":
-        """At most this many of the rows, evenly spaced."""
-        if len(self.labels) <= most:
-            return self
-        few = np.linspace(0, len(self.labels) - 1, most).round().astype(np.intp)
-        return Weighted({name: s[few] for name, s in self.signals.items()}, self.labels[few], self.weights[few])
-
-
 def fit(
     method: Method,
     names: Sequence[str],
@@ -81,22 +64,6 @@ def fit(
     if method == "curved":
         return _curved(tuple(names), matrix, target, weights)
     return _SCALAR[method](names[0], matrix[:, 0], target, weights)
-
-
-def fit_joined(
-    method: Method,
-    names: Sequence[str],
-    signals: Mapping[str, Floats],
-    labels: Labels,
-    extra: Weighted | None,
-) -> Calibrator:
-    """Fit on the rows of a table, each with weight one, together with weighted rows."""
-    if extra is None:
-        return fit(method, names, signals, labels)
-    n = len(extra.labels)
-    joined = {name: np.concatenate([signals[name], extra.signals.get(name, np.full(n, np.nan))]) for name in names}
-    weights = np.concatenate([np.ones(len(labels)), extra.weights])
-    return fit(method, names, joined, np.concatenate([labels, extra.labels]), weights)
 
 
 def predict_many(calibrator: Calibrator, signals: Mapping[str, Floats], n: int) -> Floats:
@@ -152,17 +119,12 @@ def out_of_fold(
     signals: Mapping[str, Floats],
     labels: Labels,
     fold: NDArray[np.intp],
-    *,
-    extra: Weighted | None = None,
 ) -> Floats:
-    """P(right) of every row from a calibrator fitted on the other folds; NaN if a signal is missing.
-
-    `extra` is used in the fit of every fold, so it must not have rows of a group that is predicted.
-    """
+    """P(right) of every row from a calibrator fitted on the other folds; NaN if a signal is missing."""
     predicted = np.full(len(labels), np.nan)
     for number in range(FOLDS):
         seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        fitted = fit_joined(method, names, {name: signals[name][seen] for name in names}, labels[seen], extra)
+        fitted = fit(method, names, {name: signals[name][seen] for name in names}, labels[seen])
         predicted[held] = predict_many(fitted, {name: signals[name][held] for name in names}, len(held))
     return predicted
 

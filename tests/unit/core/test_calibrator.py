@@ -18,7 +18,6 @@ from app.core.calibrator import (
     MinMax,
     Temperature,
     sigmoid,
-    signals_of,
 )
 
 S = "seq_logprob"
@@ -169,8 +168,3 @@ def test_invalid_parameters_are_refused(build: Callable[[], Any], message: str) 
     """Parameters that could not be applied are refused."""
     with pytest.raises(ValueError, match=message):
         build()
-
-
-def test_signals_of_names_what_is_read() -> None:
-    """`signals_of` names the signals that a calibrator reads, one or several."""
-    assert [signals_of(calibrator) for calibrator in EACH] == [(S,)] * 4 + [(S, "margin")] * 2

@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.cost import Tariff, break_even_against, gate_cost
+from app.core.cost import Tariff, break_even_against
 
 amount = st.floats(0.01, 1e4)
+
+
+def gate_cost(cb: float, skip: float, retrieving: float) -> float:
+    """Mean cost of a gated question: a probe, and `retrieving` unless retrieval is skipped."""
+    return cb + (1.0 - skip) * retrieving
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from app.offline.refit.choose import (
     Guarantee,
     best_fixed,
     build_path,
-    candidates,
-    choose_calibrator,
     frontier,
     grid,
     plausible_steps,
@@ -107,43 +105,6 @@ def test_of_equal_actions_the_one_that_reads_least_is_best() -> None:
     book = ledger(replace(table, correct=same), np.zeros(50))
     assert best_fixed(book, (0, 1, 5)) == 0
     assert best_fixed(book, (1, 5)) == 1
-
-
-def test_the_informative_signal_is_chosen_over_noise() -> None:
-    """Among noise, a reversed copy and the signal itself, the signal wins, with the simplest method."""
-    table, _ = World().draw(1500, seed=4)
-    s = table.signals[0]["seq_logprob"]
-    signals = {"good": s, "reversed": -s, "noise": np.random.default_rng(0).normal(size=1500)}
-    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals))
-    assert chosen.names == ("good",)
-    assert chosen.method == "logistic"
-    assert chosen.compared == 9
-    assert np.isfinite(chosen.out_of_fold).all()
-
-
-def test_a_signal_that_is_often_missing_loses_to_one_that_is_there() -> None:
-    """Where a signal is missing the base rate stands in, and that costs."""
-    table, _ = World().draw(1500, seed=4)
-    s = table.signals[0]["seq_logprob"]
-    holed = np.where(np.random.default_rng(0).random(1500) < 0.5, np.nan, s)
-    signals = {"holed": holed, "whole": s + 0.3 * np.random.default_rng(1).normal(size=1500)}
-    assert choose_calibrator(signals, table.correct[0], units(table), ("holed", "whole")).names == ("whole",)
-
-
-def test_candidates_are_methods_times_signals_and_fusions() -> None:
-    """Fusions exist for the whole answer and for its first token, where two signals of it were collected."""
-    names = ("seq_logprob", "margin", "margin@1", "neg_entropy@1", "energy")
-    found = candidates(names)
-    assert len(found) == 5 * 3 + 2 * 2
-    assert ("fused", ("seq_logprob", "margin")) in found
-    assert ("curved", ("neg_entropy@1", "margin@1")) in found
-
-
-def test_without_signals_there_is_nothing_to_choose() -> None:
-    """No signal at all is refused with its remedy."""
-    table, _ = World().draw(60, seed=4)
-    with pytest.raises(DataError, match="log-probabilities"):
-        choose_calibrator({}, table.correct[0], units(table), ("margin",))
 
 
 def test_plausible_steps_end_before_the_first_that_fails_on_train() -> None:

@@ -15,10 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from app.core.calibrator import REACH
 from app.errors import DataError
-from app.offline.refit.choose import choose_calibrator
-from app.offline.refit.fit import FUSIONS, METHODS, Method, Weighted, fit, fit_joined, folds, out_of_fold, predict_many
-from app.offline.refit.splits import COMPARED_ROWS, units
-from tests.offline.world import World
+from app.offline.refit.fit import FUSIONS, METHODS, Method, fit, folds, out_of_fold, predict_many
 
 Floats = NDArray[np.float64]
 Table = tuple[dict[str, Floats], NDArray[np.bool_], Floats]
@@ -218,47 +215,3 @@ def test_a_weight_must_be_above_zero(wrong: float) -> None:
     """A row that counts nothing, less than that or infinitely much is refused."""
     with pytest.raises(DataError, match="above zero"):
         fit("logistic", ("s",), {"s": np.arange(9.0)}, np.arange(9) > 4, np.array([wrong, *[1.0] * 8]))
-
-
-def test_extra_rows_join_every_fit_and_are_never_predicted() -> None:
-    """Out of fold, all predictions move with the extra rows, and there are as many as the table has rows."""
-    rng = np.random.default_rng(2)
-    s, labels = rng.normal(size=100), rng.random(100) < 0.5
-    fold = folds(labels, np.arange(100))
-    extra = Weighted({"s": np.linspace(-2, 2, 50)}, np.linspace(-2, 2, 50) > 0, np.full(50, 3.0))
-    alone = out_of_fold("logistic", ("s",), {"s": s}, labels, fold)
-    joined = out_of_fold("logistic", ("s",), {"s": s}, labels, fold, extra=extra)
-    assert joined.shape == (100,)
-    assert (alone != joined).all()
-    assert fit_joined("logistic", ("s",), {"s": s}, labels, None) == fit("logistic", ("s",), {"s": s}, labels)
-
-
-def test_extra_rows_without_the_signal_are_ignored() -> None:
-    """Extra rows without a signal have no effect on fits on that signal."""
-    rng = np.random.default_rng(2)
-    s, labels = rng.normal(size=100), rng.random(100) < 0.5
-    extra = Weighted({"other": np.arange(5.0)}, np.arange(5) > 2, np.ones(5))
-    assert fit_joined("logistic", ("s",), {"s": s}, labels, extra) == fit("logistic", ("s",), {"s": s}, labels)
-
-
-def test_candidates_are_compared_on_the_table_only() -> None:
-    """Extra rows that follow noise perfectly do not make noise win: what is compared is the table's own rows."""
-    table, _ = World().draw(1500, seed=4)
-    rng = np.random.default_rng(0)
-    signals = {"good": table.signals[0]["seq_logprob"], "noise": rng.normal(size=1500)}
-    noise = rng.normal(size=400)
-    extra = Weighted({"good": rng.normal(size=400), "noise": noise}, noise > 0, np.ones(400))
-    chosen = choose_calibrator(signals, table.correct[0], units(table), tuple(signals), extra=extra)
-    assert chosen.names == ("good",)
-    assert len(chosen.out_of_fold) == 1500
-    assert chosen.calibrator == fit_joined(chosen.method, ("good",), signals, table.correct[0], extra)
-
-
-def test_many_extra_rows_are_thinned_for_comparing_only() -> None:
-    """Thinning keeps the first and the last row, and both ends of the order."""
-    n = COMPARED_ROWS * 3
-    extra = Weighted({"s": np.arange(float(n))}, np.arange(n) % 2 == 0, np.ones(n))
-    thin = extra.thin(COMPARED_ROWS)
-    assert len(thin.labels) == len(thin.weights) == COMPARED_ROWS
-    assert (thin.signals["s"][0], thin.signals["s"][-1]) == (0.0, n - 1.0)
-    assert extra.thin(n) is extra
