@@ -50,7 +50,8 @@ def _certified(certificate: Certificate | None, why: str | None) -> str:
         than = "every fixed number of passages"
     sure = percent(1.0 - certificate.delta)
     if certificate.epsilon <= 0.0:
-        return f"Certified with {sure} confidence: more accurate than {than}."
+        by = f"{100 * certificate.bound:.1f}"
+        return f"Certified with {sure} confidence: more accurate than {than}, by at least {by} percentage points."
     points = f"{100 * certificate.epsilon:.1f}"
     return f"Certified with {sure} confidence: at most {points} percentage points less accurate than {than}."
 

@@ -87,6 +87,6 @@ function scopeWords({ in_scope: inside, covers, alarm }) {
     "p",
     { class: "scope", id: "scope" },
     el("span", { class: inside ? "tag good" : "tag bad" }, inside ? "In scope" : "Out of scope"),
-    el("span", { class: "small" }, [alarm, covers && `The certificate covers: ${covers}.`].filter(Boolean).join(" ")),
+    el("span", { class: "small" }, [alarm, covers && `The certificate covers: ${covers}`].filter(Boolean).join(" ")),
   );
 }

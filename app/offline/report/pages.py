@@ -141,6 +141,11 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
             f"{subject} is certified only as always-k{fixed}, which saves nothing: no cheaper thresholds could be "
             f"shown to stay within {points} of {promise['reference']} at {confidence} ({basis}).{more}"
         )
+    if not promise["epsilon"]:
+        return escape(
+            f"{subject} is certified: with {confidence} its accuracy is above that of {promise['reference']} by at "
+            f"least {promise['bound']:.3f} ({basis}).{more}"
+        )
     return escape(
         f"{subject} is certified: with {confidence} its accuracy is at most {points} below that of "
         f"{promise['reference']} ({basis}; pointwise lower bound of the difference {promise['bound']:+.3f}).{more}"
