@@ -10,7 +10,10 @@ from tests.fakes.artifacts import a_certificate, a_ladder, a_ladder_artifact, an
 
 ACCURACY = {"ladder": {"value": 0.79}, "k0": {"value": 0.41}, "k1": {"value": 0.74}, "k5": {"value": 0.76}}
 COST = {"tokens": {"ladder": {"mean": 190.0}, "k5": {"mean": 380.0}}}
-CERTIFIED = "Certified with 95 % confidence: more accurate than every fixed number of passages, by at least 3.1 percentage points."
+CERTIFIED = (
+    "Certified with 95 % confidence: more accurate than every fixed number of passages, "
+    "by at least 3.1 percentage points."
+)
 
 
 @pytest.mark.parametrize(
