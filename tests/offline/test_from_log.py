@@ -16,7 +16,7 @@ from app.core.policy import Policy
 from app.core.record import DecisionRecord, FullRun
 from app.errors import DataError
 from app.offline.from_log import Excluded, identities, read_log
-from app.offline.refit.fit import Weighted, fit, fit_joined
+from app.offline.refit.fit import fit
 from app.offline.refit.refit import refit
 from app.offline.refit.splits import TRAIN_SHARE, position, split
 from app.offline.table import normalise_group
@@ -89,8 +89,9 @@ def test_weights_undo_the_gates_choice_where_the_model_is_wrong(explored: Path) 
         logged = read(explored, clip=clip)
         train = split(logged.outcomes)[0].outcomes
         single, name = logged.rows.single["search+k0+k1", 1], "k1.seq_logprob"
-        extra = Weighted(single.columns, single.right, single.weights)
-        line = fit_joined("logistic", (name,), train.evidence, train.correct[1], extra)
+        column = np.concatenate([train.evidence[name], single.columns[name]])
+        weights = np.concatenate([np.ones(len(train)), single.weights])
+        line = fit("logistic", (name,), {name: column}, np.concatenate([train.correct[1], single.right]), weights)
         mean[clip] = float(np.mean([line.predict({name: s - 1.0}) for s in GRID]))
     assert abs(mean[1e9] - truth) < 0.04, (mean, truth)
     assert abs(mean[1.0] - truth) > abs(mean[1e9] - truth) + 0.04, (mean, truth)
