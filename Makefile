@@ -33,7 +33,7 @@ serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT c
 	@[ -n "$${FETCHWISE_COLLECTION:-}" ] || export FETCHWISE_SEED="$${FETCHWISE_SEED-demo/passages.jsonl}"; \
 	exec $(VENV)/bin/fetchwise serve
 
-test: $(INSTALLED) ## Run the tests that need only pip packages (two minutes on two cores)
+test: $(INSTALLED) ## Run the tests that need only pip packages (three minutes on two cores)
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not vllm and not slow"
 
 test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
