@@ -50,7 +50,7 @@ async def test_questions_are_answered_and_a_disconnect_stops_vllm(vllm: ChildSer
         closed = await client.post(url, json={"question": "What is the capital of France?", "policy": "never"})
         receipt = Receipt.model_validate(closed.json())
         assert receipt.k == 0
-        assert {"seq_logprob", "neg_entropy", "margin"} <= receipt.decision.signals.keys()
+        assert {"k0.seq_logprob", "k0.neg_entropy", "k0.margin"} <= receipt.decision.evidence.keys()
         opened = await client.post(url, json={"question": "What is the capital of Jamaica?"})
         receipt = Receipt.model_validate(opened.json())
         assert (receipt.k, receipt.decision.reason.value, receipt.usage.passages) == (5, "not_calibrated", 5)
