@@ -87,11 +87,14 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
         version = await asyncio.to_thread(
             refitted, gateway.settings.server.data_dir, gateway.settings.calibration.where, changed
         )
-        for _ in range(500):
-            receipt = await traffic.ask()
-            if receipt["decision"]["calibrator"]["version"] == version:
-                break
-        assert receipt["decision"]["calibrator"] == {"version": version, "certified": True}
+
+        async def served() -> bool:
+            return bool((await traffic.ask())["decision"]["calibrator"]["version"] == version)
+
+        await until(served)
+        # The scope test has false alarms, so that a single question may be uncertified.
+        receipts = [await traffic.ask() for _ in range(10)]
+        assert {"version": version, "certified": True} in [one["decision"]["calibrator"] for one in receipts]
         assert await traffic.problem() == ""
         assert await gateway.metric("calibrator_revoked") == 0
 
