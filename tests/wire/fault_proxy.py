@@ -184,7 +184,7 @@ class Listener:
     """Accepts connections with one request each; `_exchange` replies."""
 
     port: int = 0
-    _listener: asyncio.Server | None = None
+    _listener: socket.socket | None = None
     _open: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -194,35 +194,43 @@ class Listener:
 
     async def listen(self) -> None:
         """Accept connections. A second call listens on the same port as the first."""
-        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        # Not `asyncio.start_server`: when it closes, it loses a connection that it has just accepted.
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     async def refuse(self) -> None:
         """Close open connections and accept no more, as if the server were down."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
+        asyncio.get_running_loop().remove_reader(listener)
         listener.close()
+        await asyncio.sleep(0)  # Lets every task start: a task that is cancelled before would not close its socket.
         for task in [*self._open]:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        await listener.wait_closed()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            connection, _ = listener.accept()
+            task = asyncio.get_running_loop().create_task(self._connected(connection))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+    async def _connected(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=connection)
         try:
             await self._exchange(reader, writer)
             await writer.drain()
-            writer.close()
         except (ConnectionError, asyncio.IncompleteReadError):
-            # The client may disconnect first: a timeout does that.
-            writer.close()
+            pass  # The client may disconnect first: a timeout does that.
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
-            self._open.discard(task)
+            writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise NotImplementedError
