@@ -100,8 +100,8 @@ class Reader(Group):
     backend: str = _setting(
         "READER",
         "embedded",
-        "`embedded` starts llama.cpp here, `vllm` starts `vllm serve` here, a URL names a running server; several "
-        "URLs, separated by commas, are replicas that serve the same model.",
+        "`embedded` starts llama.cpp here, `vllm` starts `vllm serve` here, a URL or `unix:/path` names a running "
+        "server; several URLs, separated by commas, are replicas that serve the same model.",
     )
     model: str | None = _setting(
         "READER_MODEL", None, "Model to ask for, or for `vllm` to serve; needed unless the reader is `embedded`."

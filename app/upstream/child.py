@@ -1,5 +1,8 @@
 """Runs one server in a child process: starts it, waits until it is ready, restarts it when it dies, always stops it.
 
+The server listens on a Unix socket in a folder that only this user may open, and on no port. A port on loopback would
+be open to every user and browser of the machine, past the gateway's keys and limits.
+
 The child runs under `child_guard`, which stops the server when the gateway ends, even by kill -9. The usual solution,
 PR_SET_PDEATHSIG in a preexec_fn, fails in three ways: it runs Python in a fork of a process with threads, it fires when
 the *thread* that forked ends, and it does not reach the server's own children.
@@ -9,10 +12,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import signal
-import socket
 import sys
+import tempfile
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -24,11 +26,6 @@ from app.errors import UpstreamUnavailable
 
 logger = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
-# Below Linux's range for outgoing connections (32768 and up): a port inside it may be taken by any client while the
-# server restarts, and a client that polls it over loopback can even end up connected to itself.
-PORTS = range(20000, 32768)
-PORT_ATTEMPTS = 5
 HEALTH_POLL_S = 0.1
 HEALTH_TIMEOUT_S = 2.0
 LOG_LIMIT_BYTES = 10_000_000
@@ -38,14 +35,14 @@ TAIL_BYTES = 8192
 
 @dataclass(eq=False)
 class ChildServer:
-    """Keeps one HTTP server running on a loopback port that stays the same across restarts.
+    """Keeps one HTTP server running on a Unix socket that stays the same across restarts.
 
-    `command` makes the command line for a port. `env` is added to the inherited environment, from which the
+    `command` makes the command line for the socket's path. `env` is added to the inherited environment, from which the
     gateway's own settings, and so its secrets, are removed. `health_path` answers 200 once the server can serve.
     """
 
     name: str
-    command: Callable[[int], Sequence[str]]
+    command: Callable[[str], Sequence[str]]
     _: KW_ONLY
     health_path: str
     log_path: Path
@@ -55,17 +52,21 @@ class ChildServer:
     backoff_s: float = 0.5
     max_backoff_s: float = 30
     stable_s: float = 60
-    _port: int | None = field(default=None, init=False)
+    _folder: "tempfile.TemporaryDirectory[str] | None" = field(default=None, init=False)
     _process: Process | None = field(default=None, init=False)
     _watcher: asyncio.Task[None] | None = field(default=None, init=False)
     _log_start: int = field(default=0, init=False)
 
     @property
     def url(self) -> str:
-        """The base URL; it stays the same while the server restarts."""
-        if self._port is None:
-            raise UpstreamUnavailable("reader", f"{self.name} was never started")
-        return f"http://{HOST}:{self._port}"
+        """The base URL, as `HttpClient` accepts it; it stays the same while the server restarts."""
+        return f"unix:{self._socket}"
+
+    @property
+    def _socket(self) -> str:
+        if self._folder is None:
+            raise UpstreamUnavailable("reader", f"{self.name} is not started")
+        return f"{self._folder.name}/http.sock"
 
     async def start(self) -> str:
         """Start the server, wait until it is ready, then watch it; returns the base URL.
@@ -74,7 +75,13 @@ class ChildServer:
         """
         if self._watcher is not None:
             return self.url
-        await self._first_launch()
+        # Not in the data directory: a socket's path has at most 107 characters, and some volumes allow no sockets.
+        self._folder = tempfile.TemporaryDirectory(prefix="fetchwise-")
+        try:
+            await self._launch()
+        except BaseException:
+            self._forget_folder()
+            raise
         self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
         return self.url
 
@@ -85,6 +92,7 @@ class ChildServer:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
         await self._end()
+        self._forget_folder()
 
     def log_tail(self) -> str:
         """The last lines that the server logged since its last start."""
@@ -94,20 +102,15 @@ class ChildServer:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
 
-    async def _first_launch(self) -> None:
-        """Launch; try another port if the chosen one was taken before the server bound it."""
-        for attempts_left in reversed(range(PORT_ATTEMPTS)):
-            chosen_before = self._port is not None
-            if self._port is None:
-                self._port = _free_port()
-            try:
-                await self._launch()
-            except UpstreamUnavailable:
-                if chosen_before or not attempts_left or _is_free(self._port):
-                    raise
-                self._port = None
-            else:
-                return
+    def _free_socket(self) -> str:
+        """The socket's path. A server that was killed leaves its socket there, and the next could not bind it."""
+        Path(self._socket).unlink(missing_ok=True)
+        return self._socket
+
+    def _forget_folder(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
 
     async def _watch(self) -> None:
         """Restart the server whenever it ends, with exponential backoff while it ends soon."""
@@ -142,14 +145,13 @@ class ChildServer:
             raise
 
     async def _spawn(self) -> Process:
-        assert self._port is not None
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FETCHWISE_")}
         guard = [sys.executable, "-I", "-S", str(Path(__file__).with_name("child_guard.py")), str(os.getpid())]
         log = self._open_log()
         try:
             return await asyncio.create_subprocess_exec(
                 *guard,
-                *self.command(self._port),
+                *self.command(self._free_socket()),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=STDOUT,
@@ -161,7 +163,8 @@ class ChildServer:
 
     async def _until_healthy(self, process: Process) -> None:
         try:
-            async with asyncio.timeout(self.ready_timeout_s), aiohttp.ClientSession() as http:
+            connector = aiohttp.UnixConnector(self._socket)
+            async with asyncio.timeout(self.ready_timeout_s), aiohttp.ClientSession(connector=connector) as http:
                 while process.returncode is None:
                     if await self._is_healthy(http):
                         return
@@ -177,7 +180,7 @@ class ChildServer:
     async def _is_healthy(self, http: aiohttp.ClientSession) -> bool:
         timeout = aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
         try:
-            async with http.get(self.url + self.health_path, timeout=timeout) as reply:
+            async with http.get("http://localhost" + self.health_path, timeout=timeout) as reply:
                 return reply.status == 200
         except (aiohttp.ClientError, OSError):
             return False
@@ -209,21 +212,3 @@ class ChildServer:
         log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._log_start = os.fstat(log).st_size
         return log
-
-
-def _free_port() -> int:
-    """A port that is free now."""
-    # Not a secret: any port will do.
-    candidates = random.sample(PORTS, k=len(PORTS))
-    return next(port for port in candidates if _is_free(port))
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As servers do: ignore connections of the last run that are still closing.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True

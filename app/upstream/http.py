@@ -15,6 +15,7 @@ import orjson
 from app.correlation import outgoing
 from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 
+UNIX = "unix:"
 _CALLED = {"reader": "the reader", "embedder": "the embedder", "vectors": "the vector store"}
 # Common servers close idle connections after five seconds. Close ours earlier, so that no request uses a dead one.
 _KEEPALIVE_S = 3.0
@@ -35,6 +36,7 @@ class Refused(Exception):
 class HttpClient:
     """A connection pool to one server, opened on first use; `upstream` is reader, embedder or vectors.
 
+    `url` is an http(s) URL, or `unix:` and the path of a Unix socket.
     `timeout_s` bounds a whole call, connecting included. `secret` is removed from error messages, because some servers
     repeat the key that they received.
     """
@@ -51,7 +53,8 @@ class HttpClient:
     ) -> None:
         self.upstream, self.called = upstream, _CALLED[upstream]
         self._setting = f"FETCHWISE_{upstream.upper()}"
-        self._url = url
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        self._url = "http://localhost" if self._socket else url
         # No compression: these servers are nearby, and decompressing would block the event loop.
         self._headers = {"content-type": "application/json", "accept-encoding": "identity", **headers}
         self._secret = secret
@@ -135,7 +138,7 @@ class HttpClient:
                 raise UpstreamUnavailable(self.upstream, f"{self.called} was closed")
             # Created on first use, because aiohttp binds a session to the running loop.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S),
+                connector=self._connector(),
                 headers=self._headers,
                 timeout=self._timeout,
                 # A cookie would leak from one caller's request to the next.
@@ -143,6 +146,11 @@ class HttpClient:
                 auto_decompress=False,
             )
         return self._session
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        if self._socket is None:
+            return aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S)
+        return aiohttp.UnixConnector(self._socket, limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S)
 
     def _refused(self, response: aiohttp.ClientResponse, raw: bytes) -> Refused:
         wait = response.headers.get("retry-after", "")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -39,6 +40,24 @@ def running(data: Path, seed: Path) -> Iterator[Gateway]:
     """One gateway for all tests; the last test stops it."""
     with gateway(data, seed=str(seed), reader_timeout_s="60") as one:
         yield one
+
+
+def test_only_the_gateway_listens(running: Gateway) -> None:
+    """Nothing that the gateway starts listens on a port: the reader can only be asked through it."""
+    tables = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    listening = {f"socket:[{fields[9]}]" for fields in tables if fields[3] == "0A"}
+    assert listening & _open_files(running.process.pid)
+    assert running.reader_pid() in descendants(running.process.pid)
+    for pid in descendants(running.process.pid):
+        assert not listening & _open_files(pid)
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(str(descriptor.readlink()))
+    return found
 
 
 def test_curl_gets_an_answer_with_a_receipt(running: Gateway) -> None:

@@ -2,12 +2,12 @@
 
 import os
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.upstream.child import ChildServer
 from tests.deploy.pieces import NAME, panels
+from tests.vllm.test_vllm_server import client
 
 pytestmark = [
     pytest.mark.vllm,
@@ -23,8 +23,8 @@ pytestmark = [
 
 async def test_every_vllm_metric_of_the_dashboard_exists(vllm: ChildServer) -> None:
     """Scraped as Prometheus does; an older Prometheus gets underscores for colons, which our configuration undoes."""
-    async with httpx.AsyncClient() as client:
-        said = (await client.get(f"{vllm.url}/metrics", headers={"accept": "text/plain"}, follow_redirects=True)).text
+    with client(vllm.url) as http:
+        said = http.get("/metrics", headers={"accept": "text/plain"}).text
     there = {sample.name for family in text_string_to_metric_families(said) for sample in family.samples}
     asked = {
         name for panel in panels() for expr in panel.exprs for name in NAME.findall(expr) if name.startswith("vllm:")

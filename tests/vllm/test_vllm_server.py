@@ -2,17 +2,15 @@
 
 import asyncio
 import bisect
-import json
 import math
 import os
 import signal
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 
 from app.core import prompts, signals
@@ -49,10 +47,16 @@ AS_GIVEN = Prompts(closed_book="{question}", open_book="{passages}\n{question}")
 ENDLESS = Prompt("Repeat the word hello forever, on one line: hello hello hello hello")
 
 
+def client(url: str) -> httpx.Client:
+    """A client of the server at a ChildServer's URL."""
+    transport = httpx.HTTPTransport(uds=url.removeprefix("unix:"))
+    return httpx.Client(base_url="http://localhost", transport=transport, follow_redirects=True, timeout=10)
+
+
 def generated_tokens(url: str) -> float:
     """The number of tokens that vLLM has generated since it started."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
-        lines = reply.read().decode().splitlines()
+    with client(url) as http:
+        lines = http.get("/metrics").text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
 
 
@@ -250,11 +254,9 @@ async def test_context_leaves_room_for_the_answer(vllm: ChildServer, reader: Ope
 def prompt_tokens(url: str, prompt: Prompt) -> int:
     """The length of a prompt according to vLLM."""
     content = prompts.DEFAULT.render(prompt.question, [(passage.title, passage.text) for passage in prompt.passages])
-    body = json.dumps({"model": "smollm2", "messages": [{"role": "user", "content": content}]}).encode()
-    request = urllib.request.Request(f"{url}/tokenize", data=body, headers={"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as reply:
-        counted: dict[str, Any] = json.loads(reply.read())
-    return int(counted["count"])
+    body = {"model": "smollm2", "messages": [{"role": "user", "content": content}]}
+    with client(url) as http:
+        return int(http.post("/tokenize", json=body).json()["count"])
 
 
 @pytest.mark.parametrize("tokens", [2100, 200_000], ids=["a-little", "absurdly"])
@@ -286,9 +288,9 @@ def guard() -> int:
 def answers(url: str) -> bool:
     """Whether the server reports that it is ready."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5):
-            return True
-    except OSError:
+        with client(url) as http:
+            return http.get("/health").is_success
+    except httpx.TransportError:
         return False
 
 

@@ -6,14 +6,13 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from app.errors import UpstreamUnavailable
@@ -25,7 +24,7 @@ from tests.waiting import until, wait_until
 # implements HTTP by hand because importing http.server takes longer than everything else here.
 SERVER = """
 import json, os, signal, socket, subprocess, sys, time
-port, notes, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+path, notes, mode = sys.argv[1:]
 with open(notes, "a") as file:
     print(time.monotonic(), os.getpid(), file=file)
 print("listening soon", flush=True)
@@ -37,7 +36,9 @@ if mode == "stubborn":
 grandchild = subprocess.Popen(["sleep", "600"])
 about = json.dumps({"pid": os.getpid(), "grandchild": grandchild.pid, "environment": dict(os.environ)})
 status = "503 Loading" if mode == "loading" else "200 OK"
-listener = socket.create_server(("127.0.0.1", port))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
 while True:
     connection, _ = listener.accept()
     with connection:
@@ -54,8 +55,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     made: list[ChildServer] = []
 
     def make_one(mode: str = "well", **options: Any) -> ChildServer:
-        def command(port: int) -> Sequence[str]:
-            return [sys.executable, "-I", "-S", "-c", SERVER, str(port), str(tmp_path / "starts"), mode]
+        def command(path: str) -> Sequence[str]:
+            return [sys.executable, "-I", "-S", "-c", SERVER, path, str(tmp_path / "starts"), mode]
 
         defaults: dict[str, Any] = {
             "health_path": "/health",
@@ -79,13 +80,9 @@ def starts(tmp_path: Path) -> list[float]:
 
 async def ask(server: ChildServer) -> dict[str, Any]:
     """What the server reports about itself."""
-
-    def get() -> bytes:
-        with urllib.request.urlopen(server.url, timeout=5) as reply:
-            body: bytes = reply.read()
-            return body
-
-    answer: dict[str, Any] = json.loads(await asyncio.to_thread(get))
+    connector = aiohttp.UnixConnector(server.url.removeprefix("unix:"))
+    async with aiohttp.ClientSession(connector=connector) as http, http.get("http://localhost/") as reply:
+        answer: dict[str, Any] = json.loads(await reply.read())
     return answer
 
 
@@ -95,7 +92,7 @@ async def restarted(server: ChildServer, before: dict[str, Any]) -> None:
     async def another() -> bool:
         try:
             return (await ask(server))["pid"] != before["pid"]
-        except OSError:
+        except (OSError, aiohttp.ClientError):
             return False
 
     await until(another)
@@ -110,12 +107,19 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_started_server_is_ready(make: Make) -> None:
-    """A started server answers at its URL, on loopback."""
+    """A started server answers at its URL."""
     server = make()
-    url = await server.start()
-    assert url == server.url
-    assert url.startswith("http://127.0.0.1:")
+    assert await server.start() == server.url
     assert (await ask(server))["pid"] != os.getpid()
+
+
+async def test_only_this_user_can_connect(make: Make) -> None:
+    """The server's socket is in a folder that nobody else may enter; stopping removes the folder."""
+    server = make()
+    folder = Path((await server.start()).removeprefix("unix:")).parent
+    assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
+    await server.stop()
+    assert not folder.exists()
 
 
 async def test_second_start_changes_nothing(make: Make) -> None:
@@ -140,7 +144,7 @@ async def test_child_inherits_the_environment_without_gateway_settings(
 
 
 @pytest.mark.parametrize("victim", ["server", "guard"])
-async def test_killed_server_restarts_on_the_same_port(make: Make, victim: str) -> None:
+async def test_killed_server_restarts_at_the_same_url(make: Make, victim: str) -> None:
     """When the server or its guard is killed, it restarts at the same URL and no old process remains."""
     server = make()
     url = await server.start()
@@ -208,11 +212,13 @@ async def test_stop_ends_restart_attempts(make: Make, tmp_path: Path, caplog: py
 
 
 async def test_stopped_server_can_start_again(make: Make) -> None:
-    """A stopped server starts again at its old URL."""
+    """A stopped server starts again, as another process."""
     server = make()
-    url = await server.start()
+    await server.start()
+    before = await ask(server)
     await server.stop()
-    assert await server.start() == url
+    await server.start()
+    assert (await ask(server))["pid"] != before["pid"]
 
 
 async def test_early_exit_fails_the_start_with_the_log(make: Make, tmp_path: Path) -> None:
@@ -256,22 +262,9 @@ async def test_missing_program_is_named_in_the_error(tmp_path: Path) -> None:
 
 
 async def test_no_url_before_the_first_start(make: Make) -> None:
-    """There is no URL before a port is chosen."""
-    with pytest.raises(UpstreamUnavailable, match="never started"):
+    """There is no URL before there is a socket."""
+    with pytest.raises(UpstreamUnavailable, match="not started"):
         _ = make().url
-
-
-async def test_first_start_replaces_a_port_that_is_taken(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another process takes the chosen port before the server does, the first start chooses another port."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        taken = other.getsockname()[1]
-        free = child_server._free_port
-        choices = iter([taken, free()])
-        monkeypatch.setattr(child_server, "_free_port", lambda: next(choices))
-        server = make()
-        url = await server.start()
-    assert not url.endswith(f":{taken}")
 
 
 async def test_large_log_is_rotated(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,8 +282,8 @@ GATEWAY = """
 import asyncio, pathlib, sys
 from app.upstream.child import ChildServer
 script, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-def command(port):
-    return [sys.executable, "-I", "-S", "-c", script, str(port), str(folder / "starts"), "well"]
+def command(path):
+    return [sys.executable, "-I", "-S", "-c", script, path, str(folder / "starts"), "well"]
 async def main():
     server = ChildServer("it", command, health_path="/", log_path=folder / "log")
     print(await server.start(), flush=True)

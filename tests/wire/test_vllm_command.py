@@ -1,5 +1,6 @@
 """How vLLM is started: the command line, the environment, and the refusal if it is not installed."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,15 @@ def fake_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fake_vllm")
 async def test_command_line(tmp_path: Path) -> None:
-    """VLLM serves the model on loopback, with what the probe needs, without telemetry, extra arguments last."""
+    """VLLM serves the model on a Unix socket, with what the probe needs, without telemetry, extra arguments last."""
     server = vllm_server("a-model", log_path=tmp_path / "log", extra_args=("--dtype", "float32"), env={"ADDED": "1"})
     with pytest.raises(UpstreamUnavailable, match="before it was ready"):
         await server.start()
-    port = server.url.rsplit(":", 1)[1]
     arguments, environment = server.log_tail().splitlines()
-    assert arguments == (
-        f"arguments --model a-model --host 127.0.0.1 --port {port} --enable-prefix-caching --max-logprobs 20 "
-        "--disable-uvicorn-access-log --dtype float32"
+    assert re.fullmatch(
+        r"arguments --model a-model --uds /\S+/http\.sock --enable-prefix-caching --max-logprobs 20 "
+        "--disable-uvicorn-access-log --dtype float32",
+        arguments,
     )
     assert environment == "environment {'VLLM_NO_USAGE_STATS': '1', 'DO_NOT_TRACK': '1', 'ADDED': '1'}"
 

@@ -16,6 +16,7 @@ from app.errors import ConfigurationError
 from app.ports import Reader
 from app.settings import groups
 from app.upstream.child import ChildServer
+from app.upstream.http import UNIX
 from app.upstream.readers.balanced import BalancedReader
 from app.upstream.readers.openai import OpenAIReader
 from app.upstream.readers.servers import MODEL, embedded_model, llama_server, vllm_server
@@ -34,7 +35,7 @@ async def open_reader(
         else:
             stack.push_async_callback(server.stop)
             urls, model = (await server.start(),), settings.model or MODEL
-        if model is None or not urls or not all(url.startswith(("http://", "https://")) for url in urls):
+        if model is None or not urls or not all(url.startswith(("http://", "https://", UNIX)) for url in urls):
             raise ConfigurationError(
                 "FETCHWISE_READER is `embedded`, `vllm` or http(s) URLs; all but the first need FETCHWISE_READER_MODEL"
             )

