@@ -26,16 +26,6 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of a streamed answer as the server sent it: usually one token; its text may be empty."""
-
-    text: str
-    logprobs: tuple[TokenLogprobs, ...]
-    # Length of the prompt; 0 until the server reports it.
-    prompt_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Generation:
     """A finished answer. `tokens` excludes the end token and the stop sequence."""
 
@@ -60,8 +50,8 @@ class Reader(Protocol):
         """Answer greedily; cancelling the call stops the generation upstream."""
         ...
 
-    def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
-        """Yield tokens, then the whole answer; closing the generator stops the generation upstream."""
+    def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
+        """Yield the answer in pieces, then as a whole; closing the generator stops the generation upstream."""
         ...
 
     async def ping(self) -> str | None:

@@ -103,9 +103,8 @@ class Run:
             async for piece in pieces:
                 if isinstance(piece, Generation):
                     return piece
-                if piece.text:
-                    self.streamed = True
-                    self._listener.token(piece.text)
+                self.streamed = True
+                self._listener.token(piece)
         raise UpstreamBadReply("reader", "the stream ended before the answer was complete")
 
     async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:

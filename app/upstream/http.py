@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 
 from app.correlation import outgoing
 from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
@@ -19,8 +20,11 @@ UNIX = "unix:"
 _CALLED = {"reader": "the reader", "embedder": "the embedder", "vectors": "the vector store"}
 # Common servers close idle connections after five seconds. Close ours earlier, so that no request uses a dead one.
 _KEEPALIVE_S = 3.0
+# Larger than any reply that is useful here: thousands of vectors, or hundreds of passages.
+_MAX_REPLY_BYTES = 64 * 2**20
 # Everything a failed call can raise. ValueError: bad headers, replies that are not HTTP, text that is not Unicode.
-_FAILURES = (TimeoutError, aiohttp.ClientError, ValueError, orjson.JSONEncodeError)
+# HttpProcessingError: a line of a stream that is too long.
+_FAILURES = (TimeoutError, aiohttp.ClientError, HttpProcessingError, ValueError, orjson.JSONEncodeError)
 
 
 class Refused(Exception):
@@ -90,7 +94,7 @@ class HttpClient:
                 allow_redirects=False,
             )
             # Reading releases the connection, or closes it on failure, so no context manager is needed.
-            raw = await response.read()
+            raw = await self._body(response)
         except _FAILURES as error:
             raise self._failure(error) from error
         if response.status != 200:
@@ -109,7 +113,7 @@ class HttpClient:
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    raise self._refused(response, await response.read())
+                    raise self._refused(response, await self._body(response))
                 yield response.content
         except _FAILURES as error:
             raise self._failure(error) from error
@@ -146,6 +150,22 @@ class HttpClient:
                 auto_decompress=False,
             )
         return self._session
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        """The whole body; UpstreamBadReply if it is larger than any useful one."""
+        size = response.content_length
+        if size is not None and size <= _MAX_REPLY_BYTES:
+            return await response.read()
+        raw = bytearray()
+        async with response:
+            if size is None:
+                async for part in response.content.iter_any():
+                    raw += part
+                    if len(raw) > _MAX_REPLY_BYTES:
+                        break
+                else:
+                    return bytes(raw)
+        raise UpstreamBadReply(self.upstream, f"{self.called} sent more than {_MAX_REPLY_BYTES} bytes")
 
     def _connector(self) -> aiohttp.BaseConnector:
         if self._socket is None:

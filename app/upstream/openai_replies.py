@@ -5,17 +5,23 @@ their errors. This module hides the differences.
 """
 
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import orjson
 
+from app.core.available import Usage
 from app.core.signals import TokenLogprobs
 from app.errors import FetchwiseError, PromptTooLong, UpstreamBadReply, UpstreamUnavailable
-from app.ports import Generation, Token
+from app.ports import Generation
 from app.upstream.http import HttpClient, Refused, meaning
 
+# The longest tokens of common vocabularies are runs of spaces or dashes of about this length.
+CHARS_PER_TOKEN = 128
+_MOST_TOKENS = 10**9
+_NOT_PLAIN = re.compile(r"[^!-~]+")
 _TOO_LONG = "the question does not fit the reader's context: shorten it"
 
 
@@ -55,71 +61,129 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
     """Parse a whole reply; UpstreamBadReply if a part is missing, PromptTooLong if the context cut the answer short."""
     try:
         choice = reply["choices"][0]
-        finish_reason, usage = choice.get("finish_reason"), reply.get("usage") or {}
-        _reject_truncated(finish_reason, usage, max_tokens)
-        content = choice["message"]["content"] or ""
-        tokens = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or []]
-        return _finished(content, tokens, usage, passages_read, finish_reason)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        answer = _Answer(passages_read, max_tokens)
+        answer.usage = _usage(reply.get("usage"))
+        answer.finish_reason = choice.get("finish_reason")
+        answer.reject_if_cut_by_context()
+        answer.add(choice["message"]["content"] or "", _tokens(choice.get("logprobs")))
+        return answer.finished()
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
 
 
-def _reject_truncated(finish_reason: object, usage: Mapping[str, Any], max_tokens: int) -> None:
-    """Servers silently cut an answer when the context is full; treat that as a prompt that is too long."""
-    if finish_reason == "length" and int(usage.get("completion_tokens") or max_tokens) < max_tokens:
-        raise PromptTooLong(_TOO_LONG)
+def count(value: object) -> int:
+    """A number of tokens, or 0 if the server sent something else: what counts them must not fail on it."""
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
 
 
-def _counted(timings: Mapping[str, Any] | None) -> dict[str, int]:
+def _usage(reported: object) -> Usage:
+    if not isinstance(reported, dict):
+        return Usage()
+    return Usage(count(reported.get("prompt_tokens")), count(reported.get("completion_tokens")))
+
+
+def _timings(reported: object) -> Usage:
     """Usage so far as llama.cpp reports it: cached plus newly read prompt tokens."""
-    if not timings:
-        return {}
-    read = int(timings.get("cache_n") or 0) + int(timings.get("prompt_n") or 0)
-    return {"prompt_tokens": read, "completion_tokens": int(timings.get("predicted_n") or 0)}
+    if not isinstance(reported, dict):
+        return Usage()
+    read = count(reported.get("cache_n")) + count(reported.get("prompt_n"))
+    return Usage(read, count(reported.get("predicted_n")))
 
 
 _RawToken = tuple[bytes, TokenLogprobs]
+# For what cannot be a token: then the answer has no signals.
+_UNREADABLE: _RawToken = (b"", TokenLogprobs(math.nan))
 _FLOATS = frozenset({float})
 
 
+def _tokens(logprobs: object) -> list[_RawToken]:
+    reported = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return [_raw_token(token) for token in reported] if isinstance(reported, list) else []
+
+
 def _raw_token(token: Mapping[str, Any]) -> _RawToken:
-    raw = token.get("bytes")
-    text = bytes(raw) if raw else str(token["token"]).encode()
-    top = tuple([entry["logprob"] for entry in token.get("top_logprobs") or ()])
-    # Twenty per token: checking for non-floats is cheaper than converting each.
-    if not _FLOATS.issuperset(map(type, top)):
-        top = tuple(map(_number, top))
-    return text, TokenLogprobs(_number(token["logprob"]), top)
+    try:
+        raw = token.get("bytes")
+        # Of a number, `bytes` would make that many zeros.
+        text = bytes(raw) if isinstance(raw, list) and raw else str(token["token"]).encode()
+        top = tuple([entry["logprob"] for entry in token.get("top_logprobs") or ()])
+        # Twenty per token: checking for non-floats is cheaper than converting each.
+        if not _FLOATS.issuperset(map(type, top)):
+            top = tuple(map(_number, top))
+        return text, TokenLogprobs(_number(token["logprob"]), top)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        return _UNREADABLE
 
 
 def _number(value: object) -> float:
-    # JSON has no NaN or infinity, so servers send null for them.
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    # JSON has no NaN or infinity, so servers send null for them. A boolean is an int, but no log-probability.
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
 
-def _finished(
-    content: str, tokens: Sequence[_RawToken], usage: Mapping[str, Any], passages_read: int, finish_reason: object
-) -> Generation:
-    answer = content.split("\n", 1)[0].strip()
-    return Generation(
-        text=answer,
-        tokens=tuple(_answer_tokens(answer, tokens)),
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        completion_tokens=int(usage.get("completion_tokens") or len(tokens)),
-        passages_read=passages_read,
-        truncated=finish_reason == "length",
-    )
+class _Answer:
+    """The answer in a reply, whole or in pieces: its first line, without white space around it, and its tokens.
+
+    Servers may ignore `stop` and `max_tokens`. `full` says that the rest must not be read.
+    """
+
+    def __init__(self, passages_read: int, max_tokens: int) -> None:
+        self.usage = Usage()
+        self.finish_reason: object = None
+        self.full = False
+        self.tokens = list[_RawToken]()
+        self._passages_read = passages_read
+        self._max_tokens = max_tokens
+        self._text = ""
+        # White space that is part of the answer only if something follows it.
+        self._held = ""
+        self._cut = False
+
+    def add(self, text: str, tokens: Sequence[_RawToken]) -> str:
+        """Add a piece; returns the part of it that can be shown."""
+        if (excess := len(self.tokens) + len(tokens) - self._max_tokens) > 0:
+            tokens = tokens[: len(tokens) - excess]
+            text = b"".join([spelled for spelled, _ in tokens]).decode(errors="ignore")
+            self.full = self._cut = True
+        self.tokens += tokens
+        line, newline, _ = text.partition("\n")
+        line = self._held + line
+        if not self._text:
+            line = line.lstrip()
+        if (excess := len(self._text) + len(line) - self._max_tokens * CHARS_PER_TOKEN) > 0:
+            line = line[: len(line) - excess]
+            self.full = self._cut = True
+        shown = line.rstrip()
+        self._held = line[len(shown) :]
+        self._text += shown
+        self.full = self.full or bool(newline)
+        return shown
+
+    def reject_if_cut_by_context(self) -> None:
+        """Servers silently cut an answer when the context is full; treat that as a prompt that is too long."""
+        if self.finish_reason == "length" and (self.usage.completion_tokens or self._max_tokens) < self._max_tokens:
+            raise PromptTooLong(_TOO_LONG)
+
+    def finished(self) -> Generation:
+        """The whole answer."""
+        return Generation(
+            text=self._text,
+            tokens=tuple(_answer_tokens(self._text, self.tokens)),
+            prompt_tokens=self.usage.prompt_tokens,
+            completion_tokens=self.usage.completion_tokens or len(self.tokens),
+            passages_read=self._passages_read,
+            truncated=self._cut or self.finish_reason == "length",
+        )
 
 
 def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogprobs]:
-    """Keep the tokens of the answer itself, without the stop and the end token.
+    """Keep the tokens of the answer itself, without the stop and the end token; none if they spell another text.
 
     Servers differ in whether and how they report the end token, so decide by position, not by name. Leading white space
     is not part of the answer, so counting starts after it.
     """
-    if not answer:
+    joined = b"".join([text for text, _ in tokens]).decode(errors="replace")
+    if not answer or not _spells(joined, answer):
         return []
-    joined = b"".join(text for text, _ in tokens).decode(errors="replace")
     position = -len(joined[: len(joined) - len(joined.lstrip())].encode())
     length = len(answer.encode())
     kept = []
@@ -131,7 +195,20 @@ def _answer_tokens(answer: str, tokens: Sequence[_RawToken]) -> list[TokenLogpro
     return kept
 
 
-async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncIterator[dict[str, Any]]:
+def _spells(joined: str, answer: str) -> bool:
+    """Whether the tokens cover the whole answer: the confidence of a part must not pass for that of the whole.
+
+    Some tokenizers lose spaces, or the bytes of a character that is split across tokens. Then the rest must agree, and
+    be long enough.
+    """
+    if joined.lstrip().startswith(answer):
+        return True
+    seen, wanted = _NOT_PLAIN.sub("", joined), _NOT_PLAIN.sub("", answer)
+    long_enough = len("".join(joined.split()).encode()) >= len("".join(answer.split()).encode())
+    return seen.startswith(wanted) and long_enough
+
+
+async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the JSON objects of a server-sent event stream; UpstreamUnavailable if it ends before `[DONE]`."""
     async for line in lines:
         payload = line.strip().removeprefix(b"data:").strip()
@@ -141,7 +218,7 @@ async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncIte
             event = client.parsed(payload)
             if not isinstance(event, dict):
                 raise UpstreamBadReply("reader", "the reader's event is not a JSON object")
-            if "error" in event:
+            if event.get("error"):
                 message = _error_message(client.quotable(payload))
                 raise UpstreamUnavailable("reader", f"the reader failed while answering: {message}")
             yield event
@@ -150,28 +227,27 @@ async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncIte
 
 async def assemble(
     events: AsyncIterator[dict[str, Any]], passages_read: int, max_tokens: int, context: int
-) -> AsyncGenerator[Token | Generation, None]:
+) -> AsyncGenerator[str | Generation, None]:
     """Yield the pieces of a streamed reply, then the same answer that a whole reply would give."""
-    content, tokens, usage, finish_reason = "", list[_RawToken](), dict[str, Any](), None
-    answered = False
+    answer, answered = _Answer(passages_read, max_tokens), False
     try:
         async for event in events:
-            usage = event.get("usage") or _counted(event.get("timings")) or usage
-            if context and not tokens and int(usage.get("prompt_tokens") or 0) + max_tokens > context:
+            reported = event.get("usage")
+            if reported or event.get("timings"):
+                answer.usage = _usage(reported) if reported else _timings(event["timings"])
+            if context and not answer.tokens and answer.usage.prompt_tokens + max_tokens > context:
                 raise PromptTooLong(_TOO_LONG)
             for choice in event.get("choices") or ():
                 answered = True
+                answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
                 text = (choice.get("delta") or {}).get("content") or ""
-                new = [_raw_token(token) for token in (choice.get("logprobs") or {}).get("content") or ()]
-                finish_reason = choice.get("finish_reason") or finish_reason
-                content += text
-                tokens += new
-                if text or new:
-                    counted = int(usage.get("prompt_tokens") or 0)
-                    yield Token(text, tuple(logprobs for _, logprobs in new), counted)
+                if shown := answer.add(text, _tokens(choice.get("logprobs"))):
+                    yield shown
+            if answer.full:
+                break
         if not answered:
             raise UpstreamBadReply("reader", "the reader's stream holds no answer")
-        _reject_truncated(finish_reason, usage, max_tokens)
-        yield _finished(content, tokens, usage, passages_read, finish_reason)
+        answer.reject_if_cut_by_context()
+        yield answer.finished()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error

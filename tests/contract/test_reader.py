@@ -14,7 +14,7 @@ from app.core import signals
 from app.core.available import Passage
 from app.core.prompts import DEFAULT
 from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Prompt, Reader, Token, Turn
+from app.ports import Generation, Prompt, Reader, Turn
 from app.upstream.readers.balanced import BalancedReader
 from app.upstream.readers.openai import OpenAIReader
 from app.upstream.readers.servers import MODEL as EMBEDDED_MODEL
@@ -83,13 +83,13 @@ async def reader(request: pytest.FixtureRequest, kind: str) -> AsyncIterator[Rea
         yield made
 
 
-async def streamed(reader: Reader, prompt: Prompt, max_tokens: int = 24) -> tuple[list[Token], Generation]:
+async def streamed(reader: Reader, prompt: Prompt, max_tokens: int = 24) -> tuple[list[str], Generation]:
     """The pieces of a streamed answer, and the whole that comes last."""
     async with aclosing(reader.stream(prompt, max_tokens=max_tokens)) as stream:
         items = [item async for item in stream]
     whole = items.pop()
     assert isinstance(whole, Generation)
-    pieces = [item for item in items if isinstance(item, Token)]
+    pieces = [item for item in items if isinstance(item, str)]
     assert len(pieces) == len(items)
     return pieces, whole
 
@@ -215,7 +215,7 @@ async def test_concurrent_callers_get_their_own_answers(reader: Reader) -> None:
 async def test_closing_a_stream_early(reader: Reader) -> None:
     """After a stream is closed at its first piece, the reader still answers."""
     stream = reader.stream(FRANCE, max_tokens=24)
-    assert isinstance(await anext(stream), Token)
+    assert isinstance(await anext(stream), str)
     await stream.aclose()
     with pytest.raises(StopAsyncIteration):
         await anext(stream)

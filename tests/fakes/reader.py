@@ -10,7 +10,7 @@ from app.core.artifact import Identity
 from app.core.available import Passage
 from app.core.signals import TOP, TokenLogprobs
 from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Prompt, Token
+from app.ports import Generation, Prompt
 
 _CAPITAL_ASKED = re.compile(r"capital of (\w+)\?", re.IGNORECASE)
 _KNOWN = {"France": "Paris", "Italy": "Rome", "Japan": "Tokyo"}
@@ -76,13 +76,13 @@ class FakeReader:
             self.cancelled += 1
             raise
 
-    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         try:
             whole = await self._answer(prompt, max_tokens)
             texts = pieces(whole.text)[:max_tokens]
-            for index, text in enumerate(texts):
+            for text in texts:
                 await asyncio.sleep(0)
-                yield Token(text, whole.tokens[index : index + 1], whole.prompt_tokens)
+                yield text
             yield whole
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1

@@ -8,7 +8,7 @@ from typing import Any
 from app.core.available import Passage
 from app.core.question import Filter
 from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from app.ports import Generation, Prompt, Token
+from app.ports import Generation, Prompt
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes
 from tests.fakes.reader import FakeReader
@@ -79,7 +79,7 @@ class _Reader(FakeReader):
             await self._calls.fail(_stage(prompt), "reader")
             return await super().generate(prompt, max_tokens=max_tokens)
 
-    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         with self._calls.note("reader.stream", **_asked(prompt, max_tokens)):
             await self._calls.fail(_stage(prompt), "reader")
             async with aclosing(super().stream(prompt, max_tokens=max_tokens)) as pieces:

@@ -17,7 +17,7 @@ from app.core import prompts, signals
 from app.core.available import Passage
 from app.core.prompts import Prompts
 from app.errors import ConfigurationError, PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Prompt, Token
+from app.ports import Generation, Prompt
 from app.upstream.child import ChildServer
 from app.upstream.readers.openai import OpenAIReader
 from tests.waiting import until
@@ -77,12 +77,12 @@ def filler(tokens: int) -> str:
     return "word " * tokens
 
 
-async def collect(reader: OpenAIReader, prompt: Prompt, *, max_tokens: int = 24) -> tuple[list[Token], Generation]:
+async def collect(reader: OpenAIReader, prompt: Prompt, *, max_tokens: int = 24) -> tuple[list[str], Generation]:
     """A streamed answer: its tokens, and the complete answer that comes last."""
     items = [item async for item in reader.stream(prompt, max_tokens=max_tokens)]
     whole = items.pop()
     assert isinstance(whole, Generation)
-    pieces = [item for item in items if isinstance(item, Token)]
+    pieces = [item for item in items if isinstance(item, str)]
     assert len(pieces) == len(items)
     return pieces, whole
 
@@ -285,13 +285,13 @@ def guard() -> int:
     return leader
 
 
-def answers(url: str) -> bool:
-    """Whether the server reports that it is ready."""
+async def answers(reader: OpenAIReader) -> bool:
+    """Whether the server is ready."""
     try:
-        with client(url) as http:
-            return http.get("/health").is_success
-    except httpx.TransportError:
+        await reader.ping()
+    except UpstreamUnavailable:
         return False
+    return True
 
 
 @pytest.mark.parametrize("victim", ["server", "engine"])
@@ -313,6 +313,6 @@ async def test_killed_server_restarts(vllm: ChildServer, make_reader: MakeReader
     await until(lambda: not Path(f"/proc/{leader}").exists(), within_s=60)
     with pytest.raises(UpstreamUnavailable):
         await reader.ping()
-    await until(lambda: asyncio.to_thread(answers, url), within_s=600)
+    await until(lambda: answers(reader), within_s=600)
     assert vllm.url == url
     assert "Paris" in (await make_reader().generate(FRANCE, max_tokens=24)).text

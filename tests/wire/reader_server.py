@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -213,7 +214,8 @@ class ReaderServer:
 
 def _entry(token: str, raw: bytes, number: int) -> dict[str, Any]:
     """A token as reported: its text, its bytes, and twenty alternatives with itself first."""
-    top = [round(-0.05 * (number + 1) - 0.25 * rank, 6) for rank in range(20)]
+    own = -0.05 * min(number + 1, 12)
+    top = [round(own if rank == 0 else math.log(1 - math.exp(own)) - rank, 6) for rank in range(20)]
     named = [{"token": f"t{rank}", "logprob": logprob, "bytes": [116]} for rank, logprob in enumerate(top)]
     return {"token": token, "logprob": top[0], "bytes": list(raw), "top_logprobs": named}
 

@@ -170,7 +170,14 @@ async def test_failed_retrieval_falls_back_and_the_receipt_reports_it(
 
 
 @pytest.mark.parametrize(
-    "fault", [faults.without_logprobs, faults.numbers_as(b"null", b"logprob")], ids=["missing", "null"]
+    "fault",
+    [
+        faults.without_logprobs,
+        faults.numbers_as(b"null", b"logprob"),
+        faults.numbers_as(b"5", b"logprob"),
+        faults.numbers_as(b"true", b"logprob"),
+    ],
+    ids=["missing", "null", "positive", "true"],
 )
 async def test_reader_without_log_probs_reads_five_passages_and_reports_no_confidence(
     patient: ProxiedGateway, fault: Fault
@@ -183,6 +190,20 @@ async def test_reader_without_log_probs_reads_five_passages_and_reports_no_confi
         for receipt in (whole, streamed):
             assert (receipt["decision"]["reason"], receipt["k"], receipt["confidence"]) == ("no_signal", 5, None)
             assert len(receipt["citations"]) == 5
+            assert not receipt["decision"]["calibrator"]["certified"]
+
+
+@pytest.mark.parametrize("count", [b"-5", b"9223372036854775808", b"1e300", b"true", b'"many"'])
+async def test_impossible_counts_do_not_spoil_an_answer(patient: ProxiedGateway, count: bytes) -> None:
+    """The answer, its receipt and the metrics are as without them; no observer fails."""
+    async with broken(patient.readers[0], faults.numbers_as(count, b"prompt_tokens", b"completion_tokens")):
+        whole = await patient.receipt(policy="always")
+        event, streamed = last_event(await patient.ask(policy="always", stream=True))
+        assert event == "final"
+        for receipt in (whole, streamed):
+            assert receipt["usage"]["read"]["prompt_tokens"] == 0
+            assert 0 < receipt["usage"]["read"]["completion_tokens"] < 100
+    assert await patient.metric("background_failures_total", task="observers") == 0
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)

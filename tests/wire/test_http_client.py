@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from aiohttp.client_reqrep import ConnectionKey
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -19,10 +21,11 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from app.upstream import http
 from app.upstream.http import HttpClient, Refused, meaning
 from tests.wire import fault_proxy as faults
 from tests.wire.fault_proxy import Fault, answer, answer_json
-from tests.wire.servers import Server, free_port, serving
+from tests.wire.servers import Server, free_port, handling, serving
 
 KEY = "sk-very-secret"
 AskOptions = Callable[[HttpClient], Awaitable[bytes]]
@@ -77,6 +80,55 @@ async def test_call_posts_json_with_the_key(server: Server, client: HttpClient, 
     assert request.headers["content-type"] == "application/json"
     assert request.headers["authorization"] == f"Bearer {KEY}"
     assert request.headers["accept-encoding"] == "identity"
+
+
+@BOTH_WAYS
+async def test_unix_socket(tmp_path: Path, ask: AskOptions) -> None:
+    """`unix:` and a path call the server that listens there; without one, it cannot be reached."""
+
+    async def reply(request: web.Request) -> web.Response:
+        return web.Response(body=request.path.encode())
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", reply)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    async with connected(f"unix:{tmp_path}/http.sock") as client:
+        with pytest.raises(UpstreamUnavailable, match="cannot be reached"):
+            await ask(client)
+        await web.UnixSite(runner, tmp_path / "http.sock").start()
+        assert await ask(client) == b"/ask"
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("status", [200, 500])
+async def test_size_of_a_reply_is_bounded(monkeypatch: pytest.MonkeyPatch, status: int, *, chunked: bool) -> None:
+    """A larger reply is not read to its end; the next one may be as large as the limit."""
+    monkeypatch.setattr(http, "_MAX_REPLY_BYTES", 1000)
+    sizes = [1001, 1000]
+
+    async def reply(_: web.Request) -> web.StreamResponse:
+        response = web.Response(body=b"x" * sizes.pop(0), status=status)
+        if chunked:
+            response.enable_chunked_encoding()
+        return response
+
+    async with handling(reply) as url, connected(url) as client:
+        with pytest.raises(UpstreamBadReply, match="more than 1000 bytes"):
+            await whole(client)
+        if status == 200:
+            assert await whole(client) == b"x" * 1000
+        else:
+            with pytest.raises(Refused):
+                await whole(client)
+
+
+async def test_line_of_a_stream_is_bounded() -> None:
+    """A line without an end is a bad reply."""
+    async with serving(answer(200, b"x" * 2**20)) as server, connected(server.url) as client:
+        with pytest.raises(UpstreamBadReply, match="LineTooLong"):
+            await streamed(client)
 
 
 async def test_stream_closes_its_connection(server: Server, client: HttpClient) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 
 from app.core.artifact import Identity
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
-from app.ports import Generation, Prompt, Reader, Token
+from app.ports import Generation, Prompt, Reader
 from app.upstream.resilience import Breaker, Resilience
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class BalancedReader:
                 tried += 1
                 replica = await self._next(prompt.question, replica, error, tried)
 
-    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         """Stream the answer; no retry after the first piece."""
         self._retries.earn()
         replica, tried = self._choose(prompt.question), 0

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -19,9 +19,9 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Generation, Prompt, Token
+from app.ports import Generation, Prompt
 from app.upstream.http import HttpClient, Refused
-from app.upstream.openai_replies import assemble, events_of, generation, reading_refusal
+from app.upstream.openai_replies import assemble, count, events_of, generation, reading_refusal
 
 STOP = ("\n",)
 _CHAT = "/v1/chat/completions"
@@ -90,7 +90,7 @@ class OpenAIReader:
                 f"the reader does not serve the model {self._model!r}, only: {names}. Set FETCHWISE_READER_MODEL."
             )
         length = mine.get("max_model_len") or (mine.get("meta") or {}).get("n_ctx") or 0
-        self._context = length if isinstance(length, int) else 0
+        self._context = count(length)
         if mine.get("owned_by") == "llamacpp":
             self._counting["timings_per_token"] = True
         return dict(mine)
@@ -106,7 +106,7 @@ class OpenAIReader:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         """Yield the answer's pieces, then the whole; the same text and tokens as `generate`."""
         if self._context is None:
             # If the model is not served, the generation reports it.
@@ -158,8 +158,8 @@ class OpenAIReader:
     @asynccontextmanager
     async def _events(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         try:
-            async with self._http.stream(_CHAT, body) as lines:
-                yield events_of(lines, self._http)
+            async with self._http.stream(_CHAT, body) as lines, aclosing(events_of(lines, self._http)) as events:
+                yield events
         except Refused as refused:
             raise reading_refusal(self._http, refused, self._model) from refused
 

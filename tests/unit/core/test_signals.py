@@ -27,7 +27,7 @@ def tokens(draw: st.DrawFn) -> TokenLogprobs:
     weights = [math.exp(peak * random.gauss(0.0, 1.0)) for _ in range(draw(st.integers(TOP, 60)))]
     total = math.fsum(weights)
     logprobs = sorted((LN(weight / total) for weight in weights), reverse=True)
-    return TokenLogprobs(draw(st.sampled_from(logprobs)), tuple(logprobs[:TOP]))
+    return TokenLogprobs(draw(st.sampled_from(logprobs[:TOP])), tuple(logprobs[:TOP]))
 
 
 answers = st.lists(tokens(), min_size=1, max_size=10)
@@ -79,17 +79,30 @@ def test_no_token_is_no_signal() -> None:
     assert extract([]) == {}
 
 
-def test_a_nan_takes_its_signals_away() -> None:
-    """A NaN makes every mean that it is in absent, and only those."""
-    nan_itself = extract([SPREAD, TokenLogprobs(math.nan, SPREAD.top)])
-    assert "seq_logprob" not in nan_itself
-    assert "seq_logprob@1" in nan_itself
-    assert {"neg_entropy", "margin"} <= nan_itself.keys()
-    nan_far_down = extract([TokenLogprobs(-0.5, (*SPREAD.top[:-1], math.nan))])
-    assert "neg_entropy" not in nan_far_down
-    assert {"seq_logprob", "margin"} <= nan_far_down.keys()
-    nan_second = extract([TokenLogprobs(-0.5, (-0.5, math.nan, *SPREAD.top[2:]))])
-    assert "margin" not in nan_second
+IMPOSSIBLE = {
+    "NaN": TokenLogprobs(math.nan, SPREAD.top),
+    "NaN without alternatives": TokenLogprobs(math.nan),
+    "NaN first": TokenLogprobs(SPREAD.logprob, (math.nan, *SPREAD.top[1:])),
+    "NaN second": TokenLogprobs(SPREAD.logprob, (SPREAD.top[0], math.nan, *SPREAD.top[2:])),
+    "NaN far down": TokenLogprobs(SPREAD.logprob, (*SPREAD.top[:-1], math.nan)),
+    "NaN of three": TokenLogprobs(SPREAD.logprob, (*SPREAD.top[:2], math.nan)),
+    "positive": TokenLogprobs(5.0, SPREAD.top),
+    "positive without alternatives": TokenLogprobs(0.01),
+    "infinite": TokenLogprobs(math.inf, SPREAD.top),
+    "a positive alternative": TokenLogprobs(5.0, (5.0, *SPREAD.top[1:])),
+    "a huge alternative": TokenLogprobs(SPREAD.logprob, (*SPREAD.top[:-1], 1e300)),
+    "more likely than all alternatives": TokenLogprobs(-0.01, SPREAD.top),
+    "less likely than all alternatives": TokenLogprobs(-20.0, SPREAD.top),
+    "alternatives that add up to more than one": TokenLogprobs(LN(0.5), (LN(0.5),) * TOP),
+    "three that do": TokenLogprobs(LN(0.5), (LN(0.5),) * 3),
+}
+
+
+@pytest.mark.parametrize("token", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_numbers_take_every_signal_away(token: TokenLogprobs) -> None:
+    """One token whose numbers no distribution has is enough, wherever it is."""
+    assert extract([token]) == {}
+    assert extract([SPREAD, token, FLAT]) == {}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +117,7 @@ def test_a_nan_takes_its_signals_away() -> None:
 )
 def test_too_few_alternatives_are_no_signal(seen: int, present: set[str]) -> None:
     """Margin needs two alternatives and entropy twenty: one short token is enough to lose the name."""
-    signals = extract([SPREAD, TokenLogprobs(-0.5, SPREAD.top[:seen])])
+    signals = extract([SPREAD, TokenLogprobs(SPREAD.logprob, SPREAD.top[:seen])])
     assert {name for name in signals if "@" not in name} == present
 
 

@@ -14,7 +14,7 @@ from app.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from app.ports import Generation, Prompt, Token
+from app.ports import Generation, Prompt
 from app.upstream.readers.balanced import BalancedReader
 from app.upstream.resilience import Resilience
 from tests.fakes.reader import FakeReader
@@ -34,7 +34,7 @@ async def ask(reader: BalancedReader, question: str = QUESTIONS[0]) -> Generatio
     return await reader.generate(Prompt(question), max_tokens=24)
 
 
-async def streamed_pieces(reader: BalancedReader, question: str = QUESTIONS[0]) -> list[Token | Generation]:
+async def streamed_pieces(reader: BalancedReader, question: str = QUESTIONS[0]) -> list[str | Generation]:
     async with aclosing(reader.stream(Prompt(question), max_tokens=24)) as pieces:
         return [piece async for piece in pieces]
 
@@ -118,9 +118,9 @@ async def test_timeouts_and_bad_replies_are_not_retried(error: UpstreamError) ->
 class BreaksOff(FakeReader):
     """Fails after the first token of a stream."""
 
-    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[Token | Generation, None]:
+    async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         self.prompts.append(prompt)
-        yield Token("The", ())
+        yield "The"
         raise GONE
 
 
@@ -129,7 +129,7 @@ async def test_stream_is_not_retried_after_its_first_token() -> None:
     readers = [BreaksOff(), BreaksOff()]
     reader = balanced(*readers)
     async with aclosing(reader.stream(Prompt("?"), max_tokens=5)) as stream:
-        assert await anext(stream) == Token("The", ())
+        assert await anext(stream) == "The"
         with pytest.raises(UpstreamUnavailable):
             await anext(stream)
     assert sum(one.calls for one in readers) == 1
