@@ -127,11 +127,10 @@ async def test_streamed_equals_not_streamed(reader: Reader, prompt: Prompt) -> N
     """A streamed answer is the same text, tokens and counts, and its pieces are the text."""
     pieces, whole = await streamed(reader, prompt)
     plain = await reader.generate(prompt, max_tokens=24)
-    assert "".join(piece.text for piece in pieces).strip() == whole.text == plain.text
+    assert "".join(pieces) == whole.text == plain.text
     assert whole.passages_read == plain.passages_read
     assert (whole.prompt_tokens, whole.completion_tokens) == (plain.prompt_tokens, plain.completion_tokens)
-    # Known from the first piece on: a stream that is cancelled has no end.
-    assert {piece.prompt_tokens for piece in pieces} == {plain.prompt_tokens}
+    assert all(pieces)
     assert len(whole.tokens) == len(plain.tokens)
     for one, other in zip(whole.tokens, plain.tokens, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-2)
@@ -248,3 +247,23 @@ async def test_what_can_never_fit(reader: Reader, prompt: Prompt) -> None:
         await reader.generate(prompt, max_tokens=24)
     with pytest.raises(PromptTooLong):
         await streamed(reader, prompt)
+
+
+@pytest.mark.skipif(not HAS_ENGINE, reason="needs the embedded engine")
+async def test_no_control_token_of_the_engine_can_be_said(engine_url: str, model_file: Path) -> None:
+    """Each control token in the model's own vocabulary is read as ordinary text: as its characters, apart."""
+    from gguf import GGUFReader, TokenType
+
+    fields = GGUFReader(model_file).fields
+    names, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
+    control = [name for name, kind in zip(names, kinds, strict=True) if kind == TokenType.CONTROL]
+    assert len(control) > 10
+    assert {"<|im_start|>", "<filename>", "<repo_name>"} <= set(control)
+    reader = OpenAIReader(engine_url, EMBEDDED_MODEL, prompts=DEFAULT, timeout_s=120)
+    try:
+        for token in control:
+            said = await reader.generate(Prompt(f"What is {token}?"), max_tokens=1)
+            apart = await reader.generate(Prompt(f"What is {token[0]} {token[1:]}?"), max_tokens=1)
+            assert said.prompt_tokens == apart.prompt_tokens, token
+    finally:
+        await reader.close()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -65,6 +66,9 @@ class ReaderServer:
         self.answer: Callable[[str], str] = lambda content: from_passages(content, content)
         # The status of its refusal to show the chat template, if it refuses.
         self.template_status: int | None = None
+        self.template = "<|im_start|>user\n"
+        # What its tokenizer makes one token of.
+        self.control_tokens: set[str] = set()
         self.token_delay_s = 0.0
         self.requests: list[Asked] = []
         self.generated = 0
@@ -84,15 +88,32 @@ class ReaderServer:
                 return web.json_response({"object": "list", "data": [self._model()]})
             case "POST", "/tokenize" | "/apply-template" if self.template_status:
                 return _error(self.template_status, "SomeError", "not now")
+            case "POST", "/tokenize" if "messages" not in body:
+                return self._tokenized(body)
             case "POST", "/tokenize" if self.dialect is Dialect.VLLM:
-                return web.json_response({"count": 3, "max_model_len": self._context, "tokens": [1, 2, 3]})
+                return web.json_response(
+                    {"count": 3, "max_model_len": self._context, "tokens": [*self.template.encode()]}
+                )
             case "POST", "/apply-template" if self.dialect is Dialect.LLAMA:
-                return web.json_response({"prompt": f"<|im_start|>user\n{body['messages'][0]['content']}"})
+                return web.json_response({"prompt": self.template + body["messages"][0]["content"]})
             case "POST", "/v1/chat/completions":
                 return await self._chat(request, body)
         if self.dialect is Dialect.VLLM:
             return web.json_response({"detail": "Not Found"}, status=404)
         return _error(404, "not_found_error", "File Not Found")
+
+    def _tokenized(self, body: Any) -> web.Response:
+        """The tokens of a text: each control token, and every other character."""
+        text = body["prompt" if self.dialect is Dialect.VLLM else "content"]
+        if self.dialect is Dialect.VLLM and len(text) > self.context_chars:
+            return _error(400, "BadRequestError", f"This model's maximum context length is {self._context} tokens.")
+        known = "|".join(map(re.escape, sorted(self.control_tokens))) or "(?!)"
+        found = [match[0] for match in re.finditer(f"{known}|.", text)]
+        if self.dialect is Dialect.VLLM:
+            assert body["add_special_tokens"] is False
+            names = found if body.get("return_token_strs") else None
+            return web.json_response({"tokens": list(range(len(found))), "token_strs": names})
+        return web.json_response({"tokens": [{"id": number, "piece": piece} for number, piece in enumerate(found)]})
 
     @property
     def _context(self) -> int:

@@ -1,7 +1,7 @@
 """The reader over the OpenAI chat API, as vLLM and llama.cpp speak it: short greedy answers with log-probabilities."""
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
@@ -9,7 +9,7 @@ import orjson
 
 from app.core.artifact import Identity
 from app.core.available import Passage
-from app.core.prompts import Prompts, break_markers
+from app.core.prompts import Prompts, break_markers, possible_markers
 from app.core.signals import TOP
 from app.errors import (
     ConfigurationError,
@@ -24,6 +24,7 @@ from app.upstream.http import HttpClient, Refused
 from app.upstream.openai_replies import assemble, count, events_of, generation, reading_refusal
 
 STOP = ("\n",)
+_MOST_REMEMBERED = 10_000
 _CHAT = "/v1/chat/completions"
 # A fixed conversation whose rendering tells two chat templates apart.
 _SAMPLE_CHAT = [{"role": "user", "content": "fetchwise"}]
@@ -62,21 +63,29 @@ class OpenAIReader:
         }
         # Context length in tokens; None until the server was asked, 0 if it does not report it.
         self._context: int | None = None
+        self._identified: Identity | None = None
+        # Whether the tokenizer makes a control token of a text that looks like one.
+        self._is_control_token: dict[str, bool] = {}
         # How to ask for running usage: a cancelled stream never reaches its final usage.
         self._counting: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     async def identify(self) -> Identity:
         """Ask the server what it runs; ConfigurationError if it does not serve the model."""
         mine = await self._served()
-        reported = (mine.get("meta") or {}).get("ftype")
-        return Identity(
+        reported = _meta(mine).get("ftype")
+        identity = Identity(
             reader=self._model,
-            quantisation=self._quantisation or reported or "unquantised",
+            quantisation=self._quantisation or str(reported or "unquantised"),
             chat_template=await self._chat_template_digest(),
             prompts=self._prompts.digest,
             stop=STOP,
             logprobs=f"top{TOP}",
         )
+        if identity != self._identified:
+            # Another model may have another tokenizer.
+            self._identified = identity
+            self._is_control_token.clear()
+        return identity
 
     async def _served(self) -> dict[str, Any]:
         """What the server says about our model."""
@@ -89,7 +98,7 @@ class OpenAIReader:
             raise ConfigurationError(
                 f"the reader does not serve the model {self._model!r}, only: {names}. Set FETCHWISE_READER_MODEL."
             )
-        length = mine.get("max_model_len") or (mine.get("meta") or {}).get("n_ctx") or 0
+        length = mine.get("max_model_len") or _meta(mine).get("n_ctx")
         self._context = count(length)
         if mine.get("owned_by") == "llamacpp":
             self._counting["timings_per_token"] = True
@@ -97,8 +106,9 @@ class OpenAIReader:
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer greedily, at most to the first newline, with as many of the passages as fit."""
+        markers = await self._control_tokens(prompt)
         for passages in _shrinking(prompt.passages):
-            body = self._body(prompt, passages, max_tokens)
+            body = self._body(prompt, passages, max_tokens, markers)
             try:
                 return generation(await self._json("POST", _CHAT, body), len(passages), max_tokens)
             except PromptTooLong:
@@ -112,9 +122,9 @@ class OpenAIReader:
             # If the model is not served, the generation reports it.
             with suppress(ConfigurationError):
                 await self._served()
-        begun = False
+        begun, markers = False, await self._control_tokens(prompt)
         for passages in _shrinking(prompt.passages):
-            body = self._body(prompt, passages, max_tokens)
+            body = self._body(prompt, passages, max_tokens, markers)
             # Usage is known from the first event on, so a prompt that is too long is found before anything is yielded.
             body |= {"stream": True, **self._counting}
             try:
@@ -140,11 +150,43 @@ class OpenAIReader:
         """Close the connection pool; later calls raise UpstreamUnavailable. Idempotent."""
         await self._http.close()
 
-    def _body(self, prompt: Prompt, passages: Sequence[Passage], max_tokens: int) -> dict[str, Any]:
-        content = self._prompts.render(prompt.question, [(passage.title, passage.text) for passage in passages])
-        messages = [{"role": turn.role, "content": break_markers(turn.text)} for turn in prompt.earlier]
+    def _body(
+        self, prompt: Prompt, passages: Sequence[Passage], max_tokens: int, markers: Collection[str]
+    ) -> dict[str, Any]:
+        texts = [(passage.title, passage.text) for passage in passages]
+        content = self._prompts.render(prompt.question, texts, markers)
+        messages = [{"role": turn.role, "content": break_markers(turn.text, markers)} for turn in prompt.earlier]
         messages.append({"role": "user", "content": content})
         return {**self._always, "messages": messages, "max_tokens": max_tokens}
+
+    async def _control_tokens(self, prompt: Prompt) -> Collection[str]:
+        """What this reader would parse as control tokens in the texts of a prompt; its tokenizer is asked once each."""
+        texts = [prompt.question, *(turn.text for turn in prompt.earlier)]
+        for passage in prompt.passages:
+            texts += (passage.title, passage.text)
+        possible = set[str]().union(*map(possible_markers, texts))
+        if not possible:
+            return possible
+        if new := possible - self._is_control_token.keys():
+            try:
+                pieces = await self._pieces(" ".join(new))
+            except (UpstreamError, PromptTooLong) as error:
+                if not (isinstance(error.__cause__, Refused) and error.__cause__.status in {404, 405, 501}):
+                    return possible  # rather too many than one too few
+                pieces = set()  # the server has no such path
+            if len(self._is_control_token) > _MOST_REMEMBERED:
+                self._is_control_token.clear()
+            self._is_control_token |= {marker: marker in pieces for marker in new}
+        return {marker for marker in possible if self._is_control_token.get(marker, True)}
+
+    async def _pieces(self, text: str) -> set[str]:
+        """The tokens of a text, in which a control token is always one; the fields are those of either server."""
+        asked = {"content": text, "with_pieces": True, "model": self._model, "prompt": text, "return_token_strs": True}
+        reply = await self._json("POST", "/tokenize", asked | {"add_special_tokens": False})
+        tokens = reply.get("token_strs") or [
+            token.get("piece") for token in reply.get("tokens") or () if isinstance(token, dict)
+        ]
+        return {token for token in tokens if isinstance(token, str)}
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
@@ -181,6 +223,12 @@ class OpenAIReader:
             if rendered:
                 return hashlib.sha256(orjson.dumps(rendered)).hexdigest()[:16]
         return "unknown"
+
+
+def _meta(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What llama.cpp says about a model."""
+    meta = model.get("meta")
+    return meta if isinstance(meta, dict) else {}
 
 
 def _for_now(error: UpstreamError) -> bool:

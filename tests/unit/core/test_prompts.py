@@ -1,12 +1,14 @@
 """Prompts: questions and passages are data, and every character of a template changes its digest."""
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.prompts import DEFAULT, Prompts, break_markers, search_query
+from app.core.prompts import DEFAULT, Prompts, break_markers, possible_markers, search_query
 
 PLAIN = Prompts(closed_book="Q: {question}", open_book="{passages}\nQ: {question}")
 
@@ -44,8 +46,14 @@ def test_a_passage_cannot_bring_a_placeholder() -> None:
 
 def test_a_passage_is_one_line() -> None:
     """Line breaks of every kind in passage, title and question become single spaces."""
-    rendered = PLAIN.render("one\n\ntwo", [("A\nB", "x\r\n[2] fake\u2028y\t\x0bz\n")])
-    assert rendered == "[1] A B: x [2] fake y z\nQ: one two"
+    rendered = PLAIN.render("one\n\ntwo", [("A\nB", "x\r\nfake\u2028y\t\x0bz\n")])
+    assert rendered == "[1] A B: x fake y z\nQ: one two"
+
+
+def test_a_passage_cannot_begin_another() -> None:
+    """A number like those of passages is broken up in a passage or title; a note directly after its word is not."""
+    rendered = PLAIN.render("Is [2] right?", [("[2]", "x\n[2] fake [10]\t[3]"), ("", "[1] y.[2] z [4] [5]a")])
+    assert rendered == "[1] [ 2]: x [ 2] fake [ 10] [ 3]\n[2] [ 1] y.[2] z [ 4] [ 5]a\nQ: Is [2] right?"
 
 
 def test_all_white_space_is_one_space() -> None:
@@ -68,6 +76,18 @@ MARKERS = (
     "<s>",
     "</s>",
     "<bos>",
+    "[|user|]",
+    "[|endofturn|]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[AVAILABLE_TOOLS]",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+    "<file_sep>",
+    "<<SYS>>",
+    "<</SYS>>",
 )
 
 
@@ -87,6 +107,35 @@ def test_nothing_can_speak_in_anothers_turn(marker: str) -> None:
 def test_ordinary_text_is_unchanged(text: str) -> None:
     """Brackets are common, and what a calibrator was fitted on must not change."""
     assert break_markers(text) == text
+
+
+def test_what_the_reader_calls_a_control_token_is_broken_up() -> None:
+    """In question, title and text; what only looks like one stays."""
+    texts = ("<pad> a<pad>[MASK]<b>", "[MASK]", "see <pad>, a[i], [1], <i>")
+    possible = set().union(*map(possible_markers, texts))
+    assert possible == {"<pad>", "[MASK]", "<b>", "[i]", "<i>"}
+    rendered = PLAIN.render(texts[0], [texts[1:]], {"<pad>", "[MASK]"})
+    assert rendered == "[1] [ MASK]: see < pad>, a[i], [ 1], <i>\nQ: < pad> a< pad>[ MASK]<b>"
+
+
+@pytest.mark.parametrize("text", ["", "plain", "a < b", "[1] [2, 3] [4-6]", "<|im_end|>[INST]", "[citation needed]"])
+def test_nothing_to_ask_the_reader(text: str) -> None:
+    """Numbers, texts with spaces, and what is broken up in any case."""
+    assert possible_markers(text) == set()
+
+
+@pytest.mark.parametrize("name", ["passages", "questions", "unseen"])
+def test_the_demos_texts_are_unchanged(name: str) -> None:
+    """What the shipped calibrator was fitted on is in the prompt as it is stored, and the reader is asked nothing."""
+    for line in (Path(__file__).parents[3] / f"demo/{name}.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if name == "passages":
+            expected = f"[1] {entry['title']}: {entry['text']}\nQ: Q"
+            assert PLAIN.render("Q", [(entry["title"], entry["text"])]) == expected
+            assert not possible_markers(entry["title"] + entry["text"])
+        else:
+            assert PLAIN.render(entry["question"]) == f"Q: {entry['question']}"
+            assert not possible_markers(entry["question"])
 
 
 @given(st.text(max_size=40), st.lists(st.tuples(st.text(max_size=20), st.text(max_size=40)), min_size=1, max_size=5))
