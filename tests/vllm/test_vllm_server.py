@@ -268,6 +268,16 @@ async def test_question_that_is_too_long(reader: OpenAIReader, tokens: int) -> N
         await collect(reader, Prompt(filler(tokens)))
 
 
+async def test_control_tokens_are_read_as_text(reader: OpenAIReader) -> None:
+    """VLLM's tokenizer says what is one: a common marker, and one that only this model knows."""
+    for token in ("<|im_start|>", "<filename>"):
+        said = await reader.generate(Prompt(f"What is {token}?"), max_tokens=1)
+        apart = await reader.generate(Prompt(f"What is {token[0]} {token[1:]}?"), max_tokens=1)
+        assert said.prompt_tokens == apart.prompt_tokens
+    plain = await reader.generate(Prompt("What is <b>?"), max_tokens=1)
+    assert plain.prompt_tokens < (await reader.generate(Prompt("What is < b>?"), max_tokens=1)).prompt_tokens
+
+
 def processes_under(leader: int) -> dict[str, int]:
     """The processes below the guard, oldest first: the server, and vLLM's engine below it."""
     (server,) = _children(leader)
