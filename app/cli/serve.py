@@ -167,7 +167,7 @@ def check_workers(settings: Settings) -> None:
     inside = [
         f"FETCHWISE_{name.upper()}={value}"
         for name, value in (("reader", settings.reader.backend), ("vectors", settings.vectors.backend))
-        if not value.startswith(("http://", "https://"))
+        if not value.startswith(("http://", "https://", "unix:"))
     ]
     if inside:
         raise ConfigurationError(

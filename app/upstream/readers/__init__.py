@@ -37,7 +37,8 @@ async def open_reader(
             urls, model = (await server.start(),), settings.model or MODEL
         if model is None or not urls or not all(url.startswith(("http://", "https://", UNIX)) for url in urls):
             raise ConfigurationError(
-                "FETCHWISE_READER is `embedded`, `vllm` or http(s) URLs; all but the first need FETCHWISE_READER_MODEL"
+                "FETCHWISE_READER is `embedded`, `vllm`, or URLs with http, https or unix; all but the first need "
+                "FETCHWISE_READER_MODEL"
             )
         if len(set(urls)) < len(urls):
             raise ConfigurationError("FETCHWISE_READER names the same URL twice")

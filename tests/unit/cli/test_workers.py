@@ -21,6 +21,7 @@ def settings(**changes: Any) -> Settings:
 def test_remote_parts_can_be_shared() -> None:
     """Any number of workers is allowed with remote servers; the embedder may be local."""
     check_workers(settings(workers=8))
+    check_workers(settings(workers=8, reader="unix:/run/reader.sock"))
 
 
 def test_one_worker_may_hold_its_parts() -> None:
