@@ -20,7 +20,8 @@ from app.upstream.http import HttpClient, Refused, meaning
 
 # The longest tokens of common vocabularies are runs of spaces or dashes of about this length.
 CHARS_PER_TOKEN = 128
-_MOST_TOKENS = 10**9
+# The longest contexts have about this many tokens.
+_MOST_TOKENS = 10**7
 _NOT_PLAIN = re.compile(r"[^!-~]+")
 _TOO_LONG = "the question does not fit the reader's context: shorten it"
 
@@ -140,6 +141,8 @@ class _Answer:
 
     def add(self, text: str, tokens: Sequence[_RawToken]) -> str:
         """Add a piece; returns the part of it that can be shown."""
+        if self.full:
+            return ""
         if (excess := len(self.tokens) + len(tokens) - self._max_tokens) > 0:
             tokens = tokens[: len(tokens) - excess]
             text = b"".join([spelled for spelled, _ in tokens]).decode(errors="ignore")

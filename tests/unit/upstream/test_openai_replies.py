@@ -14,7 +14,7 @@ from app.upstream.openai_replies import CHARS_PER_TOKEN, assemble, events_of, ge
 
 TOP = [-0.5 - rank for rank in range(20)]
 # Numbers that are no number of tokens.
-NO_COUNTS = [-1, -(2**70), 2**63, 10**400, 1.5, "7", True, None, [], math.nan]
+NO_COUNTS = [-1, -(2**70), 2**63, 10**9, 10**400, 1.5, "7", True, None, [], math.nan]
 
 
 def token(text: str, **changed: Any) -> dict[str, Any]:
@@ -193,6 +193,13 @@ async def test_length_of_an_answer_is_bounded(tokens: list[Any]) -> None:
         assert (answer.text, answer.truncated, extract(answer.tokens)) == ("x" * most, True, {})
     assert text == assembled.text
     assert len(left) == 3
+
+
+async def test_second_answer_in_an_event_is_ignored() -> None:
+    """After the end of the line nothing is added, also not from the same event."""
+    first, second = chunk("It is\n", token("It is"))["choices"], chunk(" not", token(" not"))["choices"]
+    text, assembled = await streamed({"choices": first + second})
+    assert text == assembled.text == "It is"
 
 
 class Lines:
