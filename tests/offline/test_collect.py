@@ -20,7 +20,7 @@ from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever
 from tests.offline.world import IDENTITY
 
-TOKEN = TokenLogprobs(-0.1, tuple(-0.1 - i for i in range(20)))
+TOKEN = TokenLogprobs(-0.5, tuple(-0.5 - i for i in range(20)))
 
 
 class ScriptedReader:
@@ -36,7 +36,7 @@ class ScriptedReader:
             self.failures -= 1
             raise UpstreamUnavailable("reader", "down")
         if max_tokens == 1:
-            return Generation("Yes", (TokenLogprobs(-0.5, TOKEN.top),), 9, 1, 0)
+            return Generation("Yes", (TOKEN,), 9, 1, 0)
         found = any("Kingston" in passage.text for passage in prompt.passages)
         return Generation("Kingston." if found else "No idea.", (TOKEN, TOKEN), 10, 3, len(prompt.passages))
 
