@@ -87,7 +87,7 @@ def read_found(
 ) -> list[Passage]:
     """The passages of a search: payloads with their scores, best first. ValueError if one of them is not usable.
 
-    The store is not trusted: more than `limit` are cut off, and each must match the filter, which may keep tenants apart.
+    The store is not trusted: more than `limit` are cut off, and each must match the filter, which keeps tenants apart.
     """
     conditions = set(terms(where or {}))
     found = []
