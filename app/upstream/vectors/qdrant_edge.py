@@ -235,7 +235,7 @@ class _Lock:
         path = root / "LOCK"
         try:
             root.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise ConfigurationError(f"the vector store's directory {root} cannot be written: {error}") from error
         try:
