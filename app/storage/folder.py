@@ -104,8 +104,8 @@ class FolderDocuments:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise StorageError(
-                        f"nothing was written: another process has held the lock {path} for {self._lock_timeout_s:g} s. "
-                        f"`fuser {path}` shows which; stop it and try again"
+                        f"nothing was written: another process has held the lock {path} for "
+                        f"{self._lock_timeout_s:g} s. `fuser {path}` shows which; stop it and try again"
                     ) from None
             time.sleep(_RETRY_LOCK_S)
 
