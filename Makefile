@@ -127,14 +127,16 @@ digests: ## Pin the images of the Dockerfile and the stack by digest (needs dock
 	  digest=$$(docker buildx imagetools inspect "$$image" --format '{{.Manifest.Digest}}'); \
 	  sed -i -E "s|(FROM\|image:) $$image( AS .*)?$$|\1 $$image@$$digest\2|" Dockerfile docker-compose.yml; echo "$$image@$$digest"; done
 
-# By image: the packages with their versions, licences and hashes, in CycloneDX.
+# By image: the packages with their versions and hashes, in CycloneDX. It warns that the files have no tree of dependencies.
+SBOM := PYTHONWARNINGS=ignore $(VENV_TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
 sbom: $(INSTALLED_TOOLS) ## Write a bill of materials of each image into build/
 	@mkdir -p build
-	@$(VENV_TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o build/sbom-lean.json requirements/lean.txt
-	@cat requirements/{lean,torch,embedded}.txt | $(VENV_TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o build/sbom-embedded.json -
-	@ls -l build/sbom-*.json
+	@cat requirements/{build,lean}.txt | $(SBOM) --output-file build/sbom-lean.json -
+	@cat requirements/{build,lean,torch,embedded}.txt | $(SBOM) --output-file build/sbom-embedded.json -
+	@ls build/sbom-*.json
 
 audit: $(INSTALLED_TOOLS) ## Look for known vulnerabilities of the pinned packages
+	@mkdir -p build
 	@cat requirements/{build,lean,torch,embedded,dev}.txt >build/audited.txt
 	$(VENV_TOOLS)/bin/pip-audit --disable-pip --require-hashes --requirement build/audited.txt
 
