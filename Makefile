@@ -50,8 +50,8 @@ coverage: $(INSTALLED) ## Check that the tests of the decision core cover every 
 	  --cov=app.core --cov-branch --cov-fail-under=100
 
 check: $(INSTALLED) ## Lint, types, layers, duplicate code, containers
-	$(VENV)/bin/ruff check app tests bench demo deploy
-	$(VENV)/bin/ruff format --check app tests bench demo deploy
+	$(VENV)/bin/ruff check app tests bench demo deploy requirements
+	$(VENV)/bin/ruff format --check app tests bench demo deploy requirements
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pylint app
