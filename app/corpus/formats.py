@@ -88,7 +88,11 @@ def _html(raw: bytes) -> list[tuple[str, str]]:
     with warnings.catch_warnings():
         # It warns about XHTML and about text that looks like a file name; both parse well.
         warnings.simplefilter("ignore")
-        soup = bs4.BeautifulSoup(raw, "html.parser")
+        try:
+            soup = bs4.BeautifulSoup(raw, "html.parser")
+        except Exception as error:
+            # It rejects some broken declarations.
+            raise DataError(f"not readable HTML: {error}") from error
     if soup.contains_replacement_characters:
         raise DataError("its characters cannot be decoded")
     title = " ".join(soup.title.get_text().split()) if soup.title else ""

@@ -199,6 +199,7 @@ SKIPPED = {
     "empty.jsonl": (b"\n\n", "empty"),
     "empty.jsonl.gz": (gzip.compress(b""), "empty"),
     "empty.html": (b"<title>only a title</title>", "empty"),
+    "broken.html": (b"text <![ <![", "not readable HTML"),
     "binary.txt": (b"\xff\xfe\x00", "not UTF-8"),
     "binary.md": (b"\x80abc", "not UTF-8"),
     "broken.pdf": (b"%PDF-1.4 nothing more", "not a readable PDF"),
