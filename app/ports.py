@@ -37,6 +37,8 @@ class Generation:
     passages_read: int
     # Whether `max_tokens` cut it off.
     truncated: bool = False
+    # Even the best passage alone was too long: this many characters of it were read.
+    read_chars: int | None = None
 
 
 class Reader(Protocol):

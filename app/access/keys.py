@@ -7,9 +7,11 @@ must not read more.
 import asyncio
 import hashlib
 import hmac
+import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "fw"
 _NO_DIGEST = "0" * 64
+_MARK = b"This gateway has keys. Delete this file and the keys to serve without keys.\n"
 
 _Value = StrictBool | StrictInt | StrictStr
 _Name = Annotated[str, Field(min_length=1, max_length=64)]
@@ -90,6 +93,7 @@ class KeyFile:
     def __init__(self, documents: Documents, name: str = "keys.json") -> None:
         self._documents = documents
         self._name = name
+        self._marker = f"{name}.in-use"
 
     @property
     def where(self) -> str:
@@ -97,9 +101,20 @@ class KeyFile:
         return self._documents.where(self._name)
 
     def content(self) -> bytes | None:
-        """The document's bytes; None if there is none."""
+        """The document's bytes; None if there never was one. DataError if it is gone: without it all would be open."""
         found = self._documents.read(self._name)
+        if found is None and self._documents.read(self._marker) is not None:
+            raise DataError(
+                f"{self.where} is gone, and there were keys in it: restore it, or run `fetchwise keys create NAME`; "
+                f"to serve without keys, delete {self._documents.where(self._marker)} too"
+            )
         return found.content if found else None
+
+    def mark(self) -> None:
+        """Remember that there are keys, beside them. Where that is not possible, a loss will not be noticed."""
+        with suppress(StorageError):
+            if self._documents.read(self._marker) is None:
+                self._documents.write(self._marker, _MARK, expected=None)
 
     def read(self) -> list[Key] | None:
         """Every key, oldest first; None if there is no document."""
@@ -110,8 +125,12 @@ class KeyFile:
         """The keys in these bytes; DataError if any of them is invalid."""
         try:
             stored = _Stored.model_validate_json(content).keys
+            # pydantic would take the last of them, and a person who reads the file perhaps the first.
+            json.loads(content, object_pairs_hook=_without_duplicates)
         except ValidationError as error:
             raise DataError(f"{self.where} is not a file of keys: {_first(error)}") from None
+        except DataError as error:
+            raise DataError(f"{self.where} is not a file of keys: {error}") from None
         if len({one.id for one in stored}) < len(stored):
             raise DataError(f"{self.where} is not a file of keys: an id comes twice")
         return stored
@@ -156,7 +175,18 @@ class KeyFile:
             return _Stored(version=1, keys=keys).model_dump_json(indent=1).encode() + b"\n"
 
         update(self._documents, self._name, changed)
+        self.mark()
         return keys
+
+
+def _without_duplicates(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(fields)
+    if len(found) < len(fields):
+        names = [name for name, _ in fields]
+        raise DataError(
+            f"the field {next(name for name in names if names.count(name) > 1)!r} comes twice in one object"
+        )
+    return found
 
 
 def _first(error: ValidationError) -> str:
@@ -209,6 +239,7 @@ class KeyStore:
             if content == self._content:
                 return
             keys = self._parsed(content)
+            self._file.mark()
         except (DataError, StorageError) as error:
             # There is, or was, a document, so keys are wanted.
             self._on = True

@@ -98,6 +98,7 @@ class Run:
             Usage(generation.prompt_tokens, generation.completion_tokens),
             passages_read=generation.passages_read,
             truncated=generation.truncated,
+            read_chars=generation.read_chars,
         )
 
     def _generate(self, prompt: Prompt) -> Coroutine[Any, Any, Generation]:

@@ -1,5 +1,6 @@
 """The command line: one module for each family of commands. No package imports it."""
 
+import os
 import sys
 
 from app.cli.console import app, print_error
@@ -11,6 +12,8 @@ from app.cli import ask, calibrators, collect, corpus, doctor, keys, log, refit,
 
 def main() -> None:
     """Run one command. An expected error prints one sentence and exits with code 1, without a traceback."""
+    # What is stored is for its owner alone: questions, answers, passages. Calibrators set their own mode.
+    os.umask(0o077)
     try:
         app()
     except FetchwiseError as error:

@@ -96,7 +96,8 @@ async def _data_dir(checked: _Checked) -> str:
         probe.unlink()
     except OSError as error:
         raise DataError(f"{folder} is not writable ({error.strerror}): set FETCHWISE_DATA_DIR") from error
-    return str(folder.resolve())
+    others = stat.S_IMODE(folder.stat().st_mode) & 0o077
+    return f"{folder.resolve()}{f', other users can look into it: run `chmod 700 {folder}`' if others else ''}"
 
 
 async def _keys(checked: _Checked) -> str:

@@ -100,7 +100,7 @@ def check_keys(settings: Settings) -> None:
         if file.read() is not None:
             return
     except (DataError, StorageError) as error:
-        raise ConfigurationError(f"{error}: fix the file, or delete it and run `fetchwise keys create NAME`") from error
+        raise ConfigurationError(str(error)) from error
     if not keys_required(settings.access, settings.server.host):
         return
     if settings.access.keys is not None:

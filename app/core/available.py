@@ -43,6 +43,8 @@ class Answer:
     # Less than k if the search found fewer, or the reader's context was too short.
     passages_read: int = 0
     truncated: bool = False
+    # Of the best passage, where even that alone was too long for the reader.
+    read_chars: int | None = None
 
 
 NOTHING_ASKED = Asked("", NO_STATS)

@@ -1,7 +1,7 @@
 """The finished decision: one frozen record that the receipt, the metrics and the log are all made from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.core.artifact import Identity
 from app.core.available import Answer, Available, Passage, Usage
@@ -116,9 +116,15 @@ class DecisionRecord:
 
     @property
     def citations(self) -> tuple[Passage, ...]:
-        """The passages that the answer was read from, in the order of their numbers in the prompt."""
+        """The passages that the answer was read from, in the order of their numbers in the prompt.
+
+        One that was too long for the reader is shown as far as it was read.
+        """
         read = self.read
-        return () if read is None else (self.available.passages or ())[: read.passages_read]
+        cited = () if read is None else (self.available.passages or ())[: read.passages_read]
+        if read is None or read.read_chars is None:
+            return cited
+        return tuple(replace(one, text=f"{one.text[: read.read_chars]}…") for one in cited)
 
     @property
     def tokens(self) -> int:

@@ -1,24 +1,32 @@
-"""Reads documents from files of many formats, one at a time, and reports what it skipped and why."""
+"""Reads documents from files of many formats, one at a time, and reports what it skipped and why.
+
+The files may come from others: only regular files are read, no link leads out of a folder, and memory is bounded.
+"""
 
 import gzip
-import importlib
 import os
-import re
-import warnings
+import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
 from app.core.question import Scalar
-from app.corpus.chunks import markdown_sections
+from app.corpus.formats import KINDS, MAX_BYTES, parse
 from app.errors import DataError
 
 _INT64 = range(-(2**63), 2**63)
+_MB = 1_000_000
+_ROWS = (".jsonl", ".jsonl.gz")
+_MAX_ROW_MB = 10
+# Each passage of a row carries the row's other fields.
+_MAX_PAYLOAD_CHARS = 10_000
+# Text is packed to a tenth of its size or so, a bomb to a thousandth. A small file may be an exception.
+_MAX_UNPACKED = 200
+_ALWAYS_UNPACKED_MB = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +59,25 @@ class Skipped:
         return f"{place}: {self.reason}"
 
 
-def find(paths: Sequence[Path]) -> Iterator[Path]:
-    """Each named file, and every file below each named directory, sorted; hidden files are skipped."""
+def find(paths: Sequence[Path]) -> Iterator[Path | Skipped]:
+    """Each named file, and every file below each named directory, sorted; without hidden files and links to outside."""
     for path in paths:
         if path.is_dir():
             for directory, below, files in os.walk(path):
                 below[:] = sorted(name for name in below if not name.startswith("."))
-                yield from (Path(directory, name) for name in sorted(files) if not name.startswith("."))
+                for name in sorted(files):
+                    if not name.startswith("."):
+                        yield _inside(Path(directory, name), path)
         elif path.exists():
             yield path
         else:
             raise DataError(f"{path} does not exist: name files or directories to ingest")
+
+
+def _inside(path: Path, folder: Path) -> Path | Skipped:
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        return Skipped(path, None, f"a link to a file outside of {folder}: name that file if you want it")
+    return path
 
 
 def read(path: Path) -> Iterator[Document | Skipped]:
@@ -69,15 +85,26 @@ def read(path: Path) -> Iterator[Document | Skipped]:
     kind = _kind(path)
     try:
         if kind in _ROWS:
-            with path.open("rb") as file:
-                yield from _rows(path, gzip.GzipFile(fileobj=file) if kind.endswith(".gz") else file, file)
-        elif kind in _WHOLE:
-            yield from _whole(path, _WHOLE[kind])
+            with _opened(path) as file:
+                yield from _rows(path, file, packed=kind.endswith(".gz"))
+        elif kind in KINDS:
+            with _opened(path) as file:
+                yield from _whole(path, kind, file.read(MAX_BYTES + 1))
         else:
-            known = ", ".join(sorted([*_ROWS, *_WHOLE]))
+            known = ", ".join(sorted([*_ROWS, *KINDS]))
             yield Skipped(path, None, f"unknown type {path.suffix or 'without a suffix'}: known are {known}")
     except OSError as error:
         yield Skipped(path, None, f"cannot be read: {error.strerror or error}")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a regular file. A pipe would block for ever, and a device has no end."""
+    # NONBLOCK: opening a pipe does not wait for a writer.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("not a regular file")
+    return file
 
 
 def _kind(path: Path) -> str:
@@ -85,14 +112,13 @@ def _kind(path: Path) -> str:
     return "".join(suffixes) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
 
 
-def _rows(path: Path, lines: Iterable[bytes], file: IO[bytes]) -> Iterator[Document | Skipped]:
+def _rows(path: Path, file: IO[bytes], *, packed: bool) -> Iterator[Document | Skipped]:
     number = position = 0
     empty = True
     try:
-        for number, line in enumerate(lines, 1):
-            # For gzip count compressed bytes, to match the file size. Otherwise add up the lines, because iterating
-            # a file reads ahead.
-            position = position + len(line) if lines is file else file.tell()
+        for number, line in enumerate(_lines(file, packed=packed), 1):
+            # For gzip this counts compressed bytes, to match the file size.
+            position = file.tell()
             stripped = line.removeprefix(b"\xef\xbb\xbf").strip()
             if not stripped:
                 continue
@@ -101,11 +127,27 @@ def _rows(path: Path, lines: Iterable[bytes], file: IO[bytes]) -> Iterator[Docum
                 yield _row(stripped, position)
             except DataError as error:
                 yield Skipped(path, number, str(error), position)
+    except DataError as error:
+        yield Skipped(path, number + 1, f"{error}; the rest of the file is skipped", file.tell())
+        return
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         yield Skipped(path, number + 1, f"damaged gzip, the rest of the file is skipped: {error}", file.tell())
         return
     if empty:
         yield Skipped(path, None, "empty", position)
+
+
+def _lines(file: IO[bytes], *, packed: bool) -> Iterator[bytes]:
+    """The lines, unpacked; DataError where one is too long, or where a small archive contains too much."""
+    source: IO[bytes] = gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[assignment]
+    unpacked = 0
+    while line := source.readline(_MAX_ROW_MB * _MB + 1):
+        if len(line) > _MAX_ROW_MB * _MB:
+            raise DataError(f"longer than {_MAX_ROW_MB} MB, the limit for one row")
+        unpacked += len(line)
+        if packed and unpacked > _ALWAYS_UNPACKED_MB * _MB + _MAX_UNPACKED * file.tell():
+            raise DataError(f"the archive unpacks to more than {_MAX_UNPACKED} times its size, the limit")
+        yield line
 
 
 def _row(line: bytes, position: int) -> Document:
@@ -128,6 +170,8 @@ def _row(line: bytes, position: int) -> Document:
     if row_id is not None:
         row["source_id"] = str(row_id)
     payload = {name: scalar for name, value in row.items() if (scalar := _scalar(value)) is not None}
+    if sum(len(name) + len(str(value)) for name, value in payload.items()) > _MAX_PAYLOAD_CHARS:
+        raise DataError(f"its other fields are longer than {_MAX_PAYLOAD_CHARS:,} characters, the limit")
     return Document(title=title, text=text, payload=payload, is_row=True, position=position)
 
 
@@ -152,108 +196,11 @@ def _decodes(raw: bytes) -> bool:
     return True
 
 
-# Titles and texts; a title may be empty. DataError if there is no text.
-_Parse = Callable[[bytes], list[tuple[str, str]]]
-
-
-def _whole(path: Path, parse: _Parse) -> Iterator[Document | Skipped]:
-    raw = path.read_bytes()
+def _whole(path: Path, kind: str, raw: bytes) -> Iterator[Document | Skipped]:
     try:
-        found = parse(raw)
+        found = parse(kind, raw)
     except DataError as error:
         yield Skipped(path, None, str(error), len(raw))
         return
     for title, text in found:
         yield Document(title or path.stem, text, {"source": path.name}, position=len(raw))
-
-
-def _text(raw: bytes) -> list[tuple[str, str]]:
-    if not raw.strip():
-        raise DataError("empty")
-    try:
-        return [("", raw.decode("utf-8-sig"))]
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8: byte {error.start}") from error
-
-
-def _markdown(raw: bytes) -> list[tuple[str, str]]:
-    [(_, text)] = _text(raw)
-    sections = [(" > ".join(section.headings), section.text) for section in markdown_sections(text)]
-    if not sections:
-        raise DataError("empty: headings without text")
-    return sections
-
-
-# Block elements: a browser starts a new line for them.
-_BLOCKS = re.compile(
-    "address|article|aside|blockquote|body|br|caption|d[dlt]|details|div|fieldset|figcaption|figure|footer|form|h[1-6r]|"
-    "header|li|main|ol|p|pre|section|summary|table|tbody|td|tfoot|th|thead|tr|ul"
-)
-# Not the head: its end tag is optional, and without it the parser takes the body as part of the head.
-_UNREAD = ("noscript", "script", "style", "svg", "template", "title")
-
-
-def _is_block(tag: Any) -> bool:  # noqa: ANN401 - a bs4.Tag; the package is optional
-    return _BLOCKS.fullmatch(tag.name) is not None
-
-
-def _html(raw: bytes) -> list[tuple[str, str]]:
-    bs4 = _optional("bs4", "HTML")
-    with warnings.catch_warnings():
-        # It warns about XHTML and about text that looks like a file name; both parse well.
-        warnings.simplefilter("ignore")
-        soup = bs4.BeautifulSoup(raw, "html.parser")
-    if soup.contains_replacement_characters:
-        raise DataError("its characters cannot be decoded")
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    for tag in soup.find_all(_UNREAD):
-        tag.decompose()
-    for tag in soup.find_all(_is_block):
-        tag.insert_before("\n\n")
-        tag.insert_after("\n\n")
-    text = soup.get_text()
-    if not text.strip():
-        raise DataError("empty: no text in it")
-    return [(title, text)]
-
-
-def _pdf(raw: bytes) -> list[tuple[str, str]]:
-    pypdf = _optional("pypdf", "PDF")
-    try:
-        reader = pypdf.PdfReader(BytesIO(raw))
-        # Many are encrypted with an empty password, to forbid printing.
-        readable = not reader.is_encrypted or reader.decrypt("")
-        title = str((readable and reader.metadata and reader.metadata.title) or "").strip()
-        text = "\n".join(page.extract_text() for page in reader.pages) if readable else ""
-    except Exception as error:
-        # A broken PDF can make the parser raise anything; the trailer shows whether it is an unsupported cipher.
-        readable = not re.search(rb"/Encrypt\s+\d+\s+\d+\s+R", raw)
-        if readable:
-            raise DataError(f"not a readable PDF: {error}") from error
-    if not readable:
-        raise DataError("encrypted: remove its password first")
-    if not text.strip():
-        raise DataError("empty: no text in it, perhaps a scan")
-    return [(_unicode(title), _unicode(text))]
-
-
-def _optional(package: str, kind: str) -> Any:  # noqa: ANN401 - a module
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise DataError(f"{kind} needs another package: pip install 'fetchwise[ingest]'") from error
-
-
-def _unicode(text: str) -> str:
-    """Remove lone surrogates, which PDFs can contain and no store accepts."""
-    return text.encode("utf-8", "replace").decode()
-
-
-_ROWS = (".jsonl", ".jsonl.gz")
-_WHOLE: dict[str, _Parse] = {
-    ".txt": _text,
-    ".md": _markdown,
-    ".html": _html,
-    ".htm": _html,
-    ".pdf": _pdf,
-}

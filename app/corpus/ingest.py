@@ -17,6 +17,8 @@ from app.corpus.chunks import MAX_SENTENCE_WORDS, chunk, word_count
 from app.corpus.documents import Document, Skipped, find, read
 from app.ports import Embedder, VectorStore
 
+_MAX_TITLE_CHARS = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -50,7 +52,7 @@ class _Reading:
     def passages(self) -> Iterator[Passage]:
         before = 0
         for path in find(self.paths):
-            for item in read(path):
+            for item in [path] if isinstance(path, Skipped) else read(path):
                 self.bytes_done = before + item.position
                 if isinstance(item, Skipped):
                     self.skipped.append(item)
@@ -97,11 +99,13 @@ async def ingest(
 
 def passages_of(document: Document) -> Iterator[Passage]:
     """Split a document into passages with content-based ids; a short row stays one passage."""
+    # Each passage carries the title, so it must be short.
+    title = document.title[:_MAX_TITLE_CHARS]
     untouched = document.is_row and word_count(document.text) <= MAX_SENTENCE_WORDS
     for text in [document.text] if untouched else chunk(document.text):
-        content = orjson.dumps([document.title, text, dict(document.payload)], option=orjson.OPT_SORT_KEYS)
+        content = orjson.dumps([title, text, dict(document.payload)], option=orjson.OPT_SORT_KEYS)
         passage_id = hashlib.sha256(content).hexdigest()[:16]
-        yield Passage(id=passage_id, title=document.title, text=text, payload=document.payload)
+        yield Passage(id=passage_id, title=title, text=text, payload=document.payload)
 
 
 def embedded_text(passage: Passage) -> str:
@@ -109,8 +113,8 @@ def embedded_text(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
-def _size(path: Path) -> int:
+def _size(path: Path | Skipped) -> int:
     try:
-        return path.stat().st_size
+        return 0 if isinstance(path, Skipped) else path.stat().st_size
     except OSError:
         return 0  # a dangling link has no size; reading it reports the error

@@ -23,7 +23,7 @@ def state_documents(settings: Settings, rows: Rows | None) -> Documents:
     """Documents of all gateways that write to one PostgreSQL log, or else of those that use one data directory."""
     if rows is not None and str(settings.decision_log_at).startswith("postgresql"):
         return rows.documents
-    return FolderDocuments(settings.server.data_dir)
+    return FolderDocuments(settings.server.data_dir, private=True)
 
 
 def open_fleet_rates(settings: Settings, rates: SharedRates) -> FleetRates | None:

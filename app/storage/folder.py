@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.ports import Document
 
 # Hidden names are for the lock and for files that are being written.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
+_RETRY_LOCK_S = 0.02
 
 
 def checked(name: str) -> str:
@@ -34,11 +36,15 @@ def revision_of(content: bytes) -> str:
 
 
 class FolderDocuments:
-    """The documents of a folder, which is made by the first write. `private`: only its owner may read a document."""
+    """The documents of a folder, which is made by the first write.
 
-    def __init__(self, folder: Path, *, private: bool = False) -> None:
+    `private`: only its owner may read the folder and its documents. Otherwise every user may, whatever the umask.
+    """
+
+    def __init__(self, folder: Path, *, private: bool = False, lock_timeout_s: float = 10.0) -> None:
         self.folder = folder
-        self._mode = 0o600 if private else 0o666
+        self._folder_mode, self._mode = (0o700, 0o600) if private else (0o755, 0o644)
+        self._lock_timeout_s = lock_timeout_s
 
     def read(self, name: str) -> Document | None:
         """The file's content; None if there is no file."""
@@ -79,13 +85,29 @@ class FolderDocuments:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(self._folder_mode)
         path = self.folder / ".lock"
-        # Closing it ends the lock too.
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, self._mode), "rb") as lock:
+        # Closing it ends the lock too. Private in any case: whoever can open the file can hold the lock.
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as lock:
             _keep_owner(lock.fileno(), self.folder)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._wait_for(lock.fileno(), path)
             yield
+
+    def _wait_for(self, lock: int, path: Path) -> None:
+        """Take the lock as soon as it is free. The system has no lock with a timeout."""
+        deadline = time.monotonic() + self._lock_timeout_s
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise StorageError(
+                        f"nothing was written: another process has held the lock {path} for "
+                        f"{self._lock_timeout_s:g} s. `fuser {path}` shows which; stop it and try again"
+                    ) from None
+            time.sleep(_RETRY_LOCK_S)
 
     def _replace(self, path: Path, content: bytes) -> None:
         """Write a hidden file, make it durable, rename it."""
@@ -93,6 +115,7 @@ class FolderDocuments:
         unfinished.unlink(missing_ok=True)
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, self._mode)
             _keep_owner(descriptor, path if path.exists() else path.parent)
             file.write(content)
             file.flush()

@@ -1,5 +1,6 @@
 """What documents promise, in memory, as files of a folder, and as rows of SQLite and PostgreSQL."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -190,19 +191,38 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         within.names()
 
 
-@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
-def test_only_the_owner_reads_a_private_document(tmp_path: Path, private: bool, mode: int) -> None:
-    """From the first moment on, and after each change, whatever it was before."""
-    documents = FolderDocuments(tmp_path, private=private)
-    old = os.umask(0o022)
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("private", [True, False])
+def test_only_the_owner_reads_a_private_document(tmp_path: Path, private: bool, umask: int) -> None:
+    """From the first moment on, and after each change, whatever it was before and whatever the umask."""
+    folder = tmp_path / "new"
+    documents = FolderDocuments(folder, private=private)
+    old = os.umask(umask)
     try:
         revision = documents.write("a", b"one", expected=None)
-        assert (tmp_path / "a").stat().st_mode & 0o777 == mode
-        (tmp_path / "a").chmod(0o666)
+        first = mode(folder / "a")
+        (folder / "a").chmod(0o666)
         documents.write("a", b"two", expected=revision)
     finally:
         os.umask(old)
-    assert (tmp_path / "a").stat().st_mode & 0o777 == mode
+    expected = (0o700, 0o600, 0o600, 0o600) if private else (0o755, 0o644, 0o644, 0o600)
+    assert (mode(folder), first, mode(folder / "a"), mode(folder / ".lock")) == expected
+
+
+def mode(path: Path) -> int:
+    """Who may do what."""
+    return path.stat().st_mode & 0o777
+
+
+def test_a_held_lock_is_reported(tmp_path: Path) -> None:
+    """A writer waits for the lock for a while, then says which file it is; once it is free, the write succeeds."""
+    documents = FolderDocuments(tmp_path, lock_timeout_s=0.05)
+    revision = documents.write("a", b"one", expected=None)
+    with (tmp_path / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match=r"another process has held the lock .*\.lock for 0\.05 s"):
+            documents.write("a", b"two", expected=revision)
+    documents.write("a", b"two", expected=revision)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of others")

@@ -240,9 +240,21 @@ async def test_the_worst_passages_are_dropped_where_they_do_not_fit(reader: Read
     assert (await streamed(reader, prompt))[1].passages_read == 1
 
 
-@pytest.mark.parametrize("prompt", [Prompt(FILLER.text), Prompt(FRANCE.question, (FILLER, ZUBROVIA))])
+@pytest.mark.parametrize("text", [f"{ZUBROVIA.text} {FILLER.text}", "鱼" * 20_000])
+async def test_a_passage_that_does_not_fit_is_shortened(reader: Reader, text: str) -> None:
+    """A best passage longer than the context is read as far as it fits, with or without spaces, streamed or not."""
+    prompt = Prompt(INVENTED.question, (Passage("9", "", text), FILLER))
+    answer = await reader.generate(prompt, max_tokens=24)
+    assert answer.passages_read == 1
+    assert answer.read_chars is not None
+    assert 100 <= answer.read_chars < len(text)
+    assert (await streamed(reader, prompt))[1].read_chars == answer.read_chars
+    assert (await reader.generate(INVENTED, max_tokens=24)).read_chars is None
+
+
+@pytest.mark.parametrize("prompt", [Prompt(FILLER.text), Prompt(FILLER.text, (ZUBROVIA,))])
 async def test_what_can_never_fit(reader: Reader, prompt: Prompt) -> None:
-    """A question that does not fit, alone or with its best passage, is refused and not cut."""
+    """A question that does not fit is refused and not cut, with passages or without."""
     with pytest.raises(PromptTooLong):
         await reader.generate(prompt, max_tokens=24)
     with pytest.raises(PromptTooLong):

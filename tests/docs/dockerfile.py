@@ -73,7 +73,7 @@ def stages(path: Path = ROOT / "Dockerfile") -> dict[str, Stage]:
 def pip_installs(commands: str) -> list[list[str]]:
     """The arguments of each `pip install` in a shell command, without those that say where packages come from."""
     installs = []
-    for command in commands.split("&&"):
+    for command in re.split(r"&&|\|\|", commands):
         words = shlex.split(re.sub(r"\$\{\w+:\+[^}]*\}", "", command))
         if words[:2] == ["pip", "install"]:
             installs.append(words[2:])

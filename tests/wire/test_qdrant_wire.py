@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from qdrant_client import grpc as protocol
+from qdrant_client.conversions.conversion import payload_to_grpc
 
 from app.core.available import Passage
 from app.errors import (
@@ -81,6 +83,7 @@ async def search(server: Server, *, timeout_s: float = 5.0) -> list[Passage]:
 
 async def test_search_request(server: Server) -> None:
     """A search is one request: the vector, the filter as conditions that must all hold, payload but no vectors."""
+    server.reply = answer(200, found(payload={**PAYLOAD, "fields": {"lang": "en", "draft": False}}))
     async with connected(server.url, "s3cret") as qdrant:
         await qdrant.search("docs", VECTOR, limit=5, where={"lang": "en", "draft": False})
     [request] = server.requests
@@ -109,6 +112,25 @@ async def test_search_without_filter_or_key(server: Server) -> None:
     assert request.path == "/behind/proxy/collections/docs/points/query"
     assert request.json.get("filter") is None
     assert "api-key" not in request.headers
+
+
+async def test_more_points_than_asked_for_are_cut(server: Server) -> None:
+    """A store that returns more than the limit does not get more passages read."""
+    points = [{**POINT, "payload": {**PAYLOAD, "id": str(number)}} for number in range(51)]
+    server.reply = answer_json(200, {**FOUND, "result": {"points": points}})
+    async with connected(server.url) as qdrant:
+        passages = await qdrant.search("docs", VECTOR, limit=1)
+    assert [passage.id for passage in passages] == ["0"]
+
+
+@pytest.mark.parametrize("fields", [{"tenant": "b"}, {}, {"tenant": ["a"]}, {"tenant": True}])
+async def test_a_passage_outside_the_filter_is_a_bad_reply(server: Server, fields: dict[str, object]) -> None:
+    """A store that ignores the filter cannot show one tenant the passages of another."""
+    server.reply = answer(200, found(payload={**PAYLOAD, "text": "private", "fields": fields}))
+    async with connected(server.url) as qdrant:
+        with pytest.raises(UpstreamBadReply, match="filter") as raised:
+            await qdrant.search("docs", VECTOR, limit=5, where={"tenant": "a"})
+    assert "private" not in str(raised.value)
 
 
 async def test_adapter_connects_at_the_first_call(server: Server) -> None:
@@ -299,7 +321,7 @@ class Points(protocol.PointsServicer):  # type: ignore[misc]
 
 
 @asynccontextmanager
-async def over_grpc(points: Points) -> AsyncIterator[Qdrant]:
+async def over_grpc(points: protocol.PointsServicer) -> AsyncIterator[Qdrant]:
     """An adapter that uses gRPC to call these points."""
     server = grpc.aio.server()
     protocol.add_PointsServicer_to_server(points, server)
@@ -311,6 +333,29 @@ async def over_grpc(points: Points) -> AsyncIterator[Qdrant]:
     finally:
         await qdrant.close()
         await server.stop(None)
+
+
+class Careless(protocol.PointsServicer):  # type: ignore[misc]
+    """A gRPC server that ignores the limit and the filter of a search."""
+
+    def __init__(self, score: float) -> None:
+        self.score = score
+
+    async def Query(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's name
+        payload = payload_to_grpc(PAYLOAD)
+        point = protocol.ScoredPoint(id=protocol.PointId(num=1), score=self.score, payload=payload)
+        return protocol.QueryResponse(result=[point] * 3)
+
+
+async def test_grpc_replies_are_checked_too() -> None:
+    """Over gRPC, too, points beyond the limit are cut; one outside the filter or without a score is a bad reply."""
+    async with over_grpc(Careless(0.5)) as qdrant:
+        assert len(await qdrant.search("docs", VECTOR, limit=2, where={"lang": "en"})) == 2
+        with pytest.raises(UpstreamBadReply, match="filter"):
+            await qdrant.search("docs", VECTOR, limit=2, where={"lang": "fr"})
+    async with over_grpc(Careless(math.nan)) as qdrant:
+        with pytest.raises(UpstreamBadReply, match="score"):
+            await qdrant.search("docs", VECTOR, limit=2)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Plots are drawn in placeholder colours, which become CSS variables. Each k has o
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,8 +37,11 @@ CONFIDENCES = {
     "random": "random",
     "oracle": "oracle",
 }
+_LONGEST_LABEL = 40
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
+    # A dollar sign is a character of the data.
+    "text.parse_math": False,
     "font.size": 10,
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
@@ -60,10 +64,18 @@ _STYLE: dict[str, Any] = {
 }
 
 
+def plain(text: str) -> str:
+    """Text from the data as a label: one short line of characters that can be printed."""
+    line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    return line if len(line) <= _LONGEST_LABEL else f"{line[:_LONGEST_LABEL]}…"
+
+
 def to_svg(figure: Figure, name: str, alt: str) -> str:
     """One `<svg>` that scales with its column; its ids are unique on the page."""
     out = io.StringIO()
-    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # The browser's fonts show what matplotlib's font lacks: the text stays text.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     svg = text[text.index("<svg") :]
@@ -207,7 +219,7 @@ def buckets(rows: Sequence[Mapping[str, Any]], key: str, ks: Sequence[int]) -> F
         found = [row["accuracy"][name] for row in rows]
         _interval_rows(top, found, (number - 1.5) * 0.17, {"color": colour, "marker": marker, "label": name})
     _interval_rows(low, [row["skip"] for row in rows], 0.0, {"color": ACTIONS[0], "marker": "s"})
-    labels = [f"{row['bucket']} ({row['groups']})" for row in rows]
+    labels = [f"{plain(str(row['bucket']))} ({row['groups']})" for row in rows]
     for plot, title in ((top, f"accuracy by {key} (groups)"), (low, "share answered closed-book by the gate")):
         plot.set_yticks(range(len(rows)), labels)
         plot.set_ylim(len(rows) - 0.5, -0.5)

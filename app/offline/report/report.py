@@ -229,7 +229,7 @@ def _tags(found: Mapping[str, Any]) -> str:
             f"Is the gate as good for every {escape(key)}? The skip rate should follow closed-book accuracy. "
             f"n = {sum(row['n'] for row in rows)}.",
         )
-        for number, (key, rows) in enumerate(tags.items())
+        for number, (key, rows) in enumerate((plots.plain(key), rows) for key, rows in tags.items())
     ]
     return section("By tag", columns(*pictures)) if pictures else ""
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -26,6 +27,8 @@ from app.upstream.openai_replies import assemble, count, events_of, generation, 
 STOP = ("\n",)
 _MOST_REMEMBERED = 10_000
 _CHAT = "/v1/chat/completions"
+# A passage that is too long is shortened to at most the first of these, and then by halves.
+_LONGEST_CHARS, _SHORTEST_CHARS = 100_000, 100
 # A fixed conversation whose rendering tells two chat templates apart.
 _SAMPLE_CHAT = [{"role": "user", "content": "fetchwise"}]
 
@@ -106,15 +109,18 @@ class OpenAIReader:
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer greedily, at most to the first newline, with as many of the passages as fit."""
+        refused: PromptTooLong | None = None
         markers = await self._control_tokens(prompt)
-        for passages in _shrinking(prompt.passages):
+        for passages, read_chars in _shrinking(prompt.passages):
             body = self._body(prompt, passages, max_tokens, markers)
             try:
-                return generation(await self._json("POST", _CHAT, body), len(passages), max_tokens)
-            except PromptTooLong:
-                if len(passages) <= 1:
-                    raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                reply = generation(await self._json("POST", _CHAT, body), len(passages), max_tokens)
+            except PromptTooLong as error:
+                refused = error
+            else:
+                return replace(reply, read_chars=read_chars)
+        assert refused is not None
+        raise refused
 
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         """Yield the answer's pieces, then the whole; the same text and tokens as `generate`."""
@@ -122,8 +128,9 @@ class OpenAIReader:
             # If the model is not served, the generation reports it.
             with suppress(ConfigurationError):
                 await self._served()
-        begun, markers = False, await self._control_tokens(prompt)
-        for passages in _shrinking(prompt.passages):
+        begun, refused = False, None
+        markers = await self._control_tokens(prompt)
+        for passages, read_chars in _shrinking(prompt.passages):
             body = self._body(prompt, passages, max_tokens, markers)
             # Usage is known from the first event on, so a prompt that is too long is found before anything is yielded.
             body |= {"stream": True, **self._counting}
@@ -133,11 +140,14 @@ class OpenAIReader:
                     context = (self._context or 0) if len(passages) > 1 else 0
                     async for item in assemble(events, len(passages), max_tokens, context):
                         begun = True
-                        yield item
+                        yield replace(item, read_chars=read_chars) if isinstance(item, Generation) else item
                     return
-            except PromptTooLong:
-                if begun or len(passages) <= 1:
+            except PromptTooLong as error:
+                if begun:
                     raise
+                refused = error
+        assert refused is not None
+        raise refused
 
     async def ping(self) -> None:
         """Look for the model in the server's list: cheap, and it is listed only once it is loaded."""
@@ -239,8 +249,16 @@ def _for_now(error: UpstreamError) -> bool:
     return isinstance(error, UpstreamUnavailable)
 
 
-def _shrinking(passages: tuple[Passage, ...]) -> Iterator[tuple[Passage, ...]]:
-    """All passages, then fewer, down to the best one, until the server accepts the prompt."""
-    yield passages
+def _shrinking(passages: tuple[Passage, ...]) -> Iterator[tuple[tuple[Passage, ...], int | None]]:
+    """All passages, then fewer, then less and less of the best one, until the server accepts the prompt.
+
+    The second is how many characters are left of the best one, None if all are.
+    """
+    yield passages, None
     for n in range(len(passages) - 1, 0, -1):
-        yield passages[:n]
+        yield passages[:n], None
+    for best in passages[:1]:
+        chars = min(max(len(best.title), len(best.text)) // 2, _LONGEST_CHARS)
+        while chars >= _SHORTEST_CHARS:
+            yield (replace(best, title=best.title[:chars], text=best.text[:chars]),), chars
+            chars //= 2

@@ -5,9 +5,11 @@ one string per field, such as `["lang","en"]`, for filters to match.
 """
 
 import json
+import math
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from app.core.available import Passage
@@ -78,6 +80,25 @@ def read_payload(payload: Mapping[str, Any] | None, score: float) -> Passage:
         if isinstance(id_, str) and isinstance(title, str) and isinstance(text, str) and isinstance(fields, dict):
             return Passage(id_, title, text, score, fields)
     raise ValueError(f"a point without id, title, text and fields: {str(payload)[:200]}")
+
+
+def read_found(
+    points: Iterable[tuple[Mapping[str, Any] | None, float]], *, limit: int, where: Filter | None
+) -> list[Passage]:
+    """The passages of a search: payloads with their scores, best first. ValueError if one of them is not usable.
+
+    The store is not trusted: more than `limit` are cut off, and each must match the filter, which keeps tenants apart.
+    """
+    conditions = set(terms(where or {}))
+    found = []
+    for payload, score in islice(points, limit):
+        if not math.isfinite(score):
+            raise ValueError(f"a score that is no number: {score}")
+        passage = read_payload(payload, score)
+        if conditions and not conditions.issubset(terms(passage.payload)):
+            raise ValueError("a passage that does not match the filter of the search")
+        found.append(passage)
+    return found
 
 
 def terms(where: Filter) -> list[str]:

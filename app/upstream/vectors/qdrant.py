@@ -31,6 +31,7 @@ from app.upstream.vectors.payload import (
     check_collection,
     other_dimension,
     point_id,
+    read_found,
     read_payload,
     terms,
     unknown_collection,
@@ -97,7 +98,7 @@ class Qdrant:
         """Return at most `limit` passages, nearest first."""
         check_collection(collection)
         search = self._search_grpc if self._http is None else self._search_rest
-        return await self._link.call(lambda: search(collection, vector, limit, terms(where or {})))
+        return await self._link.call(lambda: search(collection, vector, limit, where))
 
     async def count(self, collection: str) -> int:
         """How many passages the collection holds."""
@@ -165,7 +166,7 @@ class Qdrant:
                 await self._http.close()
 
     async def _search_rest(
-        self, collection: str, vector: Sequence[float], limit: int, conditions: Sequence[str]
+        self, collection: str, vector: Sequence[float], limit: int, where: Filter | None
     ) -> list[Passage]:
         assert self._http is not None
         body: dict[str, Any] = {
@@ -174,23 +175,24 @@ class Qdrant:
             "with_payload": PASSAGE_FIELDS,
             "with_vector": False,
         }
-        if conditions:
-            body["filter"] = {"must": [{"key": TERMS, "match": {"value": term}} for term in conditions]}
+        if where:
+            body["filter"] = {"must": [{"key": TERMS, "match": {"value": term}} for term in terms(where)]}
         try:
             raw = await self._http.request("POST", f"/collections/{collection}/points/query", body)
         except Refused as refused:
             raise _refusal(refused, _explanation(refused.body), collection) from refused
         reply = self._http.parsed(raw)
         try:
-            return [read_payload(point["payload"], _score(point["score"])) for point in reply["result"]["points"]]
+            points = ((point["payload"], _score(point["score"])) for point in reply["result"]["points"])
+            return read_found(points, limit=limit, where=where)
         except (KeyError, TypeError, ValueError) as error:
             raise _nonsense(error) from error
 
     async def _search_grpc(
-        self, collection: str, vector: Sequence[float], limit: int, conditions: Sequence[str]
+        self, collection: str, vector: Sequence[float], limit: int, where: Filter | None
     ) -> list[Passage]:
         must: list[models.Condition] = [
-            models.FieldCondition(key=TERMS, match=models.MatchValue(value=term)) for term in conditions
+            models.FieldCondition(key=TERMS, match=models.MatchValue(value=term)) for term in terms(where or {})
         ]
         async with self._call(collection) as client:
             found = await client.query_points(
@@ -201,7 +203,7 @@ class Qdrant:
                 with_payload=list(PASSAGE_FIELDS),
                 with_vectors=False,
             )
-            return [read_payload(point.payload, point.score) for point in found.points]
+            return read_found(((one.payload, one.score) for one in found.points), limit=limit, where=where)
 
     async def _ping(self) -> None:
         async with self._call() as client:

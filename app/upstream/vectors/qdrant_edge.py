@@ -21,6 +21,7 @@ from app.upstream.vectors.payload import (
     check_collection,
     other_dimension,
     point_id,
+    read_found,
     read_payload,
     terms,
     unknown_collection,
@@ -85,7 +86,8 @@ class QdrantEdge:
                 params=engine.SearchParams(exact=True),
                 with_payload=True,
             )
-            return [read_payload(point.payload, point.score) for point in opened.shard.search(request)]
+            points = ((point.payload, point.score) for point in opened.shard.search(request))
+            return read_found(points, limit=limit, where=where)
 
         return await self._run(run)
 
@@ -233,7 +235,7 @@ class _Lock:
         path = root / "LOCK"
         try:
             root.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise ConfigurationError(f"the vector store's directory {root} cannot be written: {error}") from error
         try:

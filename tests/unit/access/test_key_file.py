@@ -107,6 +107,18 @@ def test_a_missing_or_misspelt_field_refuses_the_file(file: KeyFile, path: Path,
         file.parsed(json.dumps(twice).encode())
 
 
+@pytest.mark.parametrize(("field", "value"), [("version", 2), ("filter", {}), ("revoked", None), ("tenant", "b")])
+def test_a_field_that_comes_twice_refuses_the_file(file: KeyFile, path: Path, field: str, value: Any) -> None:
+    """Parsers differ in which of the two they take; a filter or a revocation must not depend on that."""
+    _stored(path)
+    content = path.read_text()
+    name = f'"{field}":'
+    doubled = content.replace(name, f"{name} {json.dumps(value)}, {name}", 1)
+    assert doubled != content
+    with pytest.raises(DataError, match=f"'{field}' comes twice"):
+        file.parsed(doubled.encode())
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 2, "keys": []}', b'{"keys": []}', b"null"]
 )
@@ -123,6 +135,19 @@ def test_a_damaged_file_is_not_overwritten(path: Path) -> None:
     with pytest.raises(DataError):
         make_key(path)
     assert path.read_bytes() == b"{ half"
+
+
+def test_keys_that_are_gone_are_an_error(file: KeyFile, path: Path) -> None:
+    """Else a gateway would serve everyone after its keys were lost; a new key, or deleting the mark, is the way on."""
+    make_key(path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"keys\.json is gone.*keys create.*keys\.json\.in-use"):
+        file.read()
+    make_key(path)
+    assert len(file.read() or ()) == 1
+    path.unlink()
+    path.with_name("keys.json.in-use").unlink()
+    assert file.read() is None
 
 
 def test_no_file_is_no_key(file: KeyFile, path: Path) -> None:

@@ -78,6 +78,16 @@ async def test_a_damaged_or_lost_file_keeps_the_old_keys(path: Path, content: by
     assert keys.find(presented)
 
 
+async def test_a_gateway_that_had_keys_does_not_start_without_them(path: Path) -> None:
+    """Also where the keys were written by hand."""
+    make_key(path)
+    path.with_name("keys.json.in-use").unlink()
+    await opened(path)
+    overwrite(path, None)
+    with pytest.raises(ConfigurationError, match="is gone"):
+        await opened(path)
+
+
 async def test_a_damaged_file_turns_keys_on(path: Path) -> None:
     """Until it can be read again, every request is refused."""
     keys = await opened(path)

@@ -1,12 +1,21 @@
 """Run commands in this process."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from app.cli import main
 from app.cli.console import err, out
+
+
+@pytest.fixture(autouse=True)
+def own_umask() -> Iterator[None]:
+    """A command sets the umask of its process."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture

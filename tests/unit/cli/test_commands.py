@@ -1,6 +1,7 @@
 """Commands: output, errors and exit codes."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+def test_what_commands_store_is_for_their_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever a command or a library creates, no other user can read it."""
+    os.umask(0)
+    assert run(monkeypatch, "--help") == 0
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o600, 0o700]
 
 
 def test_the_bar_marks_p_and_the_thresholds() -> None:

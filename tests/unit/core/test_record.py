@@ -43,6 +43,14 @@ def test_only_what_was_read_is_cited() -> None:
     assert a_skip(citations=passages).citations == ()
 
 
+def test_a_shortened_passage_is_cited_as_far_as_it_was_read() -> None:
+    """The receipt shows what the reader saw of a passage that was too long for it."""
+    read = a_record(k=1, citations=(Passage("1", "Title", "a long text"),))
+    short = replace(read.available.answers[1], read_chars=6)
+    [cited] = replace(read, available=read.available.answered(short)).citations
+    assert (cited.id, cited.title, cited.text) == ("1", "Title", "a long…")
+
+
 def test_propensities_add_up() -> None:
     """An equal share of the exploration for each permitted action, and the rest for the policy's choice."""
     record = a_record(wanted=5, sampled=Sampled(share=0.3, explore=0.4))

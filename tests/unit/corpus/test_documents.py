@@ -3,7 +3,10 @@
 import gzip
 import io
 import json
+import os
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.corpus.documents import Document, Skipped, find, read
+from app.corpus.formats import parse
 from app.errors import DataError
 
 
@@ -195,6 +199,7 @@ SKIPPED = {
     "empty.jsonl": (b"\n\n", "empty"),
     "empty.jsonl.gz": (gzip.compress(b""), "empty"),
     "empty.html": (b"<title>only a title</title>", "empty"),
+    "broken.html": (b"text <![ <![", "not readable HTML"),
     "binary.txt": (b"\xff\xfe\x00", "not UTF-8"),
     "binary.md": (b"\x80abc", "not UTF-8"),
     "broken.pdf": (b"%PDF-1.4 nothing more", "not a readable PDF"),
@@ -244,12 +249,111 @@ def test_unreadable_file_is_skipped(tmp_path: Path) -> None:
     assert reasons(link) == [(None, "cannot be read: No such file or directory")]
 
 
+def test_many_blocks_take_linear_time(tmp_path: Path) -> None:
+    """Each element of a page is looked at once: twice the page, twice the steps."""
+    path = tmp_path / "a.html"
+
+    def steps(blocks: int) -> int:
+        path.write_text("<p>a</p>" * blocks)
+        count = 0
+
+        def counted(_frame: object, event: str, _arg: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(counted)
+        try:
+            assert only(path).text.split() == ["a"] * blocks
+        finally:
+            sys.setprofile(None)
+        return count
+
+    steps(1)
+    assert steps(400) < 2.5 * steps(200)
+
+
+def test_a_file_that_takes_too_long_is_skipped() -> None:
+    """The reason names the limit; the next file has the whole time again."""
+    page = b"<p>" + b"<b>word</b>" * 100_000
+    with pytest.raises(DataError, match=r"longer than 0\.001 s, the limit for one file"):
+        parse(".html", page, seconds=0.001)
+    assert parse(".txt", b"word") == [("", "word")]
+
+
+def test_other_threads_have_no_limit_of_time() -> None:
+    """Only the main thread can be interrupted."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(parse, ".txt", b"word", seconds=1e-9).result() == [("", "word")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.html", "a.pdf"])
+def test_a_file_that_is_too_large_is_skipped(tmp_path: Path, name: str) -> None:
+    """It is not read into memory whole, whatever it holds."""
+    path = tmp_path / name
+    path.touch()
+    os.truncate(path, 10**12)
+    assert reasons(path) == [(None, "larger than 100 MB, the limit for one file: split it")]
+
+
+def test_a_pdf_whose_pages_share_a_large_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all pages contain together is bounded, too."""
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf(*["rock"] * 10))
+    monkeypatch.setattr("app.corpus.formats.MAX_BYTES", 20_000)
+    monkeypatch.setattr(pypdf.PageObject, "extract_text", lambda _: "word" * 2_000)
+    assert "more than 100 MB of text" in reasons(path)[0][1]
+
+
+@pytest.mark.parametrize(
+    "content", [b"x" * 10_000_001, (b" " * 99_999 + b"\n") * 300], ids=["a long line", "many lines"]
+)
+def test_an_archive_that_unpacks_to_too_much(tmp_path: Path, content: bytes) -> None:
+    """Neither a row nor the rows together are larger than what a small archive may contain."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(content))
+    ((_, reason),) = reasons(path)
+    assert re.search(r"10 MB, the limit|200 times its size, the limit", reason)
+    assert reason.endswith("the rest of the file is skipped")
+
+
+def test_a_row_with_long_fields_is_skipped(tmp_path: Path) -> None:
+    """Each passage of the row would carry them."""
+    path = rows(tmp_path / "a.jsonl", {"text": "x", "note": "y" * 10_000}, {"text": "good", "note": "y" * 9_000})
+    assert reasons(path) == [(1, "its other fields are longer than 10,000 characters, the limit")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.pdf"])
+def test_only_regular_files_are_read(tmp_path: Path, name: str) -> None:
+    """A pipe is skipped and not waited for, and a device is not read without end."""
+    os.mkfifo(tmp_path / name)
+    assert reasons(tmp_path / name) == [(None, "cannot be read: not a regular file")]
+    (tmp_path / f"zero-{name}").symlink_to("/dev/zero")
+    assert reasons(tmp_path / f"zero-{name}") == [(None, "cannot be read: not a regular file")]
+
+
+def test_links_out_of_a_folder_are_skipped(tmp_path: Path) -> None:
+    """Whoever fills a folder does not choose which other files are read; a file that was named is read."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    (folder / "a.txt").write_text("good")
+    (folder / "inside.txt").symlink_to("a.txt")
+    (folder / "outside.txt").symlink_to(secret)
+    (folder / "up").symlink_to(tmp_path)
+    first, second, third = find([folder])
+    assert (first, second) == (folder / "a.txt", folder / "inside.txt")
+    assert isinstance(third, Skipped)
+    assert "outside of" in third.reason
+    assert list(find([folder / "outside.txt"])) == [folder / "outside.txt"]
+
+
 def test_directories_are_walked_in_order(tmp_path: Path) -> None:
     """Every file below a directory is found in a fixed order, except hidden files."""
     for name in ["b/2.txt", "b/10.txt", "a.txt", ".git/x.txt", "b/.hidden.txt"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    assert [str(path.relative_to(tmp_path)) for path in find([tmp_path])] == ["a.txt", "b/10.txt", "b/2.txt"]
+    assert [str(Path(str(path)).relative_to(tmp_path)) for path in find([tmp_path])] == ["a.txt", "b/10.txt", "b/2.txt"]
     assert list(find([tmp_path / ".git" / "x.txt"])) == [tmp_path / ".git" / "x.txt"]
 
 

@@ -55,6 +55,30 @@ def found(table: Outcomes) -> dict[str, Any]:
     return evaluate(table, resamples=100)
 
 
+NASTY = [
+    "$x_",
+    "<script>alert(1)</script>",
+    "城市" * 3,
+    "a\nb\x00\x1b[31m",
+    "\ud800",
+    "w" * 5000,
+    "\u202eabc",
+    "🙂",
+    "-->",
+]
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_any_text_can_be_a_tag(table: Outcomes, found: dict[str, Any], nasty: str) -> None:
+    """As a name and as a value: the page is made, can be written, and contains no markup of the data."""
+    rows = [{**row, "bucket": f"{nasty}{number}"} for number, row in enumerate(found["tags"]["<b>topic"])]
+    page = report(table, evaluation={**found, "tags": {nasty: rows}})
+    assert page.encode()
+    assert "<script" not in page
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", page)
+    assert "w" * 100 not in page
+
+
 def test_every_documented_key_is_there(found: dict[str, Any]) -> None:
     """The documented top-level keys are exactly the keys, and all of it is JSON."""
     rows = [line for line in KEYS.read_text().splitlines() if line.startswith("| ")][1:]
