@@ -16,6 +16,7 @@ from app.core.artifact import (
     ConfidenceMap,
     DataWindow,
     Identity,
+    LabelsNeeded,
     LadderFit,
     PolicyFit,
     Thresholds,
@@ -57,7 +58,16 @@ def an_identity(**changes: Any) -> Identity:
 
 def a_certificate(**changes: Any) -> Certificate:
     """A certificate against every fixed action."""
-    certificate = Certificate(epsilon=0.02, delta=0.05, reference="best_fixed", n=800, bound=-0.0125)
+    certificate = Certificate(
+        epsilon=0.02,
+        delta=0.05,
+        reference="best_fixed",
+        n=800,
+        bound=-0.0125,
+        spent=0.025,
+        labels=800,
+        population="world",
+    )
     return replace(certificate, **changes)
 
 
@@ -69,7 +79,14 @@ def a_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
 
 def an_uncertified_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
     """The same thresholds, with too few labels for a certificate."""
-    return a_fit(tau0, tau1, certificate=None, uncertified_reason="too few labels", labels_needed=1700, **changes)
+    return a_fit(
+        tau0,
+        tau1,
+        certificate=None,
+        uncertified_reason="too few labels",
+        labels_needed=LabelsNeeded(1700, 900, None),
+        **changes,
+    )
 
 
 def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:

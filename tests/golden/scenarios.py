@@ -28,8 +28,7 @@ CALIBRATORS: dict[str, dict[str, Any] | None] = {
     "uncertified-fallback-5": {"policies": _UNCERTIFIED, "fallback_k": 5},
     "uncertified-abstention": {"abstention": an_abstention(certificate=None, uncertified_reason="too few labels")},
     "ladder": _LADDER,
-    "ladder-uncertified": _LADDER
-    | {"ladder": a_ladder(certificate=None, uncertified_reason="too few labels", labels_needed=1700)},
+    "ladder-uncertified": _LADDER | {"ladder": a_ladder(certificate=None, uncertified_reason="too few labels")},
     "ladder-in-scope": _LADDER | {"scope": replace(_SCOPE, floors={"search.coverage_max": 0.0})},
     "ladder-out-of-scope": _LADDER | {"scope": _SCOPE},
     "ladder-other-script": _LADDER | {"scope": replace(_SCOPE, floors={}, scripts=("GREEK",))},

@@ -18,6 +18,7 @@ from app.core.effective_policy import Ladder, Sampled, resolve
 from app.core.policy import AskOptions, Retrieval
 from app.core.question import Question
 from app.core.record import DecisionRecord
+from app.offline.builder import load
 from app.offline.collect import Collector, collect
 from app.offline.questions import LabelledQuestion
 from app.offline.refit.climb import answers_of, graded_states, purchases, states
@@ -25,7 +26,7 @@ from app.offline.refit.follow import serve
 from app.offline.refit.holdout import publish
 from app.offline.refit.options import Options
 from app.offline.refit.refit import refit
-from app.offline.table import Outcomes, load
+from app.offline.table import Outcomes
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes, filled
 from tests.fakes.reader import FakeReader
@@ -71,7 +72,7 @@ async def collected(ks: tuple[int, ...], folder: Path) -> World:
 def published(world: World, options: Options, folder: Path) -> tuple[Artifact, CorpusStats]:
     """Refit, publish, and load what is current."""
     artifact, summary = refit(world.table, options)
-    assert publish(artifact, summary.stats, folder, test=summary.test, epsilon=options.epsilon).current
+    assert publish(artifact, summary.stats, folder, test=summary.test).current
     store = ArtifactStore(folder)
     version = store.current()
     assert version == artifact.version
