@@ -270,7 +270,9 @@ def asked(engine: Engine, version: str, *, after: int, until: float, wait: float
 def _asked(row: Row[*tuple[Any, ...]]) -> Asked:
     by_references = row.source == Source.REFERENCES.value
     cells = (row.outcomes or {}) if by_references and row.certified else {}
-    shadow = {int(k): judge(cell["answer"], row.reference_answers) for k, cell in cells.items() if cell["answer"] is not None}
+    shadow = {
+        int(k): judge(cell["answer"], row.reference_answers) for k, cell in cells.items() if cell["answer"] is not None
+    }
     return Asked(row.seq, row.k, row.confidence, row.correct, row.key, by_references=by_references, shadow=shadow)
 
 
