@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, and_, exists, func, select
+from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.core.feedback import Asked, AuditRow, Source
@@ -238,26 +238,18 @@ def asked(engine: Engine, version: str, *, after: int, until: float, wait: float
 
     Of each the first verdict, if it came within `wait` seconds: a sequential test cannot take a value back.
     """
-    in_time = (
-        feedback.c.decision_id == decisions.c.id,
-        feedback.c.replaced.is_(False),
-        feedback.c.created_at <= decisions.c.created_at + wait,
-    )
-    columns = (decisions.c.seq, decisions.c.created_at, decisions.c.k, decisions.c.confidence, decisions.c.key)
-    verdict = (feedback.c.correct, feedback.c.source, feedback.c.reference_answers)
+    first, in_time = feedback.c.replaced.is_(False), feedback.c.created_at <= decisions.c.created_at + wait
     wanted = (
-        select(*columns, *verdict, decisions.c.certified, full_runs.c.outcomes)
-        .outerjoin(feedback, and_(*in_time))
-        .outerjoin(full_runs, full_runs.c.decision_id == decisions.c.id)
-        .where(
-            decisions.c.calibrator == version,
-            decisions.c.seq > after,
-            ASKED,
-            decisions.c.explored.is_(False),
-            decisions.c.filtered.is_(False),
-            decisions.c.confidence.is_not(None),
-            decisions.c.action != ABSTAIN,
+        select(
+            *decisions.c["seq", "created_at", "k", "confidence", "key", "certified"],
+            *feedback.c["correct", "source", "reference_answers"],
+            full_runs.c.outcomes,
         )
+        .outerjoin(feedback, (feedback.c.decision_id == decisions.c.id) & first & in_time)
+        .outerjoin(full_runs, full_runs.c.decision_id == decisions.c.id)
+        .where(decisions.c.calibrator == version, decisions.c.seq > after, ASKED)
+        .where(decisions.c.confidence.is_not(None), decisions.c.action != ABSTAIN)
+        .where(decisions.c.explored.is_(False), decisions.c.filtered.is_(False))
         .order_by(decisions.c.seq)
         .limit(limit)
     )
@@ -270,9 +262,8 @@ def asked(engine: Engine, version: str, *, after: int, until: float, wait: float
 def _asked(row: Row[*tuple[Any, ...]]) -> Asked:
     by_references = row.source == Source.REFERENCES.value
     cells = (row.outcomes or {}) if by_references and row.certified else {}
-    shadow = {
-        int(k): judge(cell["answer"], row.reference_answers) for k, cell in cells.items() if cell["answer"] is not None
-    }
+    answers = {int(k): cell["answer"] for k, cell in cells.items() if cell["answer"] is not None}
+    shadow = {k: judge(answer, row.reference_answers) for k, answer in answers.items()}
     return Asked(row.seq, row.k, row.confidence, row.correct, row.key, by_references=by_references, shadow=shadow)
 
 
