@@ -86,7 +86,7 @@ $(VLLM_MODEL)/DONE: $(INSTALLED_VLLM) tests/vllm/prepare.py
 	@touch $@
 
 refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
-	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --goal gain --risk-target 0.1 --out calibrators/demo
+	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --goal gain --reference every --risk-target 0.1 --out calibrators/demo
 
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to 100,000 rows
 	$(VENV)/bin/python bench/refit/run.py

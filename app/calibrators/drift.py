@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
 from app.certify.drift import DriftState, DriftTest
+from app.certify.plan import train_share
 from app.core.artifact import Artifact
 from app.core.evidence import about
 from app.core.feedback import Asked
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 100
 # Answers over which evidence is counted.
 _RECENT = 2_000
-# Quantiles come from the train split, which has this share of the groups.
-_TRAIN = 0.4
 Revoke = Callable[[str, str], Awaitable[None]]
 now: Clock = time.time
 
@@ -206,7 +205,9 @@ class _Recent:
 
     def __init__(self, artifact: Artifact, window: int) -> None:
         self.version = artifact.version
-        self.fitted_on = max(1, round(_TRAIN * artifact.data_window.groups))
+        groups = artifact.data_window.groups
+        # The quantiles come from the train split.
+        self.fitted_on = max(1, round(train_share(groups) * groups))
         self.confidence = RecentMean(window)
         bins = {name: bins_of(quantiles) for name, quantiles in sorted(artifact.quantiles.items())}
         self.signals = [

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.calibrators.store import ArtifactStore, Change
-from app.core.artifact import Abstention, Artifact, Certificate, DataWindow, Identity, LadderFit, PolicyFit
+from app.core.artifact import (
+    Abstention,
+    Artifact,
+    Certificate,
+    DataWindow,
+    Identity,
+    LabelsNeeded,
+    LadderFit,
+    PolicyFit,
+)
 from app.core.cost import Objective
 from app.errors import ArtifactError
 
@@ -21,7 +30,7 @@ class LadderSummary:
     objective: Objective
     certificate: Certificate | None
     uncertified_reason: str | None
-    labels_needed: int | None
+    labels_needed: LabelsNeeded | None
 
     @classmethod
     def of(cls, fit: LadderFit | None) -> "LadderSummary | None":

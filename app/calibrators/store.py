@@ -118,6 +118,20 @@ class ArtifactStore:
         self._write(name, serialise(artifact))
         return self._documents.where(name)
 
+    def refit_number(self, digest: str) -> int:
+        """The number of a refit with this digest of its labels and options: that of the same one, or the next.
+
+        Every published version counts, promoted or not. One that cannot be read counts as a refit.
+        """
+        versions, numbers = self.versions(), [0]
+        for version in versions:
+            with suppress(ValueError, TypeError, KeyError):
+                window = json.loads(self._read(_name(version)) or b"")["data_window"]
+                if window["digest"] == digest:
+                    return int(window["refit"])
+                numbers.append(int(window["refit"]))
+        return max(len(versions), *numbers) + 1
+
     def promote(self, version: str, *, by: By = "promote") -> None:
         """Make CURRENT name this version, after checking its files; no change if it does already."""
         self.load_stats(self.load(version))

@@ -41,6 +41,12 @@ def collect(
     trigger: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Also ask the reader whether it needs to look the answer up.")
     ] = False,
+    label_later: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, help="Allow questions without gold, and write the answers that a person must label here."
+        ),
+    ] = None,
 ) -> None:
     """Ask every question at every k of FETCHWISE_KS with the gateway's own parts, and write an outcome table.
 
@@ -49,7 +55,18 @@ def collect(
     settings = read_settings()
     log_to_stderr(settings.server.log_level)
     ks = tuple(sorted({*settings.calibration.ks, *(k or ())}))
-    asyncio.run(_collect(settings, questions, out_file, ks=ks, rule=rule, concurrency=concurrency, trigger=trigger))
+    asyncio.run(
+        _collect(
+            settings,
+            questions,
+            out_file,
+            ks=ks,
+            rule=rule,
+            concurrency=concurrency,
+            trigger=trigger,
+            label_later=label_later,
+        )
+    )
 
 
 async def _collect(
@@ -61,11 +78,13 @@ async def _collect(
     rule: Literal["tokens", "compat"],
     concurrency: int,
     trigger: bool,
+    label_later: Path | None,
 ) -> None:
     from app.offline.collect import Collector, collect  # noqa: PLC0415
+    from app.offline.labelling import write_unlabelled  # noqa: PLC0415
     from app.offline.questions import read_questions  # noqa: PLC0415
 
-    labelled = read_questions(questions)
+    labelled = read_questions(questions, label_later=label_later is not None)
     async with opened_parts(settings) as parts:
         collector = Collector(
             reader=parts.reader,
@@ -90,3 +109,10 @@ async def _collect(
         err.print(f"{identifier}: {reason}", highlight=False, markup=False)
     if report.failed:
         raise UpstreamUnavailable("reader", f"{len(report.failed)} questions failed: run it again to retry them")
+    if label_later is not None:
+        needed, spared = write_unlabelled(out_file, label_later)
+        out.print(
+            f"{needed} answers to label in {label_later}: set `correct` to true or false, then run `fetchwise refit "
+            f"--labels {label_later}`. {spared} more need no label, because all answers to their question are equal.",
+            highlight=False,
+        )

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.table import Table
 
-from app.calibrators.store import parse
+from app.calibrators.store import ArtifactStore, parse
 from app.cli.console import AsJson, app, err, out, progress
 from app.cli.log import opened_log, seconds
 from app.core.artifact import Artifact
@@ -70,23 +71,29 @@ def refit(
         Objective, typer.Option(help="What to minimise; money needs a price, e.g. FETCHWISE_TARIFF_PASSAGE.")
     ] = Objective.TOKENS,
     reference: Annotated[
-        str, typer.Option(help="What accuracy is compared with: `every` fixed k, or one of them, e.g. k1.")
-    ] = "every",
+        str, typer.Option(help="What accuracy is compared with: the `largest` k, another, e.g. k1, or `every` one.")
+    ] = "largest",
     epsilon: Annotated[float, typer.Option(help="How much lower than the reference the accuracy may be.")] = 0.02,
-    delta: Annotated[float, typer.Option(help="Probability with which the guarantee may fail.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="Probability with which any certificate of the folder is wrong.")] = 0.1,
     risk_target: Annotated[float, typer.Option(help="Largest share of wrong answers among those given.")] = 0.2,
-    risk_delta: Annotated[float, typer.Option(help="Probability with which the risk target may be missed.")] = 0.1,
+    risk_delta: Annotated[
+        float, typer.Option(help="Probability with which any risk target of the folder is missed.")
+    ] = 0.1,
+    per: Annotated[
+        Literal["group", "request"],
+        typer.Option(help="What counts once: a group of questions, or a request, however often its group was asked."),
+    ] = "group",
     labels: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, k, correct} that replace labels."),
+        typer.Option(exists=True, dir_okay=False, help="JSON lines of {id, ks, correct} that add or replace labels."),
     ] = None,
     force: Annotated[bool, typer.Option(help="Serve it even if it is worse than the one served now.")] = False,  # noqa: FBT002
 ) -> None:
     """Fit the calibrators on train, certify thresholds on validation, report on test, and publish.
 
     The certificate guarantees, with probability at least 1 - delta, that accuracy is at least that of the reference
-    minus epsilon. If nothing can be certified, the artifact says why and how many labels are needed, and the gateway
-    serves its fallback.
+    minus epsilon. If nothing can be certified, the reference serves, and the notes say why and how many labels are
+    needed. All refits into one folder share delta: the first may spend half of it, the second a sixth, and so on.
 
     With --from-log the rows are questions about FETCHWISE_COLLECTION that a gateway answered. FETCHWISE_SHADOW_SHARE
     makes an idle gateway ask some of them at every k; those with reference answers (POST /feedback with `references`)
@@ -99,9 +106,10 @@ def refit(
     if not from_log and (log is not None or since is not None):
         raise ConfigurationError("--log and --since need --from-log")
     with _refit_extra():
-        from app.offline.collect import apply_corrections  # noqa: PLC0415
+        from app.offline.labelling import apply_labels  # noqa: PLC0415
         from app.offline.refit.holdout import publish  # noqa: PLC0415
         from app.offline.refit.options import Options  # noqa: PLC0415
+        from app.offline.refit.refit import digest_of  # noqa: PLC0415
         from app.offline.refit.refit import refit as run  # noqa: PLC0415
         from app.offline.table import load  # noqa: PLC0415
     settings = read_settings()
@@ -113,7 +121,7 @@ def refit(
         logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir)
         table, rows, source = logged.outcomes, logged.rows, "decision log"
     if labels is not None:
-        table = apply_corrections(table, labels)
+        table = apply_labels(table, labels)
     options = Options(
         name=Path(urlsplit(out_dir).path).name,
         source=source,
@@ -127,11 +135,13 @@ def refit(
         delta=delta,
         risk_target=risk_target,
         risk_delta=risk_delta,
+        per=per,
         tariff=settings.economics.tariff,
     )
+    options = replace(options, refit=ArtifactStore(out_dir).refit_number(digest_of(table, options)))
     with err.status("fitting…") as status:
         artifact, summary = run(table, options, logged=rows, on_step=lambda step: status.update(f"{step}…"))
-        published = publish(artifact, summary.stats, out_dir, test=summary.test, epsilon=epsilon, force=force)
+        published = publish(artifact, summary.stats, out_dir, test=summary.test, force=force)
     for note in (*table.notes, *summary.notes):
         out.print(f"- {note}", markup=False, highlight=False)
     out.print(f"published {published.path}", highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from app.core.cost import Objective
 from app.core.heads import Head, Heads
 from app.core.scope import Scope
 
-SCHEMA = 4
+SCHEMA = 5
 # A threshold above every probability: isotonic curves reach 1.
 UNREACHABLE = 2.0
 
@@ -101,16 +101,38 @@ class Certificate:
     """A finite-sample guarantee: with probability at least 1 - delta, epsilon holds against `reference`.
 
     For a policy: accuracy is at least the reference's minus epsilon. That -epsilon is the simultaneous guarantee,
-    whichever step of the path was selected; `bound` is the pointwise 1 - delta lower bound on the paired difference
-    at the selected step. For abstention: the error among answered is at most epsilon, which is the guarantee, and
-    `bound` is the pointwise upper bound on it at the selected threshold.
+    whichever step of the path was selected; `bound` is the pointwise lower bound on the paired difference at the
+    selected step. For abstention: the error among answered is at most epsilon, which is the guarantee, and `bound` is
+    the pointwise upper bound on it at the selected threshold.
     """
 
     epsilon: float
+    # Of all refits of the calibrator together; this one was tested at the level `spent`.
     delta: float
     reference: str
+    # What it rests on: the groups that were tested, how many rows of them have labels, and of which questions they are.
     n: int
     bound: float
+    spent: float = 0.0
+    labels: int = 0
+    population: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsNeeded:
+    """How many labelled groups a table needs in all, with an interval of 80 %; None: more than any practical number."""
+
+    value: int | None
+    low: int
+    high: int | None
+
+    @property
+    def text(self) -> str:
+        """For a sentence: how many, and between which numbers."""
+        if self.value is None:
+            return f"at least {self.low:,} labelled groups in all"
+        upper = "no practical number" if self.high is None else f"{self.high:,}"
+        return f"about {self.value:,} labelled groups in all (80 % interval: {self.low:,} to {upper})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +143,7 @@ class PolicyFit:
     objective: Objective
     certificate: Certificate | None = None
     uncertified_reason: str | None = None
-    labels_needed: int | None = None
+    labels_needed: LabelsNeeded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +175,7 @@ class LadderFit:
     goal: Literal["gain", "save"] = "gain"
     certificate: Certificate | None = None
     uncertified_reason: str | None = None
-    labels_needed: int | None = None
+    labels_needed: LabelsNeeded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +186,7 @@ class Abstention:
     risk_target: float
     certificate: Certificate | None = None
     uncertified_reason: str | None = None
-    labels_needed: int | None = None
+    labels_needed: LabelsNeeded | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tau <= UNREACHABLE:
@@ -180,6 +202,10 @@ class DataWindow:
     source: str
     first: str | None = None
     last: str | None = None
+    # The number of this refit among those of its calibrator, by which it divides delta, and a digest of its labels and
+    # options: the same once more is no further look at the data.
+    refit: int = 1
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,10 @@ REACH = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """Platt scaling on a standardised signal: sigma(slope (s - mean) / scale + intercept), slope >= 0."""
+    """Platt scaling on a standardised signal: sigma(slope (s - mean) / scale + intercept).
+
+    The slope is negative only for a signal that is clearly inverted.
+    """
 
     signal: str
     mean: float
@@ -26,8 +29,8 @@ class Logistic:
 
     def __post_init__(self) -> None:
         _require_finite(self.mean, self.scale, self.slope, self.intercept)
-        if self.scale <= 0.0 or self.slope < 0.0:
-            raise ValueError("a logistic calibrator needs scale > 0 and slope >= 0")
+        if self.scale <= 0.0:
+            raise ValueError("a logistic calibrator needs scale > 0")
 
     def predict(self, signals: Mapping[str, float]) -> float | None:
         """P(right), or None if the signal is missing."""

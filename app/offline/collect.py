@@ -23,9 +23,8 @@ from app.core.corpus_stats import MAX_PASSAGES, NO_STATS, CorpusStats
 from app.core.labels import Rule
 from app.core.record import Outcome
 from app.errors import DataError, NoPassages, PromptTooLong, UpstreamError
-from app.offline.lines import SCHEMA, Head, read_lines, rounded, write_vector
+from app.offline.lines import SCHEMA, Head, rounded, write_vector
 from app.offline.questions import LabelledQuestion, label
-from app.offline.table import Outcomes
 from app.ports import Clock, Embedder, Prompt, Reader, VectorStore
 
 ATTEMPTS = 3
@@ -241,21 +240,3 @@ def _resume(out: Path, collector: Collector) -> tuple[set[str], CorpusStats | No
             f"{out}:1: was collected with other options ({'; '.join(changed)}): choose another file or the same options"
         )
     return known, head.stats
-
-
-def apply_corrections(outcomes: Outcomes, path: Path) -> Outcomes:
-    """Change labels by hand: one JSON line `{id, k, correct}` each; a later line overrides an earlier one."""
-    rows = {identifier: row for row, identifier in enumerate(outcomes.ids)}
-    correct = {k: labels.copy() for k, labels in outcomes.correct.items()}
-    for place, entry in read_lines(path):
-        if not {"id", "k", "correct"} <= entry.keys():
-            raise DataError(f'{place}: a correction is {{"id": ..., "k": 0, "correct": true}}: write all three')
-        row, k, label = rows.get(entry["id"]), entry["k"], entry["correct"]
-        if row is None:
-            raise DataError(f"{place}: no row of the table has the id {entry['id']!r}: fix the id or delete the line")
-        if k not in correct:
-            raise DataError(f"{place}: k = {k!r} was not collected: choose among {', '.join(map(str, correct))}")
-        if label not in (True, False):
-            raise DataError(f"{place}: correct is {label!r}: write true or false")
-        correct[k][row] = bool(label)
-    return replace(outcomes, correct=correct)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from app.calibrators.store import ArtifactStore
+from app.certify.plan import train_share
 from app.core.artifact import Identity
 from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.evidence import NEARNESS
@@ -31,7 +32,7 @@ from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
 from app.offline.lines import Head, not_a_number, read_identity
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
-from app.offline.refit.splits import TRAIN_SHARE, position
+from app.offline.refit.splits import position
 from app.offline.single_actions import SingleAction, size_note, weigh
 from app.offline.table import Outcomes, TableBuilder, normalise_group
 from app.storage.reading import LoggedDecision, LoggedDecisions, Sample
@@ -202,9 +203,12 @@ class _Sorter:
         unknown = [
             row for row in zip(self._single, self._single_stats, strict=True) if row[0].group not in self._references
         ]
-        single = [row for row, counted in unknown if _same_words(counted, stats)]
+        share = train_share(len(set(outcomes.groups)))
+        fitting = [row for row in unknown if position(row[0].group) < share]
+        single = [row for row, counted in fitting if _same_words(counted, stats)]
         self._excluded[Excluded.KNOWN_WHOLE] = len(self._single) - len(unknown)
-        self._excluded[Excluded.OTHER_WORDS] = int((agreed & ~alike).sum()) + len(unknown) - len(single)
+        self._excluded[Excluded.HELD_OUT] = len(unknown) - len(fitting)
+        self._excluded[Excluded.OTHER_WORDS] = int((agreed & ~alike).sum()) + len(fitting) - len(single)
         self._excluded = +self._excluded
         weighted, sizes = weigh(single, self._clip)
         report = {
@@ -255,8 +259,6 @@ class _Sorter:
         if system != self._identity:
             return Excluded.OTHER_SYSTEM
         group = normalise_group(question)
-        if position(group) >= TRAIN_SHARE:
-            return Excluded.HELD_OUT
         evidence, place = _lasting(logged.evidence), f"{self._source}:{logged.id}"
         if (wrong := not_a_number(evidence)) is not None:
             raise DataError(f"{place}: the evidence {wrong} is not a number: {_DAMAGED}")

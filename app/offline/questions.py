@@ -29,16 +29,21 @@ class LabelledQuestion:
         return row | {"tags": self.tags} | ({"out_of_corpus": True} if self.out_of_corpus else {})
 
 
-def read_questions(path: Path) -> list[LabelledQuestion]:
-    """Read JSON lines of {id?, group?, question, gold, tags?, out_of_corpus?}; without an id the line names it."""
+def read_questions(path: Path, *, label_later: bool = False) -> list[LabelledQuestion]:
+    """Read JSON lines of {id?, group?, question, gold, tags?, out_of_corpus?}; without an id the line names it.
+
+    With `label_later` a question needs no gold answers: a person judges what is answered.
+    """
     questions: dict[str, LabelledQuestion] = {}
     for place, row in read_lines(path):
         text, gold, outside = row.get("question"), row.get("gold"), row.get("out_of_corpus") is True
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{place}: `question` is {text!r}: write a text")
+        if label_later and gold is None:
+            gold = []
         if not isinstance(gold, list) or not all(isinstance(answer, str) for answer in gold):
             raise DataError(f"{place}: `gold` is {gold!r}: write a list of texts")
-        if bool(gold) == outside:
+        if bool(gold) == outside and (outside or not label_later):
             fix = "leave `gold` empty: only a refusal is right" if outside else "write a list of texts"
             raise DataError(f"{place}: `gold` is {gold!r} and `out_of_corpus` is {str(outside).lower()}: {fix}")
         identifier = str(row.get("id") or f"q{place.rpartition(':')[2]}")
@@ -52,6 +57,7 @@ def read_questions(path: Path) -> list[LabelledQuestion]:
     return list(questions.values())
 
 
-def label(row: Mapping[str, Any], answer: str, rule: Rule) -> bool:
-    """Whether an answer to the question of a row is right."""
-    return is_right(answer, row.get("gold") or [], rule, out_of_corpus=row.get("out_of_corpus") is True)
+def label(row: Mapping[str, Any], answer: str, rule: Rule) -> bool | None:
+    """Whether an answer to the question of a row is right; None if a person has to judge it."""
+    gold, outside = row.get("gold") or [], row.get("out_of_corpus") is True
+    return is_right(answer, gold, rule, out_of_corpus=outside) if gold or outside else None

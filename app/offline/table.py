@@ -58,6 +58,12 @@ class Outcomes:
     # Questions that the corpus cannot answer, of which only a refusal is right; and their kinds, "" if not given.
     out_of_corpus: Labels
     kinds: list[str]
+    # Answers that nobody has judged yet, by k; empty if all are. Their `correct` is False.
+    unlabelled: dict[int, Labels] = field(default_factory=dict)
+    # Rows without a label whose answers are all equal after normalisation: every policy is as right as every other.
+    alike: Labels = field(default_factory=lambda: np.zeros(0, np.bool_))
+    # Whether a request counts once in every average, and not a group.
+    per_request: bool = False
     # Embeddings of the questions, one row each, of which a row without one is NaN; None if no row has one.
     vectors: Vectors | None = None
     # Word counts of the corpus; they have no centroids.
@@ -76,6 +82,26 @@ class Outcomes:
     def graded_ks(self) -> tuple[int, int, int]:
         """What the paper's graded policy chooses among: none, few or many passages."""
         return self.ks[0], self.ks[1], self.ks[-1]
+
+    @property
+    def lacking(self) -> Labels:
+        """Rows that lack a label."""
+        found: Labels = np.sum([np.zeros(len(self)), *self.unlabelled.values()], axis=0) > 0
+        return found
+
+    @property
+    def labels(self) -> int:
+        """The number of rows that have all their labels."""
+        return int((~self.lacking).sum())
+
+    def require_labels(self, what: str, *, unless_alike: bool = False) -> None:
+        """Raise a DataError if a row lacks a label; with `unless_alike` only if its answers differ."""
+        lacking = self.lacking & ~self.alike if unless_alike and self.unlabelled else self.lacking
+        if lacking.any():
+            raise DataError(
+                f"{int(lacking.sum())} rows of {what} lack a label: label the answers that `fetchwise collect "
+                "--label-later FILE` lists, and add --labels FILE"
+            )
 
     def require(self, names: Iterable[str]) -> None:
         """Raise a DataError if the table has no value of one of these names of evidence."""
@@ -109,6 +135,8 @@ class Outcomes:
             evidence=pick_each(self.evidence),
             out_of_corpus=self.out_of_corpus[index],
             kinds=pick(self.kinds),
+            unlabelled=pick_each(self.unlabelled),
+            alike=self.alike[index] if self.unlabelled else self.alike,
             vectors=None if self.vectors is None else self.vectors[index],
         )
 
@@ -152,6 +180,8 @@ class TableBuilder:
         # By k, as in "k5": one entry per row.
         self._answers: dict[str, list[str]] = {}
         self._correct: dict[str, list[bool]] = {}
+        self._unlabelled: dict[str, list[bool]] = {}
+        self._alike: list[bool] = []
         self._signals: dict[str, list[dict[str, float | None]]] = {}
         self._facts: dict[str, dict[str, list[float | None]]] = {}
         self._extra = _Extra()
@@ -184,6 +214,8 @@ class TableBuilder:
                 raise DataError(f"{place}: {key} is not on the first row: collect {key} for all rows or for none")
         for key in self._signals:
             self._add_cell(key, row.get(key), place)
+        judged = all(not column[-1] for column in self._unlabelled.values())
+        self._alike.append(not judged and len({normalise(row[f"k{k}"].get("answer") or "") for k in self._ks}) == 1)
         self._extra.add(row, {int(key[1:]): row[key] for key in self._signals}, place)
         if isinstance(at := row.get("at"), str):
             self._first, self._last = min(self._first or at, at), max(self._last or at, at)
@@ -213,6 +245,10 @@ class TableBuilder:
             ks=self._ks,
             answers={k: self._answers[key] for k, key in by_k.items()},
             correct={k: np.array(self._correct[key], dtype=np.bool_) for k, key in by_k.items()},
+            unlabelled={k: np.array(self._unlabelled[key], dtype=np.bool_) for k, key in by_k.items()}
+            if any(map(any, self._unlabelled.values()))
+            else {},
+            alike=np.array(self._alike, dtype=np.bool_),
             signals={k: columns(self._signals[key]) for k, key in by_k.items()},
             evidence=columns(self._extra.evidence),
             out_of_corpus=np.array(self._extra.out_of_corpus, dtype=np.bool_),
@@ -222,22 +258,25 @@ class TableBuilder:
             first=self._first,
             last=self._last,
             notes=self._extra.notes(source),
-            **facts,
+            prompt_tokens=facts["prompt_tokens"],
+            completion_tokens=facts["completion_tokens"],
+            ms=facts["ms"],
         )
 
     def _add_columns(self, row: dict[str, Any]) -> None:
         found = {key for key in row if _IS_K.fullmatch(key)} | {f"k{k}" for k in self._ks}
         for key in sorted(found, key=lambda key: int(key[1:])):
-            self._answers[key], self._correct[key], self._signals[key] = [], [], []
+            self._answers[key], self._correct[key], self._signals[key], self._unlabelled[key] = [], [], [], []
             self._facts[key] = {fact: [] for fact in _FACTS}
 
     def _add_cell(self, key: str, cell: object, place: str) -> None:
         if not isinstance(cell, dict):
             raise DataError(f"{place}: {key} is missing: collect the row again, every k at once")
-        label = cell.get("correct")
-        if label is not True and label is not False and (label not in (0, 1) or isinstance(label, float)):
-            raise DataError(f"{place}: {key}.correct is {label!r}: write true or false")
+        label = cell.get("correct", "missing")
+        if label is not None and not isinstance(label, bool) and (label not in (0, 1) or isinstance(label, float)):
+            raise DataError(f"{place}: {key}.correct is {label!r}: write true or false, or null to label it later")
         self._correct[key].append(bool(label))
+        self._unlabelled[key].append(label is None)
         signals = cell.get("signals") or {}
         if (wrong := not_a_number(signals)) is not None:
             raise DataError(

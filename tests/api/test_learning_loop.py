@@ -117,5 +117,5 @@ def refitted(data: Path, calibrators: Path, since: float) -> str:
         store.close()
     options = Options(calibrators.name, "2026-01-31T12:00:00Z", epsilon=0.1, risk_target=0.4)
     artifact, summary = refit(learned.outcomes, options, logged=learned.rows)
-    assert publish(artifact, summary.stats, calibrators, test=summary.test, epsilon=0.1).current
+    assert publish(artifact, summary.stats, calibrators, test=summary.test).current
     return artifact.version

@@ -16,6 +16,7 @@ from app.core.artifact import (
     ConfidenceMap,
     DataWindow,
     Identity,
+    LabelsNeeded,
     LadderFit,
     PolicyFit,
     Thresholds,
@@ -69,7 +70,14 @@ def a_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
 
 def an_uncertified_fit(tau0: float = TAU0, tau1: float = TAU1, **changes: Any) -> PolicyFit:
     """The same thresholds, with too few labels for a certificate."""
-    return a_fit(tau0, tau1, certificate=None, uncertified_reason="too few labels", labels_needed=1700, **changes)
+    return a_fit(
+        tau0,
+        tau1,
+        certificate=None,
+        uncertified_reason="too few labels",
+        labels_needed=LabelsNeeded(1700, 900, None),
+        **changes,
+    )
 
 
 def an_abstention(tau: float = TAU_ABSTAIN, **changes: Any) -> Abstention:

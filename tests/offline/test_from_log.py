@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import null, update
 
 from app.calibrators.store import ArtifactStore
+from app.certify.plan import train_share
 from app.core.corpus_stats import CorpusStats
 from app.core.feedback import Feedback
 from app.core.heads import Head
@@ -18,7 +19,7 @@ from app.errors import DataError
 from app.offline.from_log import Excluded, identities, read_log
 from app.offline.refit.fit import fit
 from app.offline.refit.refit import refit
-from app.offline.refit.splits import TRAIN_SHARE, position, split
+from app.offline.refit.splits import position, split
 from app.offline.table import normalise_group
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import LoggedDecision, LoggedDecisions
@@ -131,11 +132,9 @@ def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
     assert artifact.heads != alone.heads
     account = artifact.report["log"]
     assert sum(part["rows"] for part in artifact.report["splits"].values()) == account["full_rows"]
-    full = set(logged.outcomes.ids)
+    full, share = set(logged.outcomes.ids), train_share(len(set(logged.outcomes.groups)))
     train = [
-        one
-        for one in judged(explored)
-        if one.id not in full and position(normalise_group(one.question or "")) < TRAIN_SHARE
+        one for one in judged(explored) if one.id not in full and position(normalise_group(one.question or "")) < share
     ]
     assert account["single_action_rows"] == len(train)
     assert {name: one["rows"] for name, one in account["worth"].items()} == {
@@ -145,14 +144,15 @@ def test_single_action_rows_touch_nothing_but_the_fits(explored: Path) -> None:
 
 def test_the_effective_size_of_the_rows_is_reported(explored: Path) -> None:
     """Rows, Kish's size, the clip and the clipped share stand in the report and in the notes."""
+    logged = read(explored, clip=5.0)
+    share = train_share(len(set(logged.outcomes.groups)))
     train = [
         one
         for one in judged(explored)
-        if one.outcomes is None and position(normalise_group(one.question or "")) < TRAIN_SHARE and one.k == 1
+        if one.outcomes is None and position(normalise_group(one.question or "")) < share and one.k == 1
     ]
     assert all(one.propensities is not None for one in train)
     weights = np.array([min(1.0 / one.propensities["k1"], 5.0) for one in train if one.propensities])
-    logged = read(explored, clip=5.0)
     account = logged.rows.report["log"]
     assert account["clip"] == 5.0
     worth = account["worth"]["search+k0+k1:k1"]
@@ -211,7 +211,9 @@ def questions(*, train: bool) -> Iterator[str]:
     """Questions that hash to train, or to elsewhere."""
     for number in range(10_000):
         question = f"Single {number}?"
-        if (position(normalise_group(question)) < TRAIN_SHARE) == train:
+        place = position(normalise_group(question))
+        # Whatever the number of groups: train is a quarter to a half.
+        if place < 0.25 if train else place >= 0.5:
             yield question
 
 

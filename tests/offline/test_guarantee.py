@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import binom
 
 from app.core.artifact import LadderFit, Thresholds
-from app.offline.refit.certify import certify_policy, walk
+from app.offline.refit.certify import certify_policy, holding
 from app.offline.refit.choose import Guarantee
 from app.offline.refit.follow import Fitted, Given
 from app.offline.refit.options import Options
@@ -193,7 +193,7 @@ def test_the_empirical_choice_breaks_the_guarantee() -> None:
         worth = [truth.graded_difference(step.thresholds, guarantee) for step in trained.graded]
         for draw in range(10):
             drawn = Validation(world.draw(groups, seed=5000 + number * 10 + draw)[0])
-            walked = walk(ledger_of(drawn, trained, options), trained.graded, guarantee)
-            broken += worth[walked.empirical] < -0.02
+            chosen = holding(ledger_of(drawn, trained, options), trained.graded, guarantee)
+            broken += worth[chosen] < -0.02
             draws += 1
     assert broken > 2 * DELTA * draws

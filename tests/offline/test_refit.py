@@ -28,7 +28,7 @@ from tests.offline.world import BY_TOKENS, IDENTITY, World
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "llama8b-outcomes"
 OPTIONS = replace(BY_TOKENS, source="world.jsonl", risk_target=0.2, prices=(0.0, 0.06, 0.12, 0.3, 1.0))
-GAIN = replace(OPTIONS, goal="gain")
+GAIN = replace(OPTIONS, goal="gain", reference="every")
 # Evidence helps, and one question in ten is out of corpus.
 HELPED = World(support=2.0, outside=0.1)
 # Nothing that is seen tells anything.
@@ -94,8 +94,8 @@ def test_no_gain_is_certified_where_nothing_helps() -> None:
     found = refitted(NOISE, 400, GAIN)
     assert found.ladder.certificate is None
     assert "no certain gain" in (found.ladder.uncertified_reason or "")
-    assert "Collect more labels, or refit with --goal save" in (found.ladder.uncertified_reason or "")
-    assert any(note.startswith("ladder: not certified") for note in found.summary.notes)
+    assert "Next: " in (found.ladder.uncertified_reason or "")
+    assert any("serves, the ladder is not certified" in note for note in found.summary.notes)
     assert found.artifact.abstention.certificate is None
     assert "the ladder is not certified" in (found.artifact.abstention.uncertified_reason or "")
     # The passages of a simulated walk have no similarity, which the scope test would notice.
@@ -284,8 +284,10 @@ def test_too_few_labels_give_no_certificate_and_the_next_step() -> None:
     """Sixty groups give a ladder without a certificate, and a reason in words."""
     found = refitted(World(level=(0.0, 0.2, 0.25), shared=0.2), 60, replace(OPTIONS, epsilon=0.01), seed=2)
     assert found.ladder.certificate is None
-    assert "Collect more labels, or allow a larger epsilon" in (found.ladder.uncertified_reason or "")
-    assert any("not certified" in note for note in found.summary.notes)
+    assert found.ladder.labels_needed is not None
+    assert found.ladder.labels_needed.text in (found.ladder.uncertified_reason or "")
+    assert found.artifact.fallback_k == 5
+    assert any(note.startswith("always-k5 serves") for note in found.summary.notes)
     assert not found.artifact.certified
 
 

@@ -76,7 +76,7 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     if out_of_fold is None:
         return _without_splits(study, main, "a head of closed-book answers cannot be fitted out-of-fold", first)
     p = probabilities(artifact.p0, study.outcomes)
-    _, validation, test = (part.outcomes for part in split(study.outcomes))
+    _, validation, test = (part.outcomes for part in split(study.outcomes, groups=len(set(study.whole.groups))))
     on_validation, on_test = (probabilities(artifact.p0, part) for part in (validation, test))
     rules = {name: _matching(validation, on_validation, graded=name == "graded") for name in ("binary", "graded")}
     test_ledger = Ledger(Test(test), on_test, units(test), {})
@@ -84,7 +84,7 @@ def deploy(study: Study, main: str, resamples: int, given: Artifact | None = Non
     graded = artifact.policies["graded"]
     names = artifact.p0.features if isinstance(artifact.p0, Blend) else ()
     figures: dict[str, Any] = {
-        "protocol": "train fits, validation chooses, test is evaluated once; 40/40/20 by a hash of the group",
+        "protocol": "train fits, validation chooses, test is evaluated once; split by a hash of the group",
         "splits": artifact.report["splits"],
         "p0": {"method": artifact.p0.method, "signals": list(names)},
         "fallback": f"always-k{artifact.fallback_k}",
@@ -120,7 +120,7 @@ def describe(fit: PolicyFit | LadderFit) -> dict[str, Any]:
         "thresholds": asdict(fit.thresholds) if isinstance(fit, PolicyFit) else None,
         "certificate": asdict(fit.certificate) if fit.certificate else None,
         "uncertified_reason": fit.uncertified_reason,
-        "labels_needed": fit.labels_needed,
+        "labels_needed": asdict(fit.labels_needed) if fit.labels_needed else None,
     }
 
 

@@ -67,6 +67,11 @@ class Study:
         """Weights of rows; each group has the same weight."""
         return self.units.weights
 
+    @property
+    def group_weights(self) -> Floats:
+        """The same for a fit, in which a group counts as one row."""
+        return self.weights * self.units.count
+
     def predict(self, method: Method, names: tuple[str, ...], source: int, k: int) -> Floats | None:
         """Out-of-fold P(the answer from k passages is right) from the signals of the answer from `source` passages.
 
@@ -75,8 +80,8 @@ class Study:
         columns = self.outcomes.signals[source]
         labels = self.outcomes.correct[k]
         try:
-            fold = self.fold if k == 0 else folds(labels, self.units.codes)
-            return out_of_fold(method, names, columns, labels, fold)
+            fold = self.fold if k == 0 else folds(labels, self.outcomes.groups)
+            return out_of_fold(method, names, columns, labels, fold, weights=self.group_weights)
         except (DataError, KeyError):
             return None
 
@@ -87,7 +92,7 @@ class Study:
         if not columns or labels.all() or not labels.any():
             return None
         try:
-            fold = self.fold if k == 0 else folds(labels, self.units.codes)
+            fold = self.fold if k == 0 else folds(labels, self.outcomes.groups)
             target = labels.astype(np.float64)
             return fit_head(columns, target, self.weights, fold, state=state, k=k).out_of_fold
         except DataError:
@@ -99,11 +104,12 @@ def make_study(outcomes: Outcomes, resamples: int, rule: Rule | None = None) -> 
 
     Raises a DataError if it has too few right or wrong answers.
     """
+    outcomes.require_labels("the table")
     whole = relabelled(outcomes, rule) if rule else outcomes
     outcomes = whole.take(np.flatnonzero(~whole.out_of_corpus)) if whole.out_of_corpus.any() else whole
     grouping, labels = units(outcomes), outcomes.correct[0]
     right = {k: correct.astype(np.float64) for k, correct in outcomes.correct.items()}
-    return Study(outcomes, whole, grouping, Draws(grouping, resamples), right, labels, folds(labels, grouping.codes))
+    return Study(outcomes, whole, grouping, Draws(grouping, resamples), right, labels, folds(labels, outcomes.groups))
 
 
 def relabelled(outcomes: Outcomes, rule: Rule) -> Outcomes:
@@ -152,7 +158,7 @@ def assess_all(study: Study) -> tuple[dict[str, Assessed], dict[str, str]]:
 
 
 def _assess(study: Study, name: str, method: Method, names: tuple[str, ...], columns: Mapping[str, Floats]) -> Assessed:
-    p = out_of_fold(method, names, columns, study.labels, study.fold)
+    p = out_of_fold(method, names, columns, study.labels, study.fold, weights=study.group_weights)
     figures: dict[str, Any] = {"kind": kind_of(name), "n": len(p), "missing": int((~np.isfinite(p)).sum())}
     calibrated = quality(p, study.labels, study.draws)
     figures |= {metric: found.value for metric, found in calibrated.items()}
@@ -185,7 +191,8 @@ def methods(study: Study, main: str, present: tuple[str, ...]) -> dict[str, Any]
         if method in FUSIONS and len(present) < 2:
             continue
         try:
-            p = out_of_fold(method, names, study.outcomes.signals[0], study.labels, study.fold)
+            columns = study.outcomes.signals[0]
+            p = out_of_fold(method, names, columns, study.labels, study.fold, weights=study.group_weights)
         except DataError:
             continue  # a fold without right or without wrong answers
         found[method] = quality(p, study.labels, study.draws)
@@ -219,7 +226,7 @@ def _scores(
     method, main = source
     column = study.outcomes.signals[0][main]
     try:
-        fitted = fit(method, (main,), {main: column[rows]}, study.labels[rows])
+        fitted = fit(method, (main,), {main: column[rows]}, study.labels[rows], study.group_weights[rows])
     except DataError:
         return None  # all answers of this draw are right, or all are wrong
     p, labels = predict_many(fitted, {main: column[held]}, len(held)), study.labels[held]

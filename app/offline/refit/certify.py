@@ -1,141 +1,170 @@
-"""What validation certifies, once: how far along the paths from train the guarantees hold.
+"""What validation certifies, once: how far along the paths from train the guarantees hold, or that there is a gain.
 
-Fixed-sequence testing (Learn then Test): the steps of a path are tested in order, each at the full level delta, until
-the first that is not rejected. A false step is certified only if the first false step of the path is, so the
-probability of that is at most delta, whatever the length of the path. So -epsilon is guaranteed for the selected step,
-simultaneously over the path. The `bound` beside it is the pointwise 1 - delta lower bound at that step, which is not a
-guarantee. With several references the p-value of a step is the largest over them (intersection-union test), which needs
-no correction either.
+*save*: the steps of a path are tested in order until one fails, and the last that passed is served (`app.certify`).
+With one reference the path starts there: always reading k passages loses nothing against itself. So if the first step
+fails, the reference serves, and nothing is lost but the saving.
 
-Each test bets on the paired difference of a group (`app.certify.bets`). Bets grow as the observed variance shrinks, and
-most paired differences are zero: that is where the power comes from. Hoeffding's and Bentkus's inequalities use only
-the range, empirical Bernstein pays for estimating the variance, and MAPIE's risk control can neither pair a policy with
-its reference nor treat a group as one unit. `bench/refit/bounds.py` has the figures.
+*gain*: train chose one policy. Validation gives one lower bound on its accuracy minus that of each reference; it is
+certified if the smallest is above zero.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.certify import bets as betting
-from app.core.artifact import FIXED, Certificate, PolicyFit, Thresholds
+from app.certify.paired import Differences, Failure, walk
+from app.certify.plan import labels_needed
+from app.core.artifact import FIXED, Certificate, LabelsNeeded, LadderFit, PolicyFit, Thresholds
 from app.core.cost import Objective
+from app.offline.refit.abstain import GivenAnswers
 from app.offline.refit.choose import Guarantee, PathStep
-from app.offline.refit.splits import VALIDATION_SHARE, Ledger, Validation, fixed_k
-from app.offline.table import Floats
+from app.offline.refit.follow import Fitted, Given
+from app.offline.refit.splits import Ledger, Units, Validation, fixed_k, one_row_each, units
+from app.offline.table import Floats, Outcomes
 
-# Estimates of labels needed above this are not reported.
-MAX_LABELS = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The first step that failed, the reference it failed against, and the paired difference between groups."""
-
-    step: int
-    against: int
-    mean: float
-    deviation: float
+# With at most this many rows per group, one of them by a hash and the exact test beat bets on the means of groups.
+_FEW_ROWS = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """How far a path holds: the last certified step, the last that held on average, and the first that failed."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Population:
+    """The questions that a certificate is about, as rows of validation."""
 
-    certified: int | None
-    empirical: int
-    failure: Failure | None
+    name: str
+    outcomes: Outcomes
+    units: Units
+    # The row that stands for its group; None where the means of groups are tested.
+    drawn: NDArray[np.intp] | None
 
+    @classmethod
+    def of(cls, outcomes: Outcomes, name: str) -> "Population":
+        """The rows in a hashed order of their groups; whether one row stands for a group depends on their number."""
+        grouping = units(outcomes, salt="order")
+        most = 1.0 if outcomes.per_request else _FEW_ROWS
+        few = len(outcomes) <= most * grouping.count
+        name += ", each request once" if outcomes.per_request else ", each group once"
+        return cls(name, outcomes, grouping, one_row_each(outcomes, grouping) if few else None)
 
-def walk(ledger: Ledger[Validation], path: Sequence[PathStep], guarantee: Guarantee) -> Walk:
-    """Test the steps in order, each against every reference, until one fails."""
-    certified, failure, empirical = None, None, 0
-    for number, step in enumerate(path):
-        right = ledger.right(ledger.route(step.thresholds))
-        holds = True
-        for k in guarantee.references:
-            if ledger.is_reference(step.thresholds, k):
-                continue
-            d = ledger.units.means(right - ledger.fixed(k))
-            mean = float(d.mean())
-            holds = holds and mean >= -guarantee.epsilon
-            if failure is None and _p_value(d, guarantee) > guarantee.delta:
-                failure = Failure(number, k, mean, float(d.std()))
-        if failure is None:
-            certified = number
-        if not holds:
-            break
-        empirical = number
-    return Walk(certified, max(empirical, certified or 0), failure)
+    def differences(self, right: Floats, k: int) -> Differences:
+        """The accuracy of the answers given minus that of always reading k."""
+        rows = right - self.outcomes.correct[k]
+        if self.drawn is not None:
+            return Differences(rows[self.drawn], single=True)
+        requests = self.units.sizes if self.units.per_request else None
+        return Differences(self.units.means(rows), single=False, requests=requests)
 
+    def answers(self, right: Floats, confidence: Floats) -> tuple[GivenAnswers, Units]:
+        """Answers with their confidences, one row per group where one stands for it."""
+        if self.drawn is None:
+            return GivenAnswers(right, confidence), self.units
+        every = np.arange(self.units.count)
+        return GivenAnswers(right[self.drawn], confidence[self.drawn]), Units(every, np.ones(len(every)))
 
-def _p_value(differences: Floats, guarantee: Guarantee) -> float:
-    return betting.p_value(differences.tolist(), -guarantee.epsilon, low=-1.0, high=1.0, delta=guarantee.delta)
-
-
-def lower_bound(ledger: Ledger[Validation], thresholds: Thresholds, guarantee: Guarantee) -> float:
-    """The lower bound on the paired difference from the hardest reference: the same test, inverted.
-
-    It is pointwise: it holds with probability 1 - delta for thresholds that were fixed in advance. For the step that a
-    walk selected it only describes; -epsilon is what holds whichever step is selected.
-    """
-    right = ledger.right(ledger.route(thresholds))
-
-    def bound(k: int) -> float:
-        if ledger.is_reference(thresholds, k):
-            return 0.0
-        differences = ledger.units.means(right - ledger.fixed(k)).tolist()
-        return betting.lower_bound(differences, low=-1.0, high=1.0, delta=guarantee.delta)
-
-    return min(bound(k) for k in guarantee.references)
+    def certificate(self, guarantee: Guarantee, epsilon: float, bound: float) -> Certificate:
+        """A guarantee about these questions."""
+        return guarantee.certificate(
+            epsilon, bound, n=self.units.count, labels=self.outcomes.labels, population=self.name
+        )
 
 
 def certify_policy(
     ledger: Ledger[Validation], path: Sequence[PathStep], guarantee: Guarantee, objective: Objective
 ) -> PolicyFit:
     """The cheapest certified thresholds, or the empirical ones with the reason why none are certified."""
-    walked = walk(ledger, path, guarantee)
-    failure, epsilon = walked.failure, guarantee.epsilon
-    needed = labels_needed(failure, guarantee) if failure else None
-    if walked.certified is not None:
-        thresholds = path[walked.certified].thresholds
-        bound = lower_bound(ledger, thresholds, guarantee)
-        certificate = Certificate(epsilon, guarantee.delta, guarantee.reference, ledger.units.count, bound)
+    tested = Population.of(ledger.split.outcomes, "questions that the corpus can answer")
+    steps = (_against(ledger, tested, step.thresholds, guarantee) for step in path)
+    passed, failure = walk(steps, -guarantee.epsilon, guarantee.level)
+    needed = _needed(failure.differences, -guarantee.epsilon, guarantee) if failure else None
+    if passed:
+        thresholds = path[passed - 1].thresholds
+        differences = _against(ledger, tested, thresholds, guarantee).values()
+        bound = min((one.lower_bound(guarantee.level) for one in differences), default=0.0)
         # A certified fixed k saves nothing, so the estimate of labels belongs to it, too.
-        return PolicyFit(thresholds, objective, certificate, labels_needed=needed if thresholds in FIXED else None)
+        return PolicyFit(
+            thresholds,
+            objective,
+            tested.certificate(guarantee, guarantee.epsilon, bound),
+            labels_needed=needed if thresholds in FIXED else None,
+        )
     assert failure is not None
-    against = f"always-k{failure.against}"
-    if needed is not None:
-        why = (
-            f"{ledger.units.count} validation groups are too few: the safest policy's accuracy minus that of {against} "
-            f"is {failure.mean:+.3f} with a standard deviation of {failure.deviation:.3f}, and showing that it is "
-            f"above -{epsilon:g} takes about {needed} labelled groups in all; or allow a larger epsilon"
-        )
-    elif failure.mean <= -epsilon:
-        why = (
-            f"even the safest policy is {-failure.mean:.3f} less accurate than {against} on validation, more than "
-            f"epsilon = {epsilon:g} allows: no number of labels fixes that"
-        )
-    else:
-        why = f"the difference from {against} is too close to -{epsilon:g} for any practical number of labels"
-    return PolicyFit(path[walked.empirical].thresholds, objective, None, why, needed)
+    thresholds = path[holding(ledger, path, guarantee)].thresholds
+    return PolicyFit(thresholds, objective, None, _not_shown(failure, guarantee, needed), needed)
 
 
-def labels_needed(failure: Failure, guarantee: Guarantee) -> int | None:
-    """How many groups the whole table needs for the failed step to be certified, if what was observed is the truth.
+def holding(ledger: Ledger[Validation], path: Sequence[PathStep], guarantee: Guarantee) -> int:
+    """The last step up to which every step is within epsilon of the references on average: what looks good enough."""
+    for number, step in enumerate(path):
+        right = ledger.right(ledger.route(step.thresholds))
+        if any(ledger.mean(right - ledger.fixed(k)) < -guarantee.epsilon for k in guarantee.references):
+            return max(0, number - 1)
+    return len(path) - 1
 
-    The log-capital of the bets grows by bet gap - bet^2 deviation^2 / 2 per group. It must reach log(1 / delta), and
-    twice that to be likely to get there where differences vary.
-    """
-    gap, deviation = failure.mean + guarantee.epsilon, failure.deviation
-    if gap <= 0.0:
-        return None
-    # A difference of -1 loses a little more than the bet, and a bet is at most three quarters of the capital.
-    bet = min(0.75, gap / max(deviation**2, 1e-12))
-    growth = bet * gap - 0.5 * bet**2 * deviation**2
-    groups = (2.0 if deviation > 0.0 else 1.0) * np.log(1.0 / guarantee.delta) / growth / VALIDATION_SHARE
-    return int(np.ceil(groups)) if groups <= MAX_LABELS else None
+
+def _against(
+    ledger: Ledger[Validation], tested: Population, thresholds: Thresholds, guarantee: Guarantee
+) -> dict[int, Differences]:
+    """The differences from every reference but the policy itself."""
+    right = ledger.right(ledger.route(thresholds))
+    others = (k for k in guarantee.references if not ledger.is_reference(thresholds, k))
+    return {k: tested.differences(right, k) for k in others}
+
+
+def certify_ladder(fitted: Fitted, path: Sequence[tuple[LadderFit, Given]], guarantee: Guarantee) -> LadderFit:
+    """Test the path on questions in scope; accuracy leaves out those that the corpus cannot answer."""
+    rows = np.flatnonzero(~fitted.outcomes.out_of_corpus & ~fitted.out_of_scope)
+    tested = Population.of(fitted.outcomes.take(rows), "questions in scope that the corpus can answer")
+
+    def steps() -> Iterator[dict[int, Differences]]:
+        return ({k: tested.differences(given.right[rows], k) for k in guarantee.references} for _, given in path)
+
+    if path[0][0].goal == "gain":
+        return certify_gain(path[0][0], next(steps()), guarantee, tested)
+    passed, failure = walk(steps(), -guarantee.epsilon, guarantee.level)
+    if passed:
+        differences = list(steps())[passed - 1]
+        bound = min(one.lower_bound(guarantee.level) for one in differences.values())
+        return replace(path[passed - 1][0], certificate=tested.certificate(guarantee, guarantee.epsilon, bound))
+    assert failure is not None
+    needed = _needed(failure.differences, -guarantee.epsilon, guarantee)
+    why = _not_shown(failure, guarantee, needed)
+    return replace(path[0][0], uncertified_reason=why, labels_needed=needed)
+
+
+def certify_gain(
+    fit: LadderFit, against: Mapping[int, Differences], guarantee: Guarantee, tested: Population
+) -> LadderFit:
+    """One policy, one bound; without a gain the reason says what was shown instead."""
+    bounds = {k: one.lower_bound(guarantee.level) for k, one in against.items()}
+    worst = min(bounds, key=lambda k: bounds[k])
+    if bounds[worst] > 0.0:
+        return replace(fit, certificate=tested.certificate(guarantee, 0.0, bounds[worst]))
+    one = against[worst]
+    needed = _needed(one, 0.0, guarantee)
+    then = f"collect {needed.text}" if needed else "refit with --goal save; more labels will hardly show a gain"
+    why = (
+        f"on {one.n} validation groups its accuracy minus that of always-k{worst} is {one.mean:+.3f}, and at least "
+        f"{bounds[worst]:+.3f} with probability {1.0 - guarantee.level:g}: no certain gain. Next: {then}"
+    )
+    return replace(fit, uncertified_reason=why, labels_needed=needed)
+
+
+def _needed(one: Differences, mean: float, guarantee: Guarantee) -> LabelsNeeded | None:
+    return labels_needed(
+        gap=one.mean - mean, deviation=one.deviation, n=one.n, delta=guarantee.level, single=one.single
+    )
+
+
+def _not_shown(failure: Failure, guarantee: Guarantee, needed: LabelsNeeded | None) -> str:
+    """Why the first step was not certified, and the next step for the person who runs the refit."""
+    one = failure.differences
+    then = f"collect {needed.text}" if needed else "allow a larger --epsilon; more labels will hardly help"
+    return (
+        f"{one.n} validation groups do not show that it is at most {guarantee.epsilon:g} less accurate than "
+        f"always-k{failure.against}: the difference is {one.mean:+.3f} with a standard deviation of "
+        f"{one.deviation:.3f}. Next: {then}"
+    )
 
 
 def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> list[str]:
@@ -154,8 +183,8 @@ def policy_notes(fits: Mapping[str, PolicyFit], ks: tuple[int, int, int]) -> lis
     for policy, fit in fits.items():
         fixed = fixed_k(fit.thresholds, ks)
         if fit.certificate is not None and fixed is not None:
-            more = f"; about {fit.labels_needed} labelled groups may be enough" if fit.labels_needed else ""
-            notes.append(f"{policy}: nothing cheaper than always-k{fixed} could be certified{more}")
+            more = f". Next: collect {fit.labels_needed.text}" if fit.labels_needed else ""
+            notes.append(f"{policy}: always-k{fixed} serves, nothing cheaper could be certified{more}")
     return notes + [
         f"{policy}: not certified, {fit.uncertified_reason}" for policy, fit in fits.items() if not fit.certificate
     ]

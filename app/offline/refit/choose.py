@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.core.artifact import FIXED, UNREACHABLE, Thresholds
+from app.certify.plan import spent
+from app.core.artifact import FIXED, UNREACHABLE, Certificate, Thresholds
 from app.offline.refit.splits import Ledger, Train
 from app.offline.table import Floats
 
@@ -26,11 +27,27 @@ class Guarantee:
     references: tuple[int, ...]
     epsilon: float
     delta: float
+    # The number of this refit among those that share delta.
+    refit: int = 1
+
+    @property
+    def fixed(self) -> int | None:
+        """The reference, if there is one; None if there are several."""
+        return self.references[0] if len(self.references) == 1 else None
+
+    @property
+    def level(self) -> float:
+        """What this refit spends of delta."""
+        return spent(self.delta, self.refit)
+
+    def certificate(self, epsilon: float, bound: float, *, n: int, labels: int, population: str) -> Certificate:
+        """What was shown, and what it rests on."""
+        return Certificate(epsilon, self.delta, self.reference, n, bound, self.level, labels, population)
 
     @property
     def reference(self) -> str:
         """The name of the references in reports and certificates."""
-        return f"always-k{self.references[0]}" if len(self.references) == 1 else "every fixed action"
+        return "every fixed action" if self.fixed is None else f"always-k{self.fixed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +82,14 @@ def best_fixed(ledger: Ledger[Train], among: Sequence[int]) -> int:
 def build_path(ledger: Ledger[Train], guarantee: Guarantee, *, graded: bool) -> tuple[PathStep, ...]:
     """Order policies from the safest to the cheapest, for a test that stops at its first failure.
 
-    The path starts at the best fixed k, which needs no probability, and follows the efficient frontier of train: at
-    each cost the most accurate policy. If the fixed k itself is likely to fail against the other references, and the
-    most accurate policy is less likely to, the path starts at that policy, whatever its cost.
+    The path starts at the reference, which certifies trivially, or with several references at the best fixed k. Then
+    it follows the efficient frontier of train: at each cost the most accurate policy. If the fixed k itself is likely
+    to fail against the other references, and the most accurate policy is less likely to, the path starts at that
+    policy, whatever its cost.
     """
     none, _, many = ledger.ks
-    best = best_fixed(ledger, ledger.ks if graded else (none, many))
+    possible = ledger.ks if graded else (none, many)
+    best = guarantee.fixed if guarantee.fixed in possible else best_fixed(ledger, possible)
     fixed = FIXED[ledger.ks.index(best)]
     accuracy = ledger.mean(ledger.right(ledger.route(fixed)))
     start = PathStep(fixed, accuracy, ledger.mean(ledger.spent(fixed)))

@@ -25,6 +25,7 @@ from app.core.calibrator import (
     Temperature,
 )
 from app.errors import DataError
+from app.offline.refit.splits import position
 from app.offline.table import Floats, Labels
 
 Method = Literal["logistic", "isotonic", "temperature", "minmax", "fused", "curved"]
@@ -35,6 +36,8 @@ FOLDS = 5
 # Bounds of the temperature in standard deviations of the signal: beyond them it is practically a step or a constant.
 # Without a bound, labels that a signal separates perfectly would drive it to zero.
 _STEEPEST, _FLATTEST = 1e-2, 1e4
+# A slope is clearly below zero if its 95 % interval is.
+_CLEAR = 1.96
 
 
 def fit(
@@ -88,19 +91,16 @@ def predict_many(calibrator: Calibrator, signals: Mapping[str, Floats], n: int) 
         return _interpolate(calibrator, s)
 
 
-def folds(labels: Labels, groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The fold of each row: stratified, not shuffled, in row order, and no group in two folds.
+def folds(labels: Labels, groups: Sequence[str]) -> NDArray[np.intp]:
+    """The fold of each row: stratified, and no group in two folds.
 
-    If every group is one row, this is scikit-learn's StratifiedKFold. Otherwise it is applied to groups in order of
-    first appearance; a group is right if at least half of its rows are.
+    This is scikit-learn's StratifiedKFold on the groups in the order of a hash of their names: a table may be sorted by
+    topic. A group is right if at least half of its rows are.
     """
-    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    if len(first) == len(labels):
-        strata, rows = labels, np.arange(len(labels))
-    else:
-        order = np.argsort(np.argsort(first))
-        rows = order[inverse]
-        strata = np.bincount(rows, weights=labels) * 2 >= np.bincount(rows)
+    names = sorted(set(groups), key=lambda group: (position(group, "folds"), group))
+    number_of = {group: number for number, group in enumerate(names)}
+    rows = np.array([number_of[group] for group in groups], dtype=np.intp)
+    strata = np.bincount(rows, weights=labels) * 2 >= np.bincount(rows)
     rarest = min(int(strata.sum()), int((~strata).sum()))
     if rarest < FOLDS:
         raise DataError(
@@ -119,12 +119,15 @@ def out_of_fold(
     signals: Mapping[str, Floats],
     labels: Labels,
     fold: NDArray[np.intp],
+    *,
+    weights: Floats | None = None,
 ) -> Floats:
     """P(right) of every row from a calibrator fitted on the other folds; NaN if a signal is missing."""
+    weights = np.ones(len(labels)) if weights is None else weights
     predicted = np.full(len(labels), np.nan)
     for number in range(FOLDS):
         seen, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        fitted = fit(method, names, {name: signals[name][seen] for name in names}, labels[seen])
+        fitted = fit(method, names, {name: signals[name][seen] for name in names}, labels[seen], weights[seen])
         predicted[held] = predict_many(fitted, {name: signals[name][held] for name in names}, len(held))
     return predicted
 
@@ -194,10 +197,14 @@ def _share(labels: Labels, weights: Floats) -> float:
 
 def _logistic(name: str, s: Floats, labels: Labels, weights: Floats) -> Logistic:
     mean, scale = _standardise(s[:, None], weights)
-    coefficients, intercept = _regress((s[:, None] - mean) / scale, labels, weights)
+    z = (s[:, None] - mean) / scale
+    coefficients, intercept = _regress(z, labels, weights)
     slope = float(coefficients[0])
-    if slope < 0.0:
-        # A higher signal must never mean a lower probability, so the best allowed slope is zero.
+    p = expit(slope * z[:, 0] + intercept)
+    spread = weights * p * (1.0 - p)
+    error = 1.0 / np.sqrt(spread @ z[:, 0] ** 2 - (spread @ z[:, 0]) ** 2 / spread.sum() + 1.0)
+    if -_CLEAR * error <= slope < 0.0:
+        # A higher signal should not mean a lower probability. Where that is no chance, the signal is used inverted.
         slope, intercept = 0.0, float(logit(_share(labels, weights)))
     return Logistic(name, float(mean[0]), float(scale[0]), slope, intercept)
 

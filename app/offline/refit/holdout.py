@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.calibrators.store import ArtifactStore
-from app.certify.intervals import wilson
+from app.certify.intervals import Interval, wilson
 from app.core.artifact import Artifact, LadderFit, PolicyFit, mismatches
 from app.core.corpus_stats import CorpusStats
 from app.core.cost import Objective
@@ -184,13 +184,13 @@ def publish(
     directory: Path | str,
     *,
     test: Test,
-    epsilon: float,
     force: bool = False,
 ) -> Published:
     """Write the artifact, and make it CURRENT unless it is worse than the one that is served.
 
-    Worse means not certified while the other is, or less accurate by more than epsilon on the new test split, each as
-    the gateway would serve it. A group never changes its split, so the old artifact was not fitted on these rows.
+    Worse means not certified while the other is, or less accurate on the new test split, each as the gateway would
+    serve it: the 95 % interval of the paired difference is below zero. A group never leaves the test split, so the old
+    artifact was not fitted on these rows.
     An artifact with another identity is refused. One without an identity never becomes CURRENT, because no gateway
     can serve it. `force` overrides everything but that.
     """
@@ -203,20 +203,21 @@ def publish(
                 f"{artifact.data_window.source or 'the table'}:1: collected on another system than {store.where} "
                 f"serves ({'; '.join(differing)}): publish to another directory, or --force; nothing was published"
             )
-    refusal = (
-        None
-        if force or served is None
-        else _worse((artifact, stats), (served, store.load_stats(served)), test, epsilon)
-    )
+    refusal, compared = None, unreadable
+    if served is not None and not force:
+        difference = _difference((artifact, stats), (served, store.load_stats(served)), test)
+        compared = f"on the test split its accuracy minus that of {served.version} is {_said(difference)}"
+        if served.certified and not artifact.certified:
+            refusal = f"{served.version} is certified and this one is not"
+        elif difference.high is not None and difference.high < 0.0:
+            refusal = compared
     if artifact.identity is None:
         refusal = "the table has no identity line, so no gateway can serve it"
     path = store.publish(artifact, stats)
     if refusal is not None:
         return Published(path, current=False, why=refusal)
     store.promote(artifact.version, by="refit")
-    return Published(
-        path, current=True, why=unreadable or ("forced" if force else "not worse than the artifact served before")
-    )
+    return Published(path, current=True, why="forced" if force else compared)
 
 
 def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
@@ -227,20 +228,14 @@ def _served(store: ArtifactStore) -> tuple[Artifact | None, str]:
         return None, f"the artifact served before could not be read ({error})"
 
 
-def _worse(
-    new: tuple[Artifact, CorpusStats], old: tuple[Artifact, CorpusStats], test: Test, epsilon: float
-) -> str | None:
-    version = old[0].version
-    if old[0].certified and not new[0].certified:
-        return f"{version} is certified and this one is not"
-    before, after = _served_accuracy(*old, test), _served_accuracy(*new, test)
-    if after < before - epsilon:
-        return f"on the test split {version} is right {before:.3f} of the time and this one {after:.3f}"
-    return None
-
-
-def _served_accuracy(artifact: Artifact, stats: CorpusStats, test: Test) -> float:
-    """Accuracy on test of what the gateway would serve, on questions that the corpus can answer."""
+def _difference(new: tuple[Artifact, CorpusStats], old: tuple[Artifact, CorpusStats], test: Test) -> Interval:
+    """Accuracy of the new artifact minus that of the old one, as served, on questions that the corpus can answer."""
     inside = test.outcomes.take(np.flatnonzero(~test.outcomes.out_of_corpus))
-    right = serve(inside, artifact, stats.centroids).right
-    return float(right @ units(inside).weights)
+    right = [serve(inside, artifact, stats.centroids).right for artifact, stats in (new, old)]
+    return Draws(units(inside), RESAMPLES).interval(right[0] - right[1])
+
+
+def _said(difference: Interval) -> str:
+    if difference.value is None:
+        return "unknown"
+    return f"{difference.value:+.3f} (95 % interval {difference.low:+.3f} to {difference.high:+.3f})"

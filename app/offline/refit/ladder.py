@@ -85,6 +85,7 @@ class Sample:
         out_of_corpus: Labels | None = None,
         single: Mapping[tuple[str, int], SingleAnswers] | None = None,
         parts: Sequence[Part] = PARTS,
+        per_request: bool = False,
     ) -> "Sample":
         """Draw groups by a hash; every array has one entry per row."""
         rows = drawn_rows(groups)
@@ -97,7 +98,7 @@ class Sample:
             {name: column[rows] for name, column in columns.items()},
             {k: labels[rows] for k, labels in correct.items()},
             {name: cost[rows] for name, cost in costs.items()},
-            Units(codes, np.bincount(codes).astype(np.float64)),
+            Units(codes, np.bincount(codes).astype(np.float64), per_request),
             folds_of(names),
             counted,
             rows,
@@ -122,6 +123,10 @@ class Sample:
     def prices(self) -> dict[str, float]:
         """The mean cost of each purchase over always-top's: c of the rule."""
         return {name: self.mean(cost) / self.top for name, cost in self.costs.items()}
+
+    def always(self, k: int) -> float:
+        """The mean cost of always reading k passages over always-top's."""
+        return self.prices[f"k{k}"] + (self.prices[SEARCH] if k else 0.0)
 
     @cached_property
     def designs(self) -> dict[str, Design]:
@@ -234,9 +239,16 @@ def fit_confidence(sample: Sample, climbed: Climb) -> ConfidenceMap:
     return ConfidenceMap(float(slope[0]), intercept)
 
 
-def choose_path(sample: Sample, fitted: FittedHeads, prices: Sequence[float] = PRICES) -> tuple[LadderStep, ...]:
-    """The policies of ascending prices, each strictly cheaper on train than the one before; others are left out."""
-    return cheaper_steps(step_of(sample, fitted, fit_values(sample, fitted.out_of_fold, t)) for t in prices)
+def choose_path(
+    sample: Sample, fitted: FittedHeads, prices: Sequence[float] = PRICES, *, below: int | None = None
+) -> tuple[LadderStep, ...]:
+    """The policies of ascending prices, each strictly cheaper on train than the one before; others are left out.
+
+    With `below` also those that cost at least as much as always reading so many passages; the cheapest stays.
+    """
+    path = cheaper_steps(step_of(sample, fitted, fit_values(sample, fitted.out_of_fold, t)) for t in prices)
+    saving = path if below is None else tuple(step for step in path if step.cost < sample.always(below))
+    return saving or path[-1:]
 
 
 def step_of(sample: Sample, fitted: FittedHeads, values: FittedValues) -> LadderStep:

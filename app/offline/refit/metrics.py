@@ -22,6 +22,7 @@ _CLIP = 1e-9
 # More groups than this are put into this many bundles, and bundles are drawn: a bundle of independent groups is an
 # independent unit, too.
 _MAX_UNITS = 10_000
+_NULL_DRAWS = 200
 
 
 class Draws:
@@ -76,6 +77,21 @@ class Draws:
         low, middle, high = np.percentile(known, [2.5, 50.0, 97.5]).tolist()
         return Interval(value, value + low - middle, value + high - middle, self.count)
 
+    def ece_if_calibrated(self, p: Floats, among: Floats) -> Interval:
+        """The ECE that perfectly calibrated probabilities would show, because of chance: its median and middle 95 %.
+
+        Answers of one group are right or wrong by the same luck, which is the worst case.
+        """
+        rng, place = np.random.default_rng(0), bin_of(p)
+        units, total = self._counts.shape[1], float(self.weights @ among)
+
+        def drawn() -> float:
+            gap = add_up(place, self.weights * among * (p - (rng.random(units)[self._bundle] < p)), BINS)
+            return float(np.abs(gap).sum()) / total
+
+        low, middle, high = np.percentile([drawn() for _ in range(_NULL_DRAWS)], [2.5, 50.0, 97.5]).tolist()
+        return Interval(middle, low, high, self.count)
+
 
 def add_up(cell: NDArray[np.intp], values: Floats, cells: int) -> Floats:
     """The sum of the values in each cell."""
@@ -124,7 +140,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
     """AUROC, ECE, Brier score and NLL of probabilities, with intervals, over the rows that have a p."""
     known = np.isfinite(p)
     if not known.any():
-        return {name: unknown_interval(draws.count) for name in ("auroc", "ece", "brier", "nll")}
+        return {name: unknown_interval(draws.count) for name in ("auroc", "ece", "ece_null", "brier", "nll")}
     filled = np.where(known, p, 0.0)
     among = known.astype(np.float64)
     result = {name: draws.interval(values, among) for name, values in losses(filled, labels).items()}
@@ -132,6 +148,7 @@ def quality(p: Floats, labels: Labels, draws: Draws) -> dict[str, Interval]:
     gaps = divide(np.abs(binned[..., 1]).sum(axis=1), binned[..., 0].sum(axis=1))
     found = draws.centred(float(gaps[0]), gaps)
     result["ece"] = replace(found, low=max(0.0, found.low or 0.0))
+    result["ece_null"] = draws.ece_if_calibrated(filled, among)
     cell, cells = cells_of(np.where(known, p, -np.inf))
     ranked = draws.sums([among * labels, among * ~labels], cell, cells)
     exact = auroc(p[known], labels[known], draws.weights[known])

@@ -11,6 +11,7 @@ from app.offline.refit.ladder import BUDGET, PRICES
 from app.offline.refit.scope import ALPHA
 
 EVERY = "every"
+LARGEST = "largest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,18 @@ class Options:
     # The prices of accuracy that train tries, ascending; each has heads of its own.
     prices: tuple[float, ...] = PRICES
     objective: Objective = Objective.TOKENS
-    # What accuracy is compared with: every fixed number of passages, or one of them, e.g. "k1".
-    reference: str = EVERY
+    # What accuracy is compared with: the largest fixed number of passages, another one, e.g. "k1", or every one.
+    reference: str = LARGEST
     epsilon: float = 0.02
     delta: float = 0.1
     risk_target: float = 0.2
     risk_delta: float = 0.1
     # The rate of false alarms of the scope test.
     alpha: float = ALPHA
+    # The number of this refit among those of its calibrator, which share both deltas.
+    refit: int = 1
+    # What counts once in every average: a group of questions, or a request, however often its group was asked.
+    per: Literal["group", "request"] = "group"
     tariff: Tariff = field(default_factory=Tariff)
 
     def __post_init__(self) -> None:
@@ -47,8 +52,12 @@ class Options:
 
     def guarantee(self, ks: tuple[int, ...]) -> Guarantee:
         """What a certified policy promises."""
-        named = {f"k{k}": k for k in ks}
-        if self.reference != EVERY and self.reference not in named:
-            raise DataError(f"reference is {self.reference!r}: choose among {EVERY}, {', '.join(named)}")
-        references = ks if self.reference == EVERY else (named[self.reference],)
-        return Guarantee(references, self.epsilon, self.delta)
+        named = {EVERY: ks, LARGEST: ks[-1:]} | {f"k{k}": (k,) for k in ks}
+        if self.reference not in named:
+            raise DataError(f"reference is {self.reference!r}: choose among {', '.join(named)}")
+        references = named[self.reference]
+        return Guarantee(references, self.epsilon, self.delta, self.refit)
+
+    def saves_below(self, ks: tuple[int, ...]) -> int | None:
+        """The one fixed k whose cost a saving must be below; None for a gain, or against several."""
+        return self.guarantee(ks).fixed if self.goal == "save" else None

@@ -1,21 +1,23 @@
 """The refit job, from an outcome table to an artifact; the same table and options give the same bytes."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
-from app.core.artifact import Abstention, Artifact, DataWindow, LadderFit, PolicyFit, content_version
+from app.certify.plan import spent
+from app.core.artifact import Abstention, Artifact, Certificate, DataWindow, LadderFit, PolicyFit, content_version
 from app.core.corpus_stats import CorpusStats
 from app.core.policy import Policy
 from app.errors import DataError
 from app.offline.refit.abstain import WITHHELD, GivenAnswers, abstention_path, certify_abstention
-from app.offline.refit.certify import certify_policy, policy_notes
+from app.offline.refit.certify import Population, certify_ladder, certify_policy, policy_notes
 from app.offline.refit.choose import Guarantee, PathStep, plausible_steps
 from app.offline.refit.climb import right_of
 from app.offline.refit.follow import Fitted, Given
-from app.offline.refit.gain import certify_ladder
 from app.offline.refit.heads import predict_many
 from app.offline.refit.holdout import evaluate_policies, evaluate_scope, graded_against_binary
 from app.offline.refit.ladder import LadderStep, SingleAnswers
@@ -67,18 +69,22 @@ def refit(
 ) -> tuple[Artifact, Summary]:
     """Choose on train, certify on validation, report on test."""
     logged = logged or LoggedRows()
+    outcomes = replace(outcomes, per_request=options.per == "request")
     groups = len(set(outcomes.groups))
     if groups < MIN_GROUPS:
         raise DataError(
             f"{groups} groups are too few to fit, certify and test on: collect at least {MIN_GROUPS}, better 1,000"
         )
     train, validation, test = split(outcomes)
+    for name, part in (("train", train), ("test", test)):
+        part.outcomes.require_labels(name)
+    validation.outcomes.require_labels("validation", unless_alike=True)
     on_step("fitting on train")
     trained = choose(train, options, logged.single)
     on_step("certifying on validation")
     certified = certify(validation, trained, options)
     on_step("evaluating on test")
-    notes = (*logged.notes, *trained.notes, *_notes(certified, outcomes.ks, options))
+    notes = (*logged.notes, *trained.notes, *_notes(certified, outcomes.ks, trained.fallback, options))
     report = _report(trained, certified, validation, test, options) | {**logged.report, "notes": list(notes)}
     stats = replace(outcomes.stats, centroids=trained.scope.centroids)
     artifact = Artifact(
@@ -91,7 +97,15 @@ def refit(
         policies=certified.policies,
         abstention=certified.abstention,
         fallback_k=trained.fallback,
-        data_window=DataWindow(len(outcomes), groups, options.source, outcomes.first, outcomes.last),
+        data_window=DataWindow(
+            len(outcomes),
+            groups,
+            options.source,
+            outcomes.first,
+            outcomes.last,
+            refit=options.refit,
+            digest=digest_of(outcomes, options),
+        ),
         ladder=certified.ladder if options.policy is Policy.LADDER else None,
         scope=trained.scope.scope,
         stats=stats.digest,
@@ -99,6 +113,16 @@ def refit(
         report=cast("dict[str, Any]", to_json(report)),
     )
     return replace(artifact, version=content_version(artifact)), Summary(notes, test, stats)
+
+
+def digest_of(outcomes: Outcomes, options: Options) -> str:
+    """A digest of what a refit sees and is asked for: the same twice is one look at the labels, not two."""
+    found = hashlib.sha256(json.dumps([outcomes.ids, outcomes.groups]).encode())
+    for name, column in sorted([*((str(k), c) for k, c in outcomes.correct.items()), *outcomes.evidence.items()]):
+        found.update(name.encode() + column.tobytes())
+    asked = replace(options, name="", created="", source="", refit=1)
+    found.update(repr(asked).encode())
+    return found.hexdigest()[:16]
 
 
 def certify(validation: Validation, trained: Trained, options: Options) -> Certified:
@@ -120,7 +144,12 @@ def certify_answers(
 ) -> tuple[LadderFit, Abstention]:
     """Certify the ladder, whose answers at each price are given, and abstention under the policy that is served."""
     path = [(fit_of(trained, step, options), given[step.t]) for step in trained.path]
-    ladder = certify_ladder(fitted, path, options.guarantee(fitted.outcomes.ks))
+    below = options.saves_below(fitted.outcomes.ks)
+    if below is not None and trained.path[0].cost >= trained.sample.always(below):
+        why = f"at no price is it cheaper than always-k{below} on train. Next: refit with --goal gain"
+        ladder = replace(path[0][0], uncertified_reason=why)
+    else:
+        ladder = certify_ladder(fitted, path, options.guarantee(fitted.outcomes.ks))
     served = given[ladder.t] if options.policy is Policy.LADDER else fitted.fixed(trained.fallback)
     return ladder, _certify_abstention(fitted, trained, ladder, served, options)
 
@@ -159,6 +188,10 @@ def _certify_abstention(
     """
     sample, k = trained.sample, trained.fallback
     why = "" if ladder.certificate is not None else "the ladder is not certified, so its answers are not given"
+    if fitted.outcomes.lacking.any():
+        why = "validation lacks labels of questions whose answers are all equal. Next: label these, too"
+    share = float(fitted.outcomes.out_of_corpus @ units(fitted.outcomes).weights)
+    tested = Population.of(fitted.outcomes, f"questions in scope, {share:.0%} of them out of corpus")
     if options.policy is Policy.LADDER:
         step = next(step for step in trained.path if step.t == ladder.t)
         right, p = right_of(step.climb, sample.correct), step.climb.p
@@ -169,11 +202,19 @@ def _certify_abstention(
     outside = alarms(trained.scope.scope, sample.columns, len(right))
     on_train = GivenAnswers(right, np.where(outside, WITHHELD, shown))
     found = certify_abstention(
-        GivenAnswers(served.right, served.confidence),
-        units(fitted.outcomes, salt="order"),
+        *tested.answers(served.right, served.confidence),
         abstention_path(on_train, sample.units, target=options.risk_target),
         target=options.risk_target,
-        delta=options.risk_delta / len(trained.path),
+        promise=Certificate(
+            options.risk_target,
+            options.risk_delta,
+            "error among answered",
+            tested.units.count,
+            bound=1.0,
+            spent=spent(options.risk_delta, options.refit) / len(trained.path),
+            labels=fitted.outcomes.labels,
+            population=tested.name,
+        ),
     )
     return replace(found, certificate=None, uncertified_reason=why) if why else found
 
@@ -186,19 +227,21 @@ def ledger_of(part: S, trained: Trained, options: Options) -> Ledger[S]:
     return Ledger(replace(part, outcomes=outcomes), p, units(outcomes, salt="order"), costs)
 
 
-def _notes(certified: Certified, ks: tuple[int, ...], options: Options) -> list[str]:
+def _notes(certified: Certified, ks: tuple[int, ...], fallback: int, options: Options) -> list[str]:
     """What serves now, and why."""
     if options.policy is not Policy.LADDER:
         return policy_notes(certified.policies, (ks[0], ks[1], ks[-1]))
     fit = certified.ladder
+    looked = f"refit {options.refit} into this folder: it may spend {spent(options.delta, options.refit):.2g} of delta"
+    looks = [f"{looked} = {options.delta:g}"] if options.refit > 1 else []
     if fit.certificate is None:
-        return [f"ladder: not certified, {fit.uncertified_reason}"]
+        return [*looks, f"always-k{fallback} serves, the ladder is not certified: {fit.uncertified_reason}"]
     shown = (
         f"more accurate than {fit.certificate.reference} by at least {fit.certificate.bound:.3f}"
         if fit.goal == "gain"
         else f"at most {fit.certificate.epsilon:g} less accurate than {fit.certificate.reference}"
     )
-    return [f"ladder: certified on {fit.certificate.n} groups at price t = {fit.t:g}: {shown}"]
+    return [*looks, f"ladder: certified on {fit.certificate.n} groups at price t = {fit.t:g}: {shown}"]
 
 
 def _report(
@@ -207,6 +250,7 @@ def _report(
     ledger = ledger_of(test, trained, options)
     train, fitted = trained.ledger, fitted_on(test, trained, options)
     return {
+        "per": options.per,
         "splits": {
             name: {"rows": len(part.outcomes), "groups": len(set(part.outcomes.groups))}
             for name, part in (("train", train.split), ("validation", validation), ("test", test))

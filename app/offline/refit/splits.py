@@ -1,8 +1,8 @@
 """The three splits of a table, each with its own type, and what every k yields and costs on a split.
 
 Code that tunes takes a `Train`, code that certifies a `Validation`, code that reports a `Test`: mypy refuses to tune on
-the wrong one. A hash of its name assigns a group to a split, so its rows stay together, and new rows never move old
-ones.
+the wrong one. A hash of its name assigns a group to a split, so its rows stay together. The test split never changes as
+a table grows; train takes over groups of validation where a table becomes large.
 """
 
 import hashlib
@@ -13,13 +13,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from app.certify.plan import TEST_FROM, train_share
 from app.core.artifact import FIXED, Thresholds
 from app.core.cost import Objective, Tariff
 from app.errors import DataError
 from app.offline.table import Floats, Outcomes
 
-TRAIN_SHARE = 0.4
-VALIDATION_SHARE = 0.4
 # Candidates are compared on about this many rows at most. More rows would not change the choice in practice.
 COMPARED_ROWS = 5_000
 
@@ -60,10 +59,14 @@ def position(name: str, salt: str = "split") -> float:
     return (int.from_bytes(digest[:8]) >> 11) / 2**53
 
 
-def split(outcomes: Outcomes) -> tuple[Train, Validation, Test]:
-    """Split a table 40/40/20 by group, keeping the order of rows."""
+def split(outcomes: Outcomes, *, groups: int | None = None) -> tuple[Train, Validation, Test]:
+    """Split a table by group, keeping the order of rows; `groups` is their number where these rows are a part of it.
+
+    25/65/10 for train, validation and test, 40/50/10 from 2,000 groups on (`app.certify.plan`).
+    """
     place = np.array([position(group) for group in outcomes.groups])
-    train, test = place < TRAIN_SHARE, place >= TRAIN_SHARE + VALIDATION_SHARE
+    share = train_share(len(set(outcomes.groups)) if groups is None else groups)
+    train, test = place < share, place >= TEST_FROM
     return (
         Train(outcomes.take(np.flatnonzero(train))),
         Validation(outcomes.take(np.flatnonzero(~train & ~test))),
@@ -73,11 +76,12 @@ def split(outcomes: Outcomes) -> tuple[Train, Validation, Test]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Units:
-    """Groups as the units of every average: each group has weight one, however many rows it has."""
+    """Groups as the units of every average: each has weight one, or its number of rows where requests count."""
 
     # The group number of each row, and the number of rows in each group.
     codes: NDArray[np.intp]
     sizes: Floats
+    per_request: bool = False
 
     @property
     def count(self) -> int:
@@ -91,7 +95,9 @@ class Units:
 
     @property
     def weights(self) -> Floats:
-        """Weights of rows with sum one; the weighted mean of rows is the mean of group means."""
+        """Weights of rows with sum one; without requests the weighted mean of rows is the mean of group means."""
+        if self.per_request:
+            return np.full(len(self.codes), 1.0 / len(self.codes))
         return 1.0 / (self.sizes[self.codes] * self.count)
 
     def means(self, values: Floats) -> Floats:
@@ -102,16 +108,20 @@ class Units:
             return ordered
         return np.bincount(self.codes, weights=values, minlength=self.count) / self.sizes
 
+    def scores(self, values: Floats) -> Floats:
+        """A value for each group, in the range of the rows, whose mean has the sign of the weighted mean of rows."""
+        return self.means(values) * (self.sizes / self.sizes.max() if self.per_request else 1.0)
+
     def standard_errors(self, values: Floats) -> float:
         """How many standard errors the mean over groups is above zero."""
-        means = self.means(values)
+        means = self.scores(values)
         return float(means.mean() * np.sqrt(self.count) / max(float(means.std()), 1e-9))
 
     def first_groups(self) -> tuple[NDArray[np.intp], "Units"]:
         """The rows of the first groups, about COMPARED_ROWS rows in all, and these groups as units."""
         groups = int(np.searchsorted(np.cumsum(self.sizes), COMPARED_ROWS, side="right")) + 1
         rows = np.flatnonzero(self.codes < groups)
-        return rows, Units(self.codes[rows], self.sizes[:groups])
+        return rows, Units(self.codes[rows], self.sizes[:groups], self.per_request)
 
 
 def units(outcomes: Outcomes, *, salt: str | None = None) -> Units:
@@ -121,7 +131,17 @@ def units(outcomes: Outcomes, *, salt: str | None = None) -> Units:
         names.sort(key=lambda group: (position(group, salt), group))
     number_of = {group: number for number, group in enumerate(names)}
     codes = np.array([number_of[group] for group in outcomes.groups], dtype=np.intp)
-    return Units(codes, np.bincount(codes).astype(np.float64))
+    return Units(codes, np.bincount(codes).astype(np.float64), outcomes.per_request)
+
+
+def one_row_each(outcomes: Outcomes, grouping: Units) -> NDArray[np.intp]:
+    """One row of each group, drawn by a hash of its id, in the order of the groups."""
+    drawn = np.empty(grouping.count, np.intp)
+    places = [position(identifier, "row") for identifier in outcomes.ids]
+    # The first by its hash is written last.
+    for row in np.argsort(places, kind="stable")[::-1].tolist():
+        drawn[grouping.codes[row]] = row
+    return drawn
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -52,9 +52,10 @@ def choose(train: Train, options: Options, single: Mapping[tuple[str, int], Sing
         outcomes.groups,
         out_of_corpus=outcomes.out_of_corpus,
         single=single,
+        per_request=outcomes.per_request,
     )
     heads = fit_probabilities(sample)
-    path, notes = choose_path(sample, heads, options.prices), list[str]()
+    path, notes = choose_path(sample, heads, options.prices, below=options.saves_below(outcomes.ks)), list[str]()
     if options.goal == "gain":
         best = most_accurate(path, options.budget)
         if best is None:
@@ -84,7 +85,7 @@ def choose(train: Train, options: Options, single: Mapping[tuple[str, int], Sing
         ledger,
         graded=build_path(ledger, guarantee, graded=True),
         binary=build_path(ledger, guarantee, graded=False),
-        fallback=best_fixed(ledger, outcomes.ks[1:]),
+        fallback=guarantee.fixed or best_fixed(ledger, outcomes.ks[1:]),
         notes=tuple(notes),
     )
 

@@ -100,11 +100,15 @@ def _calibration(found: Mapping[str, Any]) -> str:
         f"each evaluated on {found['sizes']['held_out_groups']} other groups.",
     )
     rows = [
-        [name, *(with_interval(entry[metric]) for metric in ("auroc", "ece", "brier", "nll"))]
+        [name, *(with_interval(entry[metric]) for metric in ("auroc", "ece", "ece_null", "brier", "nll"))]
         for name, entry in found["methods"].items()
         if name != "signal"
     ]
-    methods = table(["method", "AUROC", "ECE", "Brier", "NLL"], rows, f"Methods on {main}, out-of-fold, n = {n}")
+    methods = table(
+        ["method", "AUROC", "ECE", "ECE if calibrated", "Brier", "NLL"],
+        rows,
+        f"Methods on {main}, out-of-fold, n = {n}",
+    )
     return section("Calibration", columns(*pictures, sizes), methods)
 
 
@@ -276,13 +280,13 @@ def _signals(found: Mapping[str, Any]) -> str:
         [
             escape(name),
             entry["kind"],
-            *(decimal(entry[key]) for key in ("auroc", "ece_raw", "ece", "brier_raw", "brier", "nll")),
+            *(decimal(entry[key]) for key in ("auroc", "ece_raw", "ece", "ece_null", "brier_raw", "brier", "nll")),
             *(decimal(entry["frontier"][key]) for key in ("binary", *AXES, "normalised")),
             str(entry["missing"]),
         ]
         for name, entry in found["signals"].items()
     ]
-    head = ["signal", "kind", "AUROC", "raw ECE", "ECE", "raw Brier", "Brier", "NLL"]
+    head = ["signal", "kind", "AUROC", "raw ECE", "ECE", "ECE if calibrated", "raw Brier", "Brier", "NLL"]
     head += ["binary", *AXES, "normalised", "missing"]
     return section("Signals and baselines", columns(areas), table(head, rows))
 

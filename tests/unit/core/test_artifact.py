@@ -14,6 +14,7 @@ from app.core.artifact import (
     Artifact,
     DataWindow,
     Identity,
+    LabelsNeeded,
     Thresholds,
     canonical_bytes,
     checksum,
@@ -122,7 +123,7 @@ def test_the_checksum_changes_with_every_field() -> None:
             {"objective": Objective.MONEY},
             {"certificate": a_certificate(n=801)},
             {"uncertified_reason": "x"},
-            {"labels_needed": 1},
+            {"labels_needed": LabelsNeeded(1, 1, None)},
         )
     ]
     assert len({checksum(artifact) for artifact in inside}) == len(inside)

@@ -140,7 +140,7 @@ def test_sigmoid_at_its_ends() -> None:
     ("build", "message"),
     [
         (lambda: Logistic(S, 0.0, 0.0, 1.0, 0.0), "scale > 0"),
-        (lambda: Logistic(S, 0.0, 1.0, -0.1, 0.0), "slope >= 0"),
+        (lambda: Logistic(S, 0.0, 0.0, 0.1, 0.0), "scale > 0"),
         (lambda: Logistic(S, math.nan, 1.0, 1.0, 0.0), "finite"),
         (lambda: Isotonic(S, (), ()), "at least one"),
         (lambda: Isotonic(S, (0.0, 1.0), (0.5,)), "as many y as x"),

@@ -1,22 +1,22 @@
 """Thresholds of abstention: the path on train, and the tests on validation."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
-import pytest
-from scipy.stats import beta, binom
 
+from app.core.artifact import Certificate
 from app.offline.refit.abstain import (
     WITHHELD,
     GivenAnswers,
     abstention_path,
     answers,
-    binomial_p,
-    binomial_upper,
     certify_abstention,
 )
 from app.offline.refit.splits import Units, units
 from tests.offline.world import World
+
+PROMISE = Certificate(0.2, 0.1, "error among answered", 0, 1.0, spent=0.1)
 
 
 def test_a_path_of_abstention_ends_at_zero() -> None:
@@ -38,7 +38,7 @@ def test_questions_out_of_scope_never_set_a_threshold() -> None:
     grouping = units(World().draw(200, seed=0)[0])
     path = abstention_path(GivenAnswers(np.ones(200), confidence), grouping, target=0.2)
     assert path == [0.0]
-    found = certify_abstention(GivenAnswers(np.zeros(200), confidence), grouping, path, target=0.2, delta=0.1)
+    found = certify_abstention(GivenAnswers(np.zeros(200), confidence), grouping, path, target=0.2, promise=PROMISE)
     assert found.certificate is None
     assert found.tau == 0.0
     assert "90%" in (found.uncertified_reason or "")
@@ -52,11 +52,11 @@ def test_abstention_walks_to_the_most_it_may_answer() -> None:
     grouping = units(World().draw(4000, seed=0)[0])
     path = [0.8, 0.7, 0.65, 0.62, 0.6, 0.5, 0.0]
     given = GivenAnswers(right, confidence)
-    fit = certify_abstention(given, grouping, path, target=0.2, delta=0.1)
+    fit = certify_abstention(given, grouping, path, target=0.2, promise=PROMISE)
     assert fit.certificate is not None
     assert fit.tau in (0.62, 0.65)
     assert fit.certificate.bound <= 0.2
-    stricter = certify_abstention(given, grouping, path, target=0.2, delta=1e-6)
+    stricter = certify_abstention(given, grouping, path, target=0.2, promise=replace(PROMISE, spent=1e-6))
     assert stricter.tau >= fit.tau
 
 
@@ -64,34 +64,22 @@ def test_abstention_that_cannot_be_certified_says_why() -> None:
     """For answers that are mostly wrong no number of labels is enough; for nearly good ones there is an estimate."""
     grouping = units(World().draw(100, seed=0)[0])
     wrong = GivenAnswers(np.zeros(100), np.full(100, 0.5))
-    fit = certify_abstention(wrong, grouping, [0.4, 0.0], target=0.2, delta=0.1)
+    fit = certify_abstention(wrong, grouping, [0.4, 0.0], target=0.2, promise=PROMISE)
     assert fit.certificate is None
     assert fit.labels_needed is None
-    assert "no number of labels" in (fit.uncertified_reason or "")
+    assert "larger --risk-target" in (fit.uncertified_reason or "")
     nearly = GivenAnswers((np.arange(100) % 6 > 0).astype(float), np.full(100, 0.5))
-    fit = certify_abstention(nearly, grouping, [0.4, 0.0], target=0.2, delta=0.1)
+    fit = certify_abstention(nearly, grouping, [0.4, 0.0], target=0.2, promise=PROMISE)
     assert fit.certificate is None
     assert fit.labels_needed is not None
-    assert fit.labels_needed > 250
+    assert fit.labels_needed.value is not None
+    assert 150 < fit.labels_needed.low < fit.labels_needed.value
+    assert fit.labels_needed.text in (fit.uncertified_reason or "")
     assert fit.tau == 0.0
 
 
 def singles(n: int) -> Units:
     return Units(np.arange(n), np.ones(n))
-
-
-@pytest.mark.parametrize(("wrong", "answered"), [(0, 10), (3, 50), (50, 50), (20, 400)])
-def test_binomial_bounds_are_clopper_and_pearsons(wrong: int, answered: int) -> None:
-    """Clopper and Pearson's bound is a quantile of the beta distribution, the p-value a binomial tail."""
-    expected = 1.0 if wrong == answered else beta.ppf(0.9, wrong + 1, answered - wrong)
-    assert binomial_upper(wrong, answered, 0.1) == pytest.approx(expected)
-    assert binomial_p(wrong, answered, 0.2) == pytest.approx(binom.cdf(wrong, answered, 0.2))
-
-
-def test_nothing_answered_shows_nothing() -> None:
-    """Without an answer the p-value and the bound are 1."""
-    assert binomial_p(0, 0, 0.2) == 1.0
-    assert binomial_upper(0, 0, 0.1) == 1.0
 
 
 def test_a_missing_confidence_answers() -> None:
@@ -106,6 +94,6 @@ def test_selective_tests_agree_on_rows_and_on_groups() -> None:
     policy = GivenAnswers(right, np.where(rng.random(900) < 0.7, 0.9, 0.1))
     grouped = Units(np.arange(900) // 3, np.full(300, 3.0))
     for unit in (singles(900), grouped):
-        assert policy.p_value(0.5, unit, 0.2, 0.1) <= 0.1
-        assert policy.p_value(0.5, unit, 0.08, 0.1) > 0.1
+        assert policy.below(0.5, unit, 0.2, 0.1)
+        assert not policy.below(0.5, unit, 0.08, 0.1)
         assert 0.1 < policy.upper(0.5, unit, 0.1) < 0.16

@@ -13,9 +13,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from app.core.calibrator import REACH
+from app.core.calibrator import REACH, Logistic
 from app.errors import DataError
 from app.offline.refit.fit import FUSIONS, METHODS, Method, fit, folds, out_of_fold, predict_many
+from app.offline.refit.splits import position
 
 Floats = NDArray[np.float64]
 Table = tuple[dict[str, Floats], NDArray[np.bool_], Floats]
@@ -109,14 +110,48 @@ def test_one_class_is_refused_with_its_remedy() -> None:
         fit("isotonic", ("s",), {"s": np.full(9, np.nan)}, np.arange(9) > 4)
 
 
-def test_folds_are_scikit_learns_where_every_group_is_one_row() -> None:
-    """Without phrasings the folds are those of an unshuffled StratifiedKFold."""
+def names(n: int) -> list[str]:
+    return [f"g{number}" for number in range(n)]
+
+
+def test_folds_are_scikit_learns_in_the_order_of_a_hash() -> None:
+    """Stratified, and the same whatever the order of rows: a table sorted by topic has every topic in every fold."""
     labels = np.random.default_rng(1).random(103) < 0.3
+    order = sorted(range(103), key=lambda row: position(f"g{row}", "folds"))
     expected = np.empty(103, dtype=int)
-    for number, (_, held) in enumerate(StratifiedKFold(5).split(np.zeros(103), labels)):
-        expected[held] = number
-    np.testing.assert_array_equal(folds(labels, np.arange(103)), expected)
-    np.testing.assert_array_equal(folds(labels, np.arange(103)[::-1] + 7), expected)
+    for number, (_, held) in enumerate(StratifiedKFold(5).split(np.zeros(103), labels[order])):
+        expected[np.array(order)[held]] = number
+    np.testing.assert_array_equal(folds(labels, names(103)), expected)
+    np.testing.assert_array_equal(folds(labels[::-1], names(103)[::-1]), expected[::-1])
+    topics = np.arange(103) // 35
+    assert all(set(expected[topics == topic]) == set(range(5)) for topic in range(3))
+
+
+def test_a_clearly_inverted_signal_is_used_with_its_sign() -> None:
+    """A slope below zero by chance becomes zero; one that is no chance stays."""
+    rng = np.random.default_rng(3)
+    s = rng.normal(size=400)
+    inverted = fit("logistic", ("s",), {"s": s}, rng.random(400) < 1 / (1 + np.exp(2 * s)))
+    assert isinstance(inverted, Logistic)
+    assert inverted.slope < -1.0
+    flattened = 0
+    for seed in range(20):
+        labels = np.random.default_rng(seed).random(400) < 0.5
+        found = fit("logistic", ("s",), {"s": s}, labels)
+        assert isinstance(found, Logistic)
+        assert found.slope >= 0.0 or found.slope < -0.15
+        flattened += found.slope == 0.0
+    assert flattened > 5
+
+
+def test_a_row_of_a_fold_counts_by_its_weight() -> None:
+    """Doubling every weight equals writing every row twice in the same fold."""
+    rng = np.random.default_rng(4)
+    s, labels = rng.normal(size=80), rng.random(80) < 0.5
+    fold = folds(labels, names(80))
+    twice = out_of_fold("logistic", ("s",), {"s": np.tile(s, 2)}, np.tile(labels, 2), np.tile(fold, 2))
+    weighted = out_of_fold("logistic", ("s",), {"s": s}, labels, fold, weights=np.full(80, 2.0))
+    np.testing.assert_allclose(weighted, twice[:80], atol=1e-9)
 
 
 @given(st.integers(0, 10_000))
@@ -124,7 +159,7 @@ def test_no_group_is_in_two_folds(seed: int) -> None:
     """Rows of a group share a fold, and every fold is used."""
     rng = np.random.default_rng(seed)
     groups, labels = rng.integers(0, 60, 200), rng.random(200) < 0.5
-    fold = folds(labels, groups)
+    fold = folds(labels, [f"g{group}" for group in groups])
     assert all(len(set(fold[groups == group])) == 1 for group in set(groups.tolist()))
     assert set(fold.tolist()) == set(range(5))
 
@@ -134,14 +169,14 @@ def test_too_few_of_a_class_for_folds_is_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(DataError, match="only 4 groups"):
-            folds(np.arange(50) < 4, np.arange(50))
+            folds(np.arange(50) < 4, names(50))
 
 
 def test_out_of_fold_predictions_have_not_seen_their_row() -> None:
     """Changing one label changes no prediction within that row's own fold."""
     rng = np.random.default_rng(2)
     s, labels = rng.normal(size=100), rng.random(100) < 0.5
-    fold = folds(labels, np.arange(100))
+    fold = folds(labels, names(100))
     before = out_of_fold("logistic", ("s",), {"s": s}, labels, fold)
     flipped = labels.copy()
     flipped[17] = ~flipped[17]

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from app.core.artifact import FIXED, UNREACHABLE, Abstention, PolicyFit, Thresholds
 from app.core.cost import Objective
-from app.offline.refit.certify import lower_bound, walk
+from app.offline.refit.certify import certify_policy
 from app.offline.refit.choose import Guarantee, PathStep
-from app.offline.refit.fit import fit, predict_many
+from app.offline.refit.fit import fit as fit_calibrator
+from app.offline.refit.fit import predict_many
 from app.offline.refit.splits import Ledger, Validation, position, split, units
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.walks import chosen_k
@@ -19,24 +20,27 @@ from tests.offline.world import World
 TAUS = st.one_of(st.sampled_from([0.0, 1.0, 1.5, UNREACHABLE]), st.floats(0.0, 1.0))
 
 
-def test_splits_are_forty_forty_twenty_and_complete() -> None:
-    """Every row is in one split, and the splits have about their shares."""
-    table, _ = World(phrasings=2).draw(4000, seed=1)
+@pytest.mark.parametrize(("groups", "shares"), [(1500, (0.25, 0.65, 0.1)), (4000, (0.4, 0.5, 0.1))])
+def test_splits_have_their_shares_and_are_complete(groups: int, shares: tuple[float, ...]) -> None:
+    """Every row is in one split; a large table has more to fit on."""
+    table, _ = World(phrasings=2).draw(groups, seed=1)
     parts = split(table)
     sizes = [len(part.outcomes) for part in parts]
     assert sum(sizes) == len(table)
-    assert np.array(sizes) / len(table) == pytest.approx([0.4, 0.4, 0.2], abs=0.02)
+    assert np.array(sizes) / len(table) == pytest.approx(shares, abs=0.03)
 
 
-def test_groups_stay_together_and_new_rows_move_none() -> None:
-    """The rows of a group are in one split, and a group keeps its split when rows are added."""
+def test_groups_stay_together_and_the_test_split_never_moves() -> None:
+    """The rows of a group are in one split; a group of test stays there as a table grows, or is cut to a part."""
     small, _ = World(phrasings=3).draw(200, seed=5)
-    large, _ = World(phrasings=3).draw(300, seed=5)
-    for part, grown in zip(split(small), split(large), strict=True):
-        assert set(part.outcomes.groups) <= set(grown.outcomes.groups)
+    large, _ = World(phrasings=3).draw(2500, seed=5)
     train, validation, test = (set(part.outcomes.groups) for part in split(large))
     assert not train & validation
     assert not test & (train | validation)
+    assert set(split(small)[2].outcomes.groups) <= test
+    whole = split(large.take(np.arange(600)), groups=2500)
+    assert set(whole[0].outcomes.groups) <= train
+    assert set(whole[1].outcomes.groups) <= validation
 
 
 @given(st.text())
@@ -75,7 +79,7 @@ def test_the_ledger_routes_as_the_gateway_decides(seed: int, one: float, other: 
     """Row by row, whatever the thresholds and whichever signals are missing, the job counts the k that is served."""
     table, _ = World().draw(60, seed)
     s = table.signals[0]["seq_logprob"]
-    p0 = fit("logistic", ("seq_logprob",), {"seq_logprob": s}, s > np.median(s))
+    p0 = fit_calibrator("logistic", ("seq_logprob",), {"seq_logprob": s}, s > np.median(s))
     s = np.where(np.random.default_rng(seed).random(60) < missing, np.nan, s)
     table = replace(table, signals=table.signals | {0: {"seq_logprob": s}})
     thresholds = Thresholds(max(one, other), min(one, other))
@@ -101,11 +105,11 @@ def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None
     gaps = replace(whole, p=np.where(np.arange(400) % 4 == 0, np.nan, p))
     path, guarantee = [PathStep(FIXED[0], 1.0, 0.0)], Guarantee((0,), 0.02, 0.1)
     assert whole.is_reference(FIXED[0], 0)
-    assert walk(whole, path, guarantee).certified == 0
-    assert lower_bound(whole, FIXED[0], guarantee) == 0.0
+    certificate = certify_policy(whole, path, guarantee, Objective.CALLS).certificate
+    assert certificate is not None
+    assert certificate.bound == 0.0
     assert not gaps.is_reference(FIXED[0], 0)
-    walked = walk(gaps, path, guarantee)
-    assert walked.certified is None
-    assert walked.failure is not None
-    assert walked.failure.mean == pytest.approx(-0.25)
+    fit = certify_policy(gaps, path, guarantee, Objective.CALLS)
+    assert fit.certificate is None
+    assert "-0.250" in (fit.uncertified_reason or "")
     assert all(gaps.is_reference(FIXED[position], k) for position, k in ((1, 1), (2, 5)))

@@ -14,7 +14,7 @@ def test_query_text_learns_words_out_of_fold() -> None:
     rng = np.random.default_rng(0)
     labels = rng.random(200) < 0.5
     questions = [f"the {'capital' if label else 'cousin'} of place{i}" for i, label in enumerate(labels)]
-    score = query_text(questions, labels, folds(labels, np.arange(200)))
+    score = query_text(questions, labels, folds(labels, list(map(str, range(200)))))
     assert score is not None
     assert score[labels].min() > score[~labels].max()
 
@@ -22,14 +22,14 @@ def test_query_text_learns_words_out_of_fold() -> None:
 def test_questions_without_words_have_no_text_signal() -> None:
     """Punctuation alone is no vocabulary, and no crash."""
     labels = np.arange(20) % 2 == 0
-    assert query_text(["?"] * 20, labels, folds(labels, np.arange(20))) is None
+    assert query_text(["?"] * 20, labels, folds(labels, list(map(str, range(20))))) is None
 
 
 def test_random_skipping_depends_on_the_id_alone() -> None:
     """The same questions in another order get the same numbers; without texts nothing else is offered."""
     table, _ = World().draw(50, seed=1)
     labels = table.correct[0]
-    fold = folds(labels, np.arange(50))
+    fold = folds(labels, list(map(str, range(50))))
     found = baselines(table, labels, fold)
     back = np.arange(50)[::-1]
     assert set(found) == {"random"}
@@ -40,7 +40,7 @@ def test_longer_questions_count_as_harder() -> None:
     """Question length is the number of words, negative, so that a higher value means more confidence."""
     table, _ = World().draw(50, seed=1)
     asked = replace(table, questions=["who"] * 25 + ["who was it"] * 25)
-    found = baselines(asked, table.correct[0], folds(table.correct[0], np.arange(50)))
+    found = baselines(asked, table.correct[0], folds(table.correct[0], list(map(str, range(50)))))
     assert sorted(set(found["question_length"].tolist())) == [-3.0, -1.0]
 
 

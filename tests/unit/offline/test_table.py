@@ -130,7 +130,7 @@ FAULTS = {
     "no k5": ({key: value for key, value in row(9).items() if key != "k5"}, "k5 is missing"),
     "k10 on one row": (row(9, k10=cell()), "k10 is not on the first row"),
     "label": (row(9, k5=cell(correct="yes")), "k5.correct is 'yes'"),
-    "no label": (row(9, k5=cell(correct=None)), "k5.correct is None"),
+    "no label": (row(9, k5=cell(correct="?")), "k5.correct is '?'"),
     "milliseconds": (row(9, k0=cell(ms="fast")), "k0.ms is 'fast'"),
     "no id": (row(9) | {"id": None}, "id and question"),
     "late head": ({"schema": 1, "identity": IDENTITY}, "second identity line"),
