@@ -13,9 +13,10 @@ from scipy.stats import binom
 from app.calibrators import drift
 from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport, promised
 from app.certify.drift import DriftTest
-from app.core.artifact import Artifact, Certificate
+from app.core.artifact import Artifact
 from app.core.feedback import Asked
 from app.errors import LogUnavailable, StorageError
+from app.offline.refit.choose import Guarantee
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
@@ -154,14 +155,14 @@ async def test_late_confirmations_are_no_drift(monkeypatch: pytest.MonkeyPatch) 
     assert hasty > 0.8 * streams
 
 
-async def test_the_promise_of_the_certificate_is_tested(world: World) -> None:
+def test_the_promise_of_the_certificate_is_tested() -> None:
     """Against every fixed k, or the one that the certificate names, with its epsilon."""
-    ks = an_artifact().ks
-    certificate = Certificate(0.02, 0.1, "every fixed action", 100, 0.01)
-    served = an_artifact().policies["graded"]
-    for reference, expected in (("every fixed action", ks), (f"always-k{ks[-1]}", ks[-1:])):
-        policy = replace(served, certificate=replace(certificate, reference=reference))
-        assert promised(an_artifact(policies={"graded": policy})) == (expected, 0.02)
+    ks, served = an_artifact().ks, an_artifact().policies["graded"]
+    for references in (ks, ks[-1:], ks[:1]):
+        guarantee = Guarantee(references, 0.02, 0.1)
+        certificate = guarantee.certificate(0.02, 0.01, n=100, labels=100, population="questions")
+        policy = replace(served, certificate=certificate)
+        assert promised(an_artifact(policies={"graded": policy})) == (references, 0.02)
     assert promised(an_artifact(policies={"graded": replace(served, certificate=None)})) == ((), 0.0)
 
 
