@@ -107,7 +107,8 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
         return
     table = Table(show_header=False, title=f"calibrator {artifact.version}")
     window = artifact.data_window
-    table.add_row("created", f"{artifact.created}, from {window.rows} rows ({window.groups} groups) of {window.source}")
+    rows = f"{window.rows} rows ({window.groups} groups) of {window.source}"
+    table.add_row("created", f"{artifact.created}, from {rows}; refit {window.refit} of its folder")
     for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
         table.add_row(name, str(value))
     if (ladder := artifact.ladder) is not None:
@@ -131,7 +132,8 @@ def _guarantee(fit: PolicyFit | LadderFit | Abstention, promise: str) -> str:
     if certificate is None:
         return f"not certified: {fit.uncertified_reason}"
     promised = promise.format(reference=certificate.reference, epsilon=certificate.epsilon)
-    return f"with probability {1 - certificate.delta:g}, {promised} ({certificate.n} groups)"
+    rests = f"{certificate.n} groups, {certificate.labels} labelled rows, tested at {certificate.spent:.2g}"
+    return f"with probability {1 - certificate.delta:g}, {promised} ({rests}; {certificate.population})"
 
 
 @calibrators.command()

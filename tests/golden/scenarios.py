@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.core.artifact import LabelsNeeded
 from app.core.scope import Scope
 from app.core.signals import TokenLogprobs
 from tests.fakes.artifacts import a_ladder, a_ladder_artifact, an_abstention, an_identity, an_uncertified_fit
@@ -29,12 +28,7 @@ CALIBRATORS: dict[str, dict[str, Any] | None] = {
     "uncertified-fallback-5": {"policies": _UNCERTIFIED, "fallback_k": 5},
     "uncertified-abstention": {"abstention": an_abstention(certificate=None, uncertified_reason="too few labels")},
     "ladder": _LADDER,
-    "ladder-uncertified": _LADDER
-    | {
-        "ladder": a_ladder(
-            certificate=None, uncertified_reason="too few labels", labels_needed=LabelsNeeded(1700, 900, None)
-        )
-    },
+    "ladder-uncertified": _LADDER | {"ladder": a_ladder(certificate=None, uncertified_reason="too few labels")},
     "ladder-in-scope": _LADDER | {"scope": replace(_SCOPE, floors={"search.coverage_max": 0.0})},
     "ladder-out-of-scope": _LADDER | {"scope": _SCOPE},
     "ladder-other-script": _LADDER | {"scope": replace(_SCOPE, floors={}, scripts=("GREEK",))},

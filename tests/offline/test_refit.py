@@ -19,7 +19,7 @@ from app.offline.refit.climb import answers_of, graded_states, purchases, states
 from app.offline.refit.follow import Fitted, serve
 from app.offline.refit.holdout import publish
 from app.offline.refit.options import Options
-from app.offline.refit.refit import Summary, refit
+from app.offline.refit.refit import Summary, digest_of, refit
 from app.offline.refit.splits import pick, split, units
 from app.offline.table import Outcomes, load
 from tests.fakes.walks import World as Answers
@@ -117,7 +117,7 @@ def test_a_saving_is_certified_along_the_path(saved: Refitted) -> None:
     assert any("at most 0.02 less accurate" in note for note in saved.summary.notes)
     # Validation chose the step, so each has its share of the delta of abstention.
     assert saved.artifact.abstention.certificate is not None
-    assert saved.artifact.abstention.certificate.delta == pytest.approx(OPTIONS.risk_delta / len(path))
+    assert saved.artifact.abstention.certificate.spent == pytest.approx(OPTIONS.risk_delta / 2 / len(path))
 
 
 def test_abstention_limits_the_error_in_truth(gained: Refitted) -> None:
@@ -145,10 +145,20 @@ def test_abstention_limits_the_error_in_truth(gained: Refitted) -> None:
     assert gained.test["shares"]["served"]["abstain"] > outside.mean()
 
 
+def test_a_refit_is_counted_by_what_it_sees(gained: Refitted) -> None:
+    """The same table and options are one look; other labels or options are another, and a note says what it spends."""
+    digest = gained.artifact.data_window.digest
+    assert digest == digest_of(gained.table, replace(GAIN, created="later", name="other", refit=7))
+    assert digest != digest_of(gained.table, replace(GAIN, epsilon=0.05))
+    flipped = {k: labels ^ (np.arange(len(labels)) == 0) for k, labels in gained.table.correct.items()}
+    assert digest != digest_of(replace(gained.table, correct=flipped), GAIN)
+    assert gained.artifact.data_window.refit == 1
+
+
 def test_out_of_corpus_questions_raise_the_threshold() -> None:
     """Where nothing tells that they are out of corpus, they are answered and wrong, and less may be answered."""
-    options = replace(OPTIONS, prices=(0.12,), risk_target=0.3, epsilon=0.1)
-    table, _ = World(support=2.0).draw(900, seed=3)
+    options = replace(OPTIONS, prices=(0.12,), risk_target=0.35, epsilon=0.1)
+    table, _ = World(support=2.0).draw(1500, seed=3)
     alone, _ = refit(table, options)
     # A fifth is out of corpus, without a trace in the evidence.
     hidden = np.arange(len(table)) % 5 == 0
@@ -304,7 +314,7 @@ def test_a_table_without_reading_signals_refits() -> None:
     [
         ({"objective": Objective.LATENCY}, r"needs k0\.ms"),
         ({"objective": Objective.MONEY, "tariff": Tariff()}, "needs prices"),
-        ({"reference": "k7"}, "choose among every, k0, k1, k5"),
+        ({"reference": "k7"}, "choose among every, largest, k0, k1, k5"),
     ],
 )
 def test_impossible_options_are_refused(changes: dict[str, Any], words: str) -> None:
@@ -341,7 +351,7 @@ def test_a_budget_that_nothing_meets_is_noted() -> None:
 def test_publishing_writes_a_file_that_reads_back(tmp_path: Path, gained: Refitted) -> None:
     """What is published is what was fitted, checksum, statistics and all, and CURRENT names it."""
     artifact, summary = gained.artifact, gained.summary
-    published = publish(artifact, summary.stats, tmp_path / "c", test=summary.test, epsilon=0.02)
+    published = publish(artifact, summary.stats, tmp_path / "c", test=summary.test)
     assert published.current
     store = ArtifactStore(tmp_path / "c")
     assert store.current() == artifact.version
@@ -351,7 +361,7 @@ def test_publishing_writes_a_file_that_reads_back(tmp_path: Path, gained: Refitt
     assert left == [f"{artifact.version}.json", "CURRENT", f"stats-{artifact.stats}.json"]
     (change,) = store.history()
     assert (change.version, change.before, change.by) == (artifact.version, None, "refit")
-    assert publish(artifact, summary.stats, tmp_path / "c", test=summary.test, epsilon=0.02).current
+    assert publish(artifact, summary.stats, tmp_path / "c", test=summary.test).current
 
 
 def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, gained: Refitted) -> None:
@@ -359,7 +369,7 @@ def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, gained: Refi
     artifact, summary, ladder = gained.artifact, gained.summary, gained.ladder
 
     def published(one: Artifact, *, force: bool = False) -> tuple[bool, str]:
-        result = publish(one, summary.stats, tmp_path, test=summary.test, epsilon=0.02, force=force)
+        result = publish(one, summary.stats, tmp_path, test=summary.test, force=force)
         assert Path(result.path).exists()
         return result.current, result.why
 
@@ -371,7 +381,7 @@ def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, gained: Refi
     blind = replace(artifact, version="v3", ladder=replace(ladder, t=100.0))
     current, why = published(blind)
     assert not current
-    assert "right" in why
+    assert "on the test split its accuracy minus that of" in why
     assert ArtifactStore(tmp_path).current() == artifact.version
     assert published(blind, force=True)[0]
     assert ArtifactStore(tmp_path).current() == "v3"
@@ -380,13 +390,13 @@ def test_a_worse_artifact_is_written_but_not_served(tmp_path: Path, gained: Refi
 def test_graded_artifacts_are_compared_as_they_are_served(tmp_path: Path, graded: Refitted) -> None:
     """An artifact without a ladder serves its thresholds: worse ones are refused, though its fallback is the same."""
     artifact, summary = graded.artifact, graded.summary
-    assert publish(artifact, summary.stats, tmp_path, test=summary.test, epsilon=0.02).current
-    assert publish(artifact, summary.stats, tmp_path, test=summary.test, epsilon=0.02).current
+    assert publish(artifact, summary.stats, tmp_path, test=summary.test).current
+    assert publish(artifact, summary.stats, tmp_path, test=summary.test).current
     fit = artifact.policies["graded"]
     blind = replace(artifact, version="v2", policies={"graded": replace(fit, thresholds=FIXED[0])})
-    refused = publish(blind, summary.stats, tmp_path, test=summary.test, epsilon=0.02)
+    refused = publish(blind, summary.stats, tmp_path, test=summary.test)
     assert not refused.current
-    assert "right" in refused.why
+    assert "95 % interval -" in refused.why
 
 
 def test_an_artifact_by_money_can_be_replaced(tmp_path: Path) -> None:
@@ -395,20 +405,20 @@ def test_an_artifact_by_money_can_be_replaced(tmp_path: Path) -> None:
     found = refitted(World(), 200, options)
     assert found.ladder.certificate is not None
     for _ in range(2):
-        published = publish(found.artifact, found.summary.stats, tmp_path, test=found.summary.test, epsilon=0.02)
+        published = publish(found.artifact, found.summary.stats, tmp_path, test=found.summary.test)
         assert published.current
 
 
 def test_another_identity_publishes_nothing(tmp_path: Path, gained: Refitted) -> None:
     """A table of another system is refused by name, and no file appears; without identity CURRENT stays."""
     artifact, summary = gained.artifact, gained.summary
-    publish(artifact, summary.stats, tmp_path, test=summary.test, epsilon=0.02)
+    publish(artifact, summary.stats, tmp_path, test=summary.test)
     other = replace(artifact, version="v2", identity=replace(IDENTITY, reader="another"))
     with pytest.raises(DataError, match=r"world\.jsonl:1: .*reader: fitted on 'reader', running 'another'"):
-        publish(other, summary.stats, tmp_path, test=summary.test, epsilon=0.02)
+        publish(other, summary.stats, tmp_path, test=summary.test)
     assert not (tmp_path / "v2.json").exists()
     nameless = replace(artifact, version="v3", identity=None)
-    assert not publish(nameless, summary.stats, tmp_path, test=summary.test, epsilon=0.02, force=True).current
+    assert not publish(nameless, summary.stats, tmp_path, test=summary.test, force=True).current
     assert ArtifactStore(tmp_path).current() == artifact.version
 
 
@@ -416,7 +426,7 @@ def test_an_unreadable_current_is_replaced(tmp_path: Path, gained: Refitted) -> 
     """Where CURRENT points at nothing readable, the new artifact takes its place and says so."""
     (tmp_path / "CURRENT").write_text("gone\n")
     summary = gained.summary
-    published = publish(gained.artifact, summary.stats, tmp_path, test=summary.test, epsilon=0.02)
+    published = publish(gained.artifact, summary.stats, tmp_path, test=summary.test)
     assert published.current
     assert "could not be read" in published.why
 

@@ -71,7 +71,7 @@ async def collected(ks: tuple[int, ...], folder: Path) -> World:
 def published(world: World, options: Options, folder: Path) -> tuple[Artifact, CorpusStats]:
     """Refit, publish, and load what is current."""
     artifact, summary = refit(world.table, options)
-    assert publish(artifact, summary.stats, folder, test=summary.test, epsilon=options.epsilon).current
+    assert publish(artifact, summary.stats, folder, test=summary.test).current
     store = ArtifactStore(folder)
     version = store.current()
     assert version == artifact.version

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from app.core.artifact import Artifact, Thresholds
+from app.core.artifact import Artifact, LabelsNeeded, Thresholds
 from app.offline.evaluate.deploy import describe
 from app.offline.refit.splits import fixed_k
 from app.offline.report.plots import to_svg
@@ -129,11 +129,11 @@ def certificate(found: Mapping[str, Any], artifact: Artifact | None) -> str:
     else:
         return escape(f"Nothing can be certified on this table: {found['deploy'].get('unavailable_reason')}.")
     promise, why, needed = entry["certificate"], entry["uncertified_reason"], entry["labels_needed"]
-    more = f" About {needed:,} labelled groups would be needed for more." if needed else ""
+    more = f" More takes {LabelsNeeded(**needed).text}." if needed else ""
     if not promise:
-        return escape(f"{subject} is not certified: {why}.{more if str(needed) not in str(why) else ''}")
+        return escape(f"{subject} is not certified: {why}.")
     points, confidence = f"{promise['epsilon'] * 100:g} points", f"{1 - promise['delta']:.0%} confidence"
-    basis = f"validation, n = {promise['n']:,} groups"
+    basis = f"n = {promise['n']:,} groups, {promise['labels']:,} labelled rows; {promise['population']}"
     # The ladder has no thresholds.
     fixed = fixed_k(Thresholds(**entry["thresholds"]), (none, few, many)) if entry["thresholds"] else None
     if fixed is not None:

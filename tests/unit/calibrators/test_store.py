@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.calibrators.store import ArtifactStore, parse, serialise
-from app.core.artifact import FIXED, Abstention, Artifact, PolicyFit, Thresholds, checksum
+from app.core.artifact import FIXED, Abstention, Artifact, DataWindow, PolicyFit, Thresholds, checksum
 from app.core.calibrator import Calibrator, Fused, Isotonic, Logistic, MinMax, Temperature
 from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.cost import Objective
@@ -322,7 +322,7 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("schema", to=1), "has schema 1, this gateway reads 4: refit it"),
+        (_set("schema", to=1), "has schema 1, this gateway reads 5: refit it"),
         (_set("schema", to="2"), "has schema '2'"),
         (lambda body: body.pop("schema"), "has schema None"),
         (lambda body: body.pop("checksum"), "it has no checksum"),
@@ -477,3 +477,17 @@ def test_missing_or_changed_statistics_are_refused(store: ArtifactStore) -> None
     assert version == "a"
     assert missing in str(error)
     assert store.current() is None
+
+
+def test_every_published_refit_counts_once(store: ArtifactStore) -> None:
+    """Promoted or not, readable or not; the same labels and options again have the same number."""
+    assert store.refit_number("a") == 1
+    for number, digest in enumerate("ab", 1):
+        window = DataWindow(10, 10, "table", refit=number, digest=digest)
+        store.publish(an_artifact(version=digest, data_window=window))
+    assert [store.refit_number(digest) for digest in "abc"] == [1, 2, 3]
+    path = Path(store.publish(an_artifact(version="c", data_window=DataWindow(10, 10, "table", refit=3, digest="c"))))
+    path.write_text("torn")
+    assert store.refit_number("d") == 4
+    Path(store.where, "a.json").unlink()
+    assert store.refit_number("d") == 3

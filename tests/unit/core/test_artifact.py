@@ -63,7 +63,7 @@ OTHER: dict[str, Any] = {
     "data_window": DataWindow(rows=2000, groups=1000, source="another"),
     "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
     "report": {"test": {"accuracy": 0.5}},
-    "schema": 5,
+    "schema": 6,
 }
 
 

@@ -205,3 +205,15 @@ def test_one_row_stands_for_a_group_where_most_have_one() -> None:
     large = Population.of(World(phrasings=3).draw(50, seed=0)[0], "")
     assert large.drawn is None
     assert not large.differences(np.ones(150), 0).single
+
+
+def test_requests_are_named_and_weigh_groups() -> None:
+    """A certificate per request says so, and means of groups are weighed by their rows."""
+    table = replace(World(phrasings=1).draw(60, seed=0)[0], per_request=True)
+    table = replace(table, groups=[f"g{min(row, 49)}" for row in range(60)])
+    tested = Population.of(table, "questions")
+    assert tested.name == "questions, each request once"
+    found = tested.differences(np.ones(60), 0)
+    assert not found.single
+    assert found.mean == pytest.approx(1.0 - table.correct[0].mean())
+    assert Population.of(replace(table, per_request=False), "questions").name == "questions, each group once"

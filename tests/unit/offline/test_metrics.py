@@ -149,3 +149,20 @@ def test_better_confidence_has_the_smaller_area() -> None:
     assert found["random"]["accuracy_at_80"] == pytest.approx(found["full_coverage"].value)
     assert set(curves) == {"proper", "naive", "oracle"}
     assert curves["proper"][-1] == pytest.approx([1.0, 1.0 - right.mean()])
+
+
+def test_the_ece_of_perfect_probabilities_is_within_its_null() -> None:
+    """And that of overconfident ones is above it; groups that stand or fall together have a larger one."""
+    rng = np.random.default_rng(0)
+    p = rng.random(400)
+    singles, fours = np.arange(400), np.arange(400) // 4
+    draws = Draws(Units(singles, np.ones(400)), 100)
+    perfect = quality(p, rng.random(400) < p, draws)
+    null = perfect["ece_null"]
+    assert null.low is not None
+    assert null.high is not None
+    assert 0.0 < null.low < (null.value or 0.0) < null.high < 0.15
+    assert (perfect["ece"].value or 0.0) < 1.3 * null.high
+    assert (quality(p, rng.random(400) < 0.5 * p, draws)["ece"].value or 0.0) > null.high
+    grouped = quality(p, rng.random(400) < p, Draws(Units(fours, np.full(100, 4.0)), 100))["ece_null"]
+    assert (grouped.value or 0.0) > (null.value or 0.0)

@@ -113,3 +113,14 @@ def test_always_k0_is_no_reference_of_itself_where_signals_are_missing() -> None
     assert fit.certificate is None
     assert "-0.250" in (fit.uncertified_reason or "")
     assert all(gaps.is_reference(FIXED[position], k) for position, k in ((1, 1), (2, 5)))
+
+
+def test_requests_count_where_they_are_asked_for() -> None:
+    """The weighted mean is that of rows, and a group's score has its sign and the range of the rows."""
+    table = replace(World().draw(6, seed=0)[0], per_request=True)
+    table.groups[:] = ["a", "a", "a", "a", "b", "c"]
+    values = np.array([-1.0, -1.0, -1.0, 0.0, 1.0, 1.0])
+    grouping = units(table)
+    assert values @ grouping.weights == pytest.approx(-1 / 6)
+    assert grouping.scores(values).tolist() == pytest.approx([-0.75, 0.25, 0.25])
+    assert grouping.standard_errors(values) < 0.0 < replace(grouping, per_request=False).standard_errors(values)
