@@ -27,6 +27,9 @@ class CalibratorOut(BaseModel):
 
     version: str | None
     certified: bool
+    rests_on: str | None = Field(
+        None, description="What was certified, and on how many groups and labels, of which questions, by which refit."
+    )
 
 
 # FastAPI leaves nulls out of examples. A default keeps them valid; in the schema of a reply the field is required.
@@ -162,7 +165,12 @@ class Receipt(BaseModel):
                         "thresholds": {"t": 0.1, "tau0": None, "tau1": None, "tau_abstain": 0.35},
                         "policy": "ladder",
                         "reason": "confident",
-                        "calibrator": {"version": "2026-11-16-0a1b2c3d", "certified": True},
+                        "calibrator": {
+                            "version": "2026-11-16-0a1b2c3d",
+                            "certified": True,
+                            "rests_on": "accuracy at most 0.02 below always-k5: 650 groups with 650 labels; questions "
+                            "in scope that the corpus can answer, each group once; refit 1",
+                        },
                     },
                     "usage": {
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
@@ -221,7 +229,11 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             },
             "policy": record.question.options.policy.value,
             "reason": reply.reason.value,
-            "calibrator": {"version": policy.version, "certified": reply.certified},
+            "calibrator": {
+                "version": policy.version,
+                "certified": reply.certified,
+                "rests_on": policy.rests_on if reply.certified else None,
+            },
         },
         "usage": {
             "probe": record.probe_usage,

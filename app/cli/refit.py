@@ -106,12 +106,12 @@ def refit(
     if not from_log and (log is not None or since is not None):
         raise ConfigurationError("--log and --since need --from-log")
     with _refit_extra():
+        from app.offline.builder import load  # noqa: PLC0415
         from app.offline.labelling import apply_labels  # noqa: PLC0415
         from app.offline.refit.holdout import publish  # noqa: PLC0415
         from app.offline.refit.options import Options  # noqa: PLC0415
         from app.offline.refit.refit import digest_of  # noqa: PLC0415
         from app.offline.refit.refit import refit as run  # noqa: PLC0415
-        from app.offline.table import load  # noqa: PLC0415
     settings = read_settings()
     rows = None
     if outcomes is not None:
@@ -177,8 +177,8 @@ def evaluate(
 ) -> None:
     """Compute the paper's tables from an outcome table: calibration, frontiers, selective risk, harm, cost."""
     with _refit_extra():
+        from app.offline.builder import load  # noqa: PLC0415
         from app.offline.evaluate.evaluate import evaluate as run  # noqa: PLC0415
-        from app.offline.table import load  # noqa: PLC0415
     with err.status("evaluating…") as status:
         result = run(
             load(outcomes),
@@ -215,8 +215,8 @@ def report(
 ) -> None:
     """Write a self-contained HTML page with tables and plots of an outcome table, and of a calibrator on it."""
     with _refit_extra():
+        from app.offline.builder import load  # noqa: PLC0415
         from app.offline.report.report import report as render  # noqa: PLC0415
-        from app.offline.table import load  # noqa: PLC0415
     out_file.parent.mkdir(parents=True, exist_ok=True)
     with err.status("drawing…"):
         page = render(load(outcomes), artifact=_parsed(artifact))

@@ -116,6 +116,17 @@ class Certificate:
     spent: float = 0.0
     labels: int = 0
     population: str = ""
+    # The number of the refit that made it, among those that share delta.
+    refit: int = 1
+
+    @property
+    def rests_on(self) -> str:
+        """What it rests on, in a few words, for receipts."""
+        shown = f"at most {self.epsilon:g} below" if self.epsilon > 0.0 else "above"
+        return (
+            f"accuracy {shown} {self.reference}: {self.n:,} groups with {self.labels:,} labels; {self.population}; "
+            f"refit {self.refit}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +213,7 @@ class DataWindow:
     source: str
     first: str | None = None
     last: str | None = None
-    # The number of this refit among those of its calibrator, by which it divides delta, and a digest of its labels and
+    # The number of this refit among those of its folder, by which it divides delta, and a digest of its labels and
     # options: the same once more is no further look at the data.
     refit: int = 1
     digest: str = ""

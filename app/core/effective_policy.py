@@ -108,6 +108,8 @@ class EffectivePolicy:
     abstain: bool = True
     # Whether this is exactly the policy that was certified.
     certifiable: bool = False
+    # What the certificate of the policy rests on, for the receipt; None if it has none.
+    rests_on: str | None = None
     version: str | None = None
     # The fitted thresholds, for the receipt; None if a fixed k is read instead.
     thresholds: Thresholds | None = None
@@ -213,6 +215,7 @@ def resolve(
         tau=tau,
         abstain=options.abstain,
         certifiable=not required and _certifiable(options, artifact, fit, tau),
+        rests_on=fit.certificate.rests_on if fit is not None and fit.certificate is not None else None,
         version=artifact.version if artifact is not None else None,
         thresholds=fit.thresholds if isinstance(fit, PolicyFit) else None,
         sampled=sampled if explores else replace(sampled, share=0.0, explore=None),

@@ -30,11 +30,12 @@ from app.core.evidence import NEARNESS
 from app.core.labels import judge
 from app.core.policy import Reason, Retrieval, action_of
 from app.errors import ArtifactError, DataError
+from app.offline.builder import TableBuilder
 from app.offline.lines import Head, not_a_number, read_identity
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
 from app.offline.refit.splits import position
 from app.offline.single_actions import SingleAction, size_note, weigh
-from app.offline.table import Outcomes, TableBuilder, normalise_group
+from app.offline.table import Outcomes, normalise_group
 from app.storage.reading import LoggedDecision, LoggedDecisions, Sample
 
 CLIP = 20.0

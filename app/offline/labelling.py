@@ -16,9 +16,10 @@ import orjson
 from app.certify.plan import TEST_FROM, train_share
 from app.core.labels import normalise
 from app.errors import DataError
+from app.offline.builder import load
 from app.offline.lines import read_lines
 from app.offline.refit.splits import position
-from app.offline.table import Outcomes, load
+from app.offline.table import Outcomes
 
 
 def write_unlabelled(table: Path, out: Path) -> tuple[int, int]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.core.available import state_of
+from app.offline.builder import columns
 from app.offline.refit.ladder import SingleAnswers
-from app.offline.table import Floats, columns
+from app.offline.table import Floats
 
 # Every answer has this evidence, whatever else is missing.
 _ANSWERED = re.compile(r"k(\d+)\.tokens")

@@ -16,8 +16,9 @@ from app.core.corpus_stats import CorpusStats
 from app.core.evidence import COSINE
 from app.corpus.documents import Document, read
 from app.corpus.ingest import embedded_text, passages_of
+from app.offline.builder import columns, load
 from app.offline.lines import read_lines
-from app.offline.table import Floats, Labels, Outcomes, columns, load
+from app.offline.table import Floats, Labels, Outcomes
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "bench" / "ladder"

@@ -21,9 +21,9 @@ SIZES = (1_000, 10_000, 100_000)
 
 def measure(table: Path) -> dict[str, float]:
     """Load and refit one table in this process."""
+    from app.offline.builder import load  # noqa: PLC0415
     from app.offline.refit.options import Options  # noqa: PLC0415
     from app.offline.refit.refit import refit  # noqa: PLC0415
-    from app.offline.table import load  # noqa: PLC0415
 
     started = time.perf_counter()
     outcomes = load(table, texts=False)

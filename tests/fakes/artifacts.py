@@ -58,7 +58,16 @@ def an_identity(**changes: Any) -> Identity:
 
 def a_certificate(**changes: Any) -> Certificate:
     """A certificate against every fixed action."""
-    certificate = Certificate(epsilon=0.02, delta=0.05, reference="best_fixed", n=800, bound=-0.0125)
+    certificate = Certificate(
+        epsilon=0.02,
+        delta=0.05,
+        reference="best_fixed",
+        n=800,
+        bound=-0.0125,
+        spent=0.025,
+        labels=800,
+        population="world",
+    )
     return replace(certificate, **changes)
 
 

@@ -12,9 +12,9 @@ import pytest
 from app.core.available import Passage
 from app.core.signals import ALL_NAMES, TokenLogprobs
 from app.errors import DataError, PromptTooLong, UpstreamUnavailable
+from app.offline.builder import load
 from app.offline.collect import Collector, collect
 from app.offline.questions import LabelledQuestion, read_questions
-from app.offline.table import load
 from app.ports import Generation, Prompt
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever

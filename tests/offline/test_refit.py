@@ -14,6 +14,7 @@ from app.core.cost import Objective, Tariff
 from app.core.effective_policy import resolve
 from app.core.policy import AskOptions, Policy
 from app.errors import DataError
+from app.offline.builder import load
 from app.offline.refit.abstain import answers
 from app.offline.refit.climb import answers_of, graded_states, purchases, states
 from app.offline.refit.follow import Fitted, serve
@@ -21,7 +22,7 @@ from app.offline.refit.holdout import publish
 from app.offline.refit.options import Options
 from app.offline.refit.refit import Summary, digest_of, refit
 from app.offline.refit.splits import pick, split, units
-from app.offline.table import Outcomes, load
+from app.offline.table import Outcomes
 from tests.fakes.walks import World as Answers
 from tests.fakes.walks import walk
 from tests.offline.world import BY_TOKENS, IDENTITY, World

@@ -18,6 +18,7 @@ from app.core.effective_policy import Ladder, Sampled, resolve
 from app.core.policy import AskOptions, Retrieval
 from app.core.question import Question
 from app.core.record import DecisionRecord
+from app.offline.builder import load
 from app.offline.collect import Collector, collect
 from app.offline.questions import LabelledQuestion
 from app.offline.refit.climb import answers_of, graded_states, purchases, states
@@ -25,7 +26,7 @@ from app.offline.refit.follow import serve
 from app.offline.refit.holdout import publish
 from app.offline.refit.options import Options
 from app.offline.refit.refit import refit
-from app.offline.table import Outcomes, load
+from app.offline.table import Outcomes
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gateway import Fakes, filled
 from tests.fakes.reader import FakeReader

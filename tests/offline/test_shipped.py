@@ -10,11 +10,12 @@ from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact
 from app.core.corpus_stats import CorpusStats
 from app.core.prompts import DEFAULT
+from app.offline.builder import load
 from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.options import Options
 from app.offline.refit.refit import refit
 from app.offline.refit.splits import split, units
-from app.offline.table import Outcomes, load
+from app.offline.table import Outcomes
 
 REPO = Path(__file__).parents[2]
 TABLE = REPO / "demo" / "outcomes.jsonl.gz"

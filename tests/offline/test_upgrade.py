@@ -11,10 +11,10 @@ import pytest
 
 from app.corpus.ingest import ingest
 from app.errors import DataError
+from app.offline.builder import load
 from app.offline.collect import collect
 from app.offline.lines import read_lines
 from app.offline.questions import LabelledQuestion, read_questions
-from app.offline.table import load
 from app.offline.upgrade import Replies, upgrade
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.retriever import FakeRetriever

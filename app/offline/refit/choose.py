@@ -42,7 +42,7 @@ class Guarantee:
 
     def certificate(self, epsilon: float, bound: float, *, n: int, labels: int, population: str) -> Certificate:
         """What was shown, and what it rests on."""
-        return Certificate(epsilon, self.delta, self.reference, n, bound, self.level, labels, population)
+        return Certificate(epsilon, self.delta, self.reference, n, bound, self.level, labels, population, self.refit)
 
     @property
     def reference(self) -> str:

@@ -214,6 +214,7 @@ def _certify_abstention(
             spent=spent(options.risk_delta, options.refit) / len(trained.path),
             labels=fitted.outcomes.labels,
             population=tested.name,
+            refit=options.refit,
         ),
     )
     return replace(found, certificate=None, uncertified_reason=why) if why else found

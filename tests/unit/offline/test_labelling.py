@@ -11,11 +11,11 @@ import pytest
 from app.certify.plan import TEST_FROM, train_share
 from app.core.policy import Policy
 from app.errors import DataError
+from app.offline.builder import load
 from app.offline.evaluate.study import make_study
 from app.offline.labelling import apply_labels, unlabelled_answers, write_unlabelled
 from app.offline.refit.refit import refit
 from app.offline.refit.splits import position
-from app.offline.table import load
 from tests.offline.world import OPTIONS, World
 
 

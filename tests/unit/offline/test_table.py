@@ -8,7 +8,8 @@ import pytest
 
 from app.core.artifact import Identity
 from app.errors import DataError
-from app.offline.table import load, normalise_group
+from app.offline.builder import load
+from app.offline.table import normalise_group
 
 IDENTITY = {
     "reader": "r",
