@@ -7,7 +7,7 @@ from typing import Protocol
 
 from app.core.artifact import Identity
 from app.core.available import Passage
-from app.core.feedback import AuditRow, Feedback, Judged, Solicited
+from app.core.feedback import Asked, AuditRow, Feedback, Judged
 from app.core.ladder import Step
 from app.core.question import Filter, Turn
 from app.core.record import DecisionRecord, FullRun
@@ -195,8 +195,11 @@ class Rows(Protocol):
         """Delete up to `limit` of the oldest decisions from before that time; returns how many."""
         ...
 
-    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        """Judgements that were asked for under this calibrator, after a position in the log."""
+    def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
+        """Answers under this calibrator whose verdict was asked for, after a position in the log and up to a time.
+
+        Each with its first verdict within `wait` seconds.
+        """
         ...
 
     def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:

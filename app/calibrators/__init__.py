@@ -3,7 +3,7 @@
 `learning` and the layers above it may import it.
 """
 
-from app.calibrators.drift import DriftWatch, Judgements
+from app.calibrators.drift import AskedAnswers, DriftWatch
 from app.calibrators.status import LiveCalibrator, Revocations
 from app.calibrators.store import ArtifactStore
 from app.ports import Documents, Embedder, Reader
@@ -28,14 +28,15 @@ def open_live_calibrator(
 
 
 def open_drift(
-    settings: groups.Drift, live_calibrator: LiveCalibrator, judgements: Judgements, documents: Documents
+    settings: groups.Drift, live_calibrator: LiveCalibrator, asked: AskedAnswers, documents: Documents
 ) -> DriftWatch:
     """Tests the calibrator that serves on feedback; it reads nothing before its first refresh."""
     return DriftWatch(
-        judgements,
+        asked,
         lambda: live_calibrator.serving,
         documents,
         tolerance=settings.tolerance,
         delta=settings.delta,
+        wait=3600.0 * settings.wait_hours,
         revoke=live_calibrator.revoke if settings.action == "revoke" else None,
     )

@@ -1,10 +1,11 @@
-"""Drift: whether confidences still match feedback, and whether evidence is still distributed as on train.
+"""Drift: whether feedback still agrees with the calibrator, and whether evidence is still distributed as on train.
 
-Every worker reads the same feedback from the log in the same order and reaches the same result.
+Every worker reads the same answers from the log in the same order and reaches the same result.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,14 +13,14 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from app.calibrators.stability import ENOUGH, RecentCounts, RecentMean, bins_of, psi, psi_limit
-from app.certify.bets import Bettor
-from app.certify.drift import DriftTest
+from app.certify.drift import DriftState, DriftTest
+from app.certify.plan import train_share
 from app.core.artifact import Artifact
 from app.core.evidence import about
-from app.core.feedback import Solicited
+from app.core.feedback import Asked
 from app.core.record import DecisionRecord
 from app.errors import DocumentConflict
-from app.ports import Documents
+from app.ports import Clock, Documents
 
 logger = logging.getLogger(__name__)
 
@@ -27,57 +28,57 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 100
 # Answers over which evidence is counted.
 _RECENT = 2_000
-# Quantiles come from the train split, which has this share of the groups.
-_TRAIN = 0.4
 Revoke = Callable[[str, str], Awaitable[None]]
+now: Clock = time.time
 
 
-class Judgements(Protocol):
-    """Reads the feedback that was asked for under one version, oldest first, from the decision log."""
+class AskedAnswers(Protocol):
+    """Reads from the decision log, in the order of asking, the answers whose verdict was asked for."""
 
-    async def __call__(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
-        """At most `limit` judged answers after the position `after`."""
+    async def __call__(self, version: str, *, after: int, until: float, wait: float, limit: int) -> Sequence[Asked]:
+        """At most `limit` answers under this version; see `app.ports.Rows.asked`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The state of the drift test after the feedback at `position` of the log."""
+    """The state of the drift test after the answer at `position` of the log."""
 
     position: int
-    everyone: Bettor
-    without: Mapping[str, Bettor]
+    state: DriftState
 
 
 _SAVED = TypeAdapter(_Saved)
 
 
 class DriftWatch:
-    """Tests the served calibrator on all feedback that was asked for since it began to serve.
+    """Tests the served calibrator on the answers whose verdict was asked for since it began to serve.
 
-    The test's state is a document, so that a restart does not read the whole log again. It is stored in the log's own
-    database, because it contains a position of that log.
+    An answer counts once the waiting time has passed. The test's state is a document, so that a restart does not read
+    the log again. It is stored in the log's own database, because it contains a position of that log.
     """
 
     def __init__(
         self,
-        judgements: Judgements,
+        asked: AskedAnswers,
         serving: Callable[[], Artifact | None],
         documents: Documents,
         *,
         tolerance: float,
         delta: float,
+        wait: float,
         revoke: Revoke | None,
     ) -> None:
-        """`revoke` revokes a version with a reason; None if only an alert is wanted."""
-        self._judgements = judgements
+        """`wait` is in seconds. `revoke` revokes a version with a reason; None if only an alert is wanted."""
+        self._asked = asked
         self._serving = serving
         self._documents = documents
         self._tolerance = tolerance
         self._delta = delta
+        self._wait = wait
         self._revoke = revoke
         self._version: str | None = None
-        self._test = DriftTest(tolerance=tolerance, delta=delta)
+        self._test = DriftTest((), tolerance=tolerance, delta=delta)
         self._position = self._stored_position = 0
         self._revision: str | None = None
         self._logged = ""
@@ -88,48 +89,56 @@ class DriftWatch:
         return self._test
 
     async def refresh(self) -> None:
-        """Add new feedback to the test, and revoke the calibrator if drift is detected."""
+        """Add the answers that have waited long enough to the test, and revoke the calibrator if drift is detected."""
         artifact = self._serving()
-        version = artifact.version if artifact else None
-        if version != self._version:
-            await self._load(version)
-            self._version, self._logged = version, ""
-        if version is None:
+        if artifact is None:
+            self._version, self._test = None, DriftTest((), tolerance=self._tolerance, delta=self._delta)
             return
+        if artifact.version != self._version:
+            await self._load(artifact)
+            self._version, self._logged = artifact.version, ""
         while True:
-            await self._learn(version)
-            await self._act(version)
-            if self._position == self._stored_position or await self._save(version):
+            await self._learn(artifact.version)
+            await self._act(artifact.version)
+            if self._position == self._stored_position or await self._save(artifact.version):
                 return
             # Another worker was faster: continue from its state, which is the same or further on.
-            await self._load(version)
+            await self._load(artifact)
 
     async def _learn(self, version: str) -> None:
+        until = now() - self._wait
         while True:
-            batch = await self._judgements(version, after=self._position, limit=_AT_ONCE)
+            batch = await self._asked(version, after=self._position, until=until, wait=self._wait, limit=_AT_ONCE)
             for one in batch:
-                self._test.update(one.p, correct=one.correct, key=one.key)
+                self._test.update(one)
                 self._position = one.position
             if len(batch) < _AT_ONCE:
                 return
 
-    async def _load(self, version: str | None) -> None:
-        found = await asyncio.to_thread(self._documents.read, self._name(version)) if version else None
-        saved = _Saved(0, Bettor(self._tolerance), {})
-        if found is not None and version is not None:
+    async def _load(self, artifact: Artifact) -> None:
+        name = self._name(artifact.version)
+        found = await asyncio.to_thread(self._documents.read, name)
+        saved = _Saved(0, DriftState())
+        if found is not None:
             try:
                 saved = _SAVED.validate_json(found.content, strict=True, extra="forbid")
             except ValidationError as error:
-                where = self._documents.where(self._name(version))
+                where = self._documents.where(name)
                 logger.warning("%s is not the state of a drift test, reading the whole log again: %s", where, error)
         self._revision = found.revision if found else None
         self._position = self._stored_position = saved.position
+        references, epsilon = promised(artifact)
         self._test = DriftTest(
-            tolerance=self._tolerance, delta=self._delta, everyone=saved.everyone, without=saved.without
+            artifact.ks,
+            references=references,
+            epsilon=epsilon,
+            tolerance=self._tolerance,
+            delta=self._delta,
+            state=saved.state,
         )
 
     async def _save(self, version: str) -> bool:
-        content = _SAVED.dump_json(_Saved(self._position, self._test.everyone, self._test.without))
+        content = _SAVED.dump_json(_Saved(self._position, self._test.state))
         try:
             self._revision = await asyncio.to_thread(
                 self._documents.write, self._name(version), content, expected=self._revision
@@ -141,15 +150,15 @@ class DriftWatch:
 
     def _name(self, version: str) -> str:
         """One document for each test: with other settings it is another test."""
-        return f"drift-{version}-{self._tolerance:g}-{self._delta:g}.json"
+        return f"drift-{version}-{self._tolerance:g}-{self._delta:g}-{self._wait:g}.json"
 
     async def _act(self, version: str) -> None:
         test = self._test
         if test.evidence < 1.0:
             return
         found = (
-            f"recent confidences exceed the share of right answers by {test.recent_gap:.2f} "
-            f"(tolerance {test.tolerance:g}; {test.seen} judged answers, P(false alarm) at most {test.delta:g})"
+            f"{test.finding} (tolerance {test.tolerance:g}; {test.seen} judged answers, "
+            f"P(false alarm) at most {test.delta:g})"
         )
         if not test.alarm:
             self._log_once("%s: drift in the feedback of a single key, nothing is revoked: %s", version, found)
@@ -163,6 +172,16 @@ class DriftWatch:
         if line != self._logged:
             self._logged = line
             logger.warning(line, version, found)
+
+
+def promised(artifact: Artifact) -> tuple[tuple[int, ...], float]:
+    """The fixed k's that the certificate compares with, and how much less accurate the policy may be."""
+    served = artifact.ladder or artifact.policies.get("graded")
+    certificate = served.certificate if served else None
+    if certificate is None:
+        return (), 0.0
+    named = tuple(k for k in artifact.ks if certificate.reference == f"always-k{k}")
+    return named or artifact.ks, certificate.epsilon
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +205,9 @@ class _Recent:
 
     def __init__(self, artifact: Artifact, window: int) -> None:
         self.version = artifact.version
-        self.fitted_on = max(1, round(_TRAIN * artifact.data_window.groups))
+        groups = artifact.data_window.groups
+        # The quantiles come from the train split.
+        self.fitted_on = max(1, round(train_share(groups) * groups))
         self.confidence = RecentMean(window)
         bins = {name: bins_of(quantiles) for name, quantiles in sorted(artifact.quantiles.items())}
         self.signals = [

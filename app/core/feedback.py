@@ -49,17 +49,22 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Solicited:
-    """Feedback that the gateway asked for. `key` is the caller's key; None without keys.
+class Asked:
+    """An answer whose verdict was asked for, drawn at random, and the first verdict within the waiting time."""
 
-    `position` is the order in the log. `version` is the calibrator that gave the confidence p.
-    """
-
+    # In the log, which is in the order of asking.
     position: int
+    k: int
+    # The confidence that was shown.
     p: float
-    correct: bool
-    key: str | None
-    version: str
+    # None without a verdict.
+    correct: bool | None
+    # The caller's key; None without keys.
+    key: str | None = None
+    # Whether reference answers judged, and not the caller.
+    by_references: bool = False
+    # By k, whether the answer of the shadow run is right; only of certified answers that references judged.
+    shadow: Mapping[int, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

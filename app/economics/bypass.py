@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +18,10 @@ logger = logging.getLogger(__name__)
 
 # The share of questions that still go through the gate during a bypass, so that a saving is noticed.
 WATCH = 0.02
-# Estimates in a row that must agree, so that one unusual window changes nothing.
+# Estimates in a row that must agree, each from other questions: at break-even, about one chance in 60,000.
 PATIENCE = 3
+# An estimate takes at least this part of the window.
+LOOKS_PER_WINDOW = 3
 # The saving that ends a bypass. The gap to 1, where a bypass starts, prevents switching back and forth.
 MARGIN = 0.02
 OFF = "FETCHWISE_BYPASS=off: every question goes through the gate."
@@ -92,8 +93,8 @@ class BypassWatch:
         self._lock = threading.Lock()
         self._bypass = Bypass()
         self._version: str | None = None
-        # When the served calibrator began to decide.
-        self._since = -math.inf
+        # When the last estimate was made, or the served calibrator began to decide.
+        self._since = clock()
 
     def on(self) -> bool:
         """Whether most questions bypass the gate now."""
@@ -104,12 +105,16 @@ class BypassWatch:
         return BypassReport("auto" if self.enabled else "off", self._bypass.on, self.objective, self.reason)
 
     def update(self) -> None:
-        """Estimate from the traffic, and change the state if enough estimates in a row agree."""
+        """Estimate from the questions since the last estimate, and change the state if enough in a row agree.
+
+        Questions collect until there are enough for an interval, and are never used twice.
+        """
         with self._lock:
             self._restart_for_new_calibrator()
-            found = self._view.break_even_since(self._since)
-            ratio = live_ratio(found, self.objective)
-            before, self._bypass = self._bypass, self._bypass.update(ratio)
+            now, found = self._clock(), self._view.break_even_since(self._since)
+            ratio, before = live_ratio(found, self.objective), self._bypass
+            if ratio.value is not None and now - self._since >= self._view.seconds / LOOKS_PER_WINDOW:
+                self._bypass, self._since = before.update(ratio), now
             view = found.costs.get(self.objective.value)
             if view is None:
                 self.reason = "Gating never makes more retrieval calls: every question goes through the gate."

@@ -15,7 +15,7 @@ from app.core.cost import Tariff
 from app.core.policy import actions_of
 from app.economics.breakeven import BreakEven
 from app.economics.estimate import estimate
-from app.economics.window import Rows, Traffic, TrafficWindow, actions
+from app.economics.window import Rows, Traffic, TrafficWindow, actions, select
 from app.ports import Clock
 
 FRESH_S = 1.0
@@ -71,14 +71,9 @@ class TrafficView:
             return found
 
     def break_even_since(self, since: float) -> BreakEven:
-        """The figures of the gauges, with only the gated questions since then. Blocks, too.
-
-        The costs of reading come from the whole window.
-        """
+        """The figures of the gauges, of the questions since then alone. Blocks, too."""
         traffic = self.window.read(self.seconds)
-        rows = traffic.rows.copy()
-        rows["gated"] &= rows["at"] >= since
-        return self._judged(replace(traffic, rows=rows), self.seconds)
+        return self._judged(replace(traffic, rows=select(traffic.rows, traffic.rows["at"] >= since)), self.seconds)
 
     def _judged(self, traffic: Traffic, seconds: int) -> BreakEven:
         return estimate(traffic, seconds=seconds, reference=self.reference(), tariff=self.tariff, ks=self.ks)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter
 
 from app.certify.audit import Audit, audit
-from app.core.feedback import Feedback, Judged, Solicited
+from app.core.feedback import Asked, Feedback, Judged
 from app.core.policy import action_of
 from app.core.record import DecisionRecord, FullRun
 from app.errors import FetchwiseError, LogUnavailable, UnknownDecision
@@ -144,9 +144,9 @@ class DecisionLog:
             await asyncio.sleep(2 * self._pace.write_every_s)
             return await self._submit(feedback)
 
-    async def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        """The next feedback that was asked for under this calibrator, for the drift test."""
-        return await asyncio.to_thread(self._store.solicited, version, after=after, limit=limit)
+    async def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
+        """The next answers under this calibrator whose verdict was asked for, for the drift test."""
+        return await asyncio.to_thread(self._store.asked, version, after=after, until=until, wait=wait, limit=limit)
 
     async def audit(self, since: float, limit: int) -> Audit:
         """Rates by tag over the newest decisions from that time on."""

@@ -55,6 +55,7 @@ class Excluded(StrEnum):
     """Why a labelled decision cannot be used, in words for the operator."""
 
     NO_CHANCE = "not random: the gate alone chose the action"
+    VOLUNTEERED = "verdicts that nobody asked for: their senders chose which answers to judge"
     WITHHELD = "withheld without a shadow run: no answer to label"
     NO_TEXT = "texts not stored (FETCHWISE_LOG_TEXTS=hash)"
     OTHER_SYSTEM = "answered by another system (model, prompts, collection …)"
@@ -247,6 +248,8 @@ class _Sorter:
             return Excluded.WITHHELD
         if logged.propensities is None or logged.calibrator is None:
             return Excluded.NO_CHANCE
+        if not logged.solicited and not logged.shadowed:
+            return Excluded.VOLUNTEERED
         if logged.filtered or logged.retrieval != Retrieval.AUTO.value:
             return Excluded.NARROWED
         if Reason(logged.reason) not in _EXECUTED:

@@ -234,14 +234,20 @@ class Drift(Group):
     action: Literal["revoke", "alert"] = _setting(
         "DRIFT_ACTION",
         "revoke",
-        "What happens when feedback shows that confidences are too high: `revoke` serves the calibrator's fallback "
+        "What happens when feedback shows drift: `revoke` serves the calibrator's fallback "
         "until another version is promoted, `alert` only reports it.",
     )
     tolerance: float = _setting(
-        "DRIFT_TOLERANCE", 0.05, "How much mean confidence may exceed the share of right answers.", ge=0, lt=1
+        "DRIFT_TOLERANCE", 0.05, "How much mean confidence may differ from the share of right answers.", ge=0, lt=1
     )
     delta: float = _setting(
         "DRIFT_DELTA", 0.05, "Largest probability that a sound calibrator is ever revoked.", gt=0, lt=1
+    )
+    wait_hours: float = _setting(
+        "DRIFT_WAIT_HOURS",
+        24.0,
+        "Hours after which an answer counts for drift, judged or not; longer than most callers need for their verdict.",
+        gt=0,
     )
 
 

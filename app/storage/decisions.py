@@ -12,7 +12,7 @@ from sqlalchemy import BindParameter, Connection, Engine, Row, bindparam, delete
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.core.feedback import AuditRow, Feedback, Judged, Solicited, Source, is_correct
+from app.core.feedback import Asked, AuditRow, Feedback, Judged, Source, is_correct
 from app.core.record import DecisionRecord, FullRun
 from app.errors import BadRequest, LogUnavailable, UnknownDecision
 from app.storage import reading
@@ -109,9 +109,9 @@ class SqlDecisionStore:
         with _translated(), writing(self.engine) as connection:
             return connection.execute(delete(decisions).where(decisions.c.seq.in_(oldest))).rowcount
 
-    def solicited(self, version: str, *, after: int, limit: int) -> list[Solicited]:
-        """Judgements that were asked for under this calibrator."""
-        return reading.solicited(self.engine, version, after=after, limit=limit)
+    def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
+        """Answers under this calibrator whose verdict was asked for."""
+        return reading.asked(self.engine, version, after=after, until=until, wait=wait, limit=limit)
 
     def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
         """The newest decisions, each with its last judgement."""

@@ -7,16 +7,18 @@ from cleaning up behind the writers.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.core.feedback import AuditRow, Solicited, Source
+from app.core.feedback import Asked, AuditRow, Source
+from app.core.labels import judge
 from app.core.policy import ABSTAIN
 from app.core.replay import Logged
 from app.errors import LogUnavailable
-from app.storage.tables import VERSION, decisions, feedback, full_runs
+from app.storage.tables import ASKED, VERSION, decisions, feedback, full_runs
 
 PAGE = 1_000
 
@@ -59,6 +61,9 @@ class LoggedDecision:
     k: int
     reason: str
     calibrator: str | None
+    # Whether a verdict was asked for: drawn for feedback, or for a shadow run.
+    solicited: bool
+    shadowed: bool
     propensities: Mapping[str, float] | None
     # What was known in the end, by name.
     evidence: Mapping[str, float]
@@ -228,30 +233,38 @@ def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
         ]
 
 
-def solicited(engine: Engine, version: str, *, after: int, limit: int) -> list[Solicited]:
-    """Judgements of answers that were drawn for feedback under this calibrator, after a position in the log.
+def asked(engine: Engine, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
+    """Answers under this calibrator whose verdict was asked for, after a position in the log and up to a time.
 
-    On PostgreSQL two workers may store judgements in another order than they number them, and one of them may be
-    passed over here. Which one has nothing to do with what it says, so the test stays valid.
+    Of each the first verdict, if it came within `wait` seconds: a sequential test cannot take a value back.
     """
+    first, in_time = feedback.c.replaced.is_(False), feedback.c.created_at <= decisions.c.created_at + wait
     wanted = (
-        select(feedback.c.seq, decisions.c.confidence, feedback.c.correct, feedback.c.key)
-        .join(decisions, decisions.c.id == feedback.c.decision_id)
-        .where(
-            feedback.c.seq > after,
-            # The first verdict counts: a sequential test cannot take a value back.
-            feedback.c.replaced.is_(False),
-            decisions.c.solicited.is_(True),
-            decisions.c.calibrator == version,
-            decisions.c.confidence.is_not(None),
-            feedback.c.correct.is_not(None),
-            decisions.c.action != ABSTAIN,
+        select(
+            *decisions.c["seq", "created_at", "k", "confidence", "key", "certified"],
+            *feedback.c["correct", "source", "reference_answers"],
+            full_runs.c.outcomes,
         )
-        .order_by(feedback.c.seq)
+        .outerjoin(feedback, (feedback.c.decision_id == decisions.c.id) & first & in_time)
+        .outerjoin(full_runs, full_runs.c.decision_id == decisions.c.id)
+        .where(decisions.c.calibrator == version, decisions.c.seq > after, ASKED)
+        .where(decisions.c.confidence.is_not(None), decisions.c.action != ABSTAIN)
+        .where(decisions.c.explored.is_(False), decisions.c.filtered.is_(False))
+        .order_by(decisions.c.seq)
         .limit(limit)
     )
     with _reading(engine) as connection:
-        return [Solicited(*row, version) for row in connection.execute(wanted)]
+        rows = connection.execute(wanted).all()
+    # Two gateways whose clocks differ may log in another order: nothing is passed over.
+    return [_asked(row) for row in takewhile(lambda row: row.created_at <= until, rows)]
+
+
+def _asked(row: Row[*tuple[Any, ...]]) -> Asked:
+    by_references = row.source == Source.REFERENCES.value
+    cells = (row.outcomes or {}) if by_references and row.certified else {}
+    answers = {int(k): cell["answer"] for k, cell in cells.items() if cell["answer"] is not None}
+    shadow = {k: judge(answer, row.reference_answers) for k, answer in answers.items()}
+    return Asked(row.seq, row.k, row.confidence, row.correct, row.key, by_references=by_references, shadow=shadow)
 
 
 def _latest_feedback() -> Subquery:

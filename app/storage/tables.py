@@ -16,12 +16,14 @@ from sqlalchemy import (
     Connection,
     Double,
     ForeignKey,
+    Index,
     Integer,
     MetaData,
     Table,
     Text,
     insert,
     inspect,
+    or_,
     select,
 )
 from sqlalchemy.types import TypeEngine
@@ -152,6 +154,10 @@ decisions = _table(
     Column("answer_sha256", Text),
     *(Column(field.name, field.kind, nullable=field.optional) for field in _FIELDS),
 )
+
+# Whether a verdict was asked for, drawn at random. The drift test reads only these, by calibrator.
+ASKED = or_(decisions.c.solicited.is_(True), decisions.c.shadowed.is_(True))
+Index("decisions_asked", decisions.c.calibrator, decisions.c.seq, sqlite_where=ASKED, postgresql_where=ASKED)
 
 # Rows are only added: the last row of a decision counts, the others are its history.
 feedback = _table(

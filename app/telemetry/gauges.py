@@ -238,7 +238,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
         ),
         GaugeMetricFamily(
             "fetchwise_drift_evidence",
-            "Evidence from feedback that the confidences are too high; drift is detected at 1.",
+            "Evidence from feedback that the calibrator no longer holds; drift is detected at 1.",
         ),
         GaugeMetricFamily("fetchwise_calibrator_revoked", "Whether the served calibrator is revoked, 1 or 0."),
     )

@@ -105,7 +105,7 @@ async def open_gateway(
         live_calibrator = await asyncio.to_thread(open_live_calibrator, settings, parts.reader, parts.embedder, state)
         traffic, bypass = open_economics(settings.economics, window, ks=ks, status=live_calibrator.status)
         signals = SignalDrift(lambda: live_calibrator.serving)
-        drift = open_drift(settings.drift, live_calibrator, log.solicited, log.documents) if log else None
+        drift = open_drift(settings.drift, live_calibrator, log.asked, log.documents) if log else None
         resolve = resolver(settings.calibration, live_calibrator, bypass)
         plain = Question("", "", collection, settings.reader.max_tokens, AskOptions(settings.calibration.policy))
         snapshots = Snapshots(

@@ -1,11 +1,13 @@
 """`GET /calibrators`, revocation over HTTP, and answers drawn for feedback."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
+from app.calibrators import drift
 from app.calibrators.listing import CalibratorList
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Thresholds
@@ -107,6 +109,12 @@ async def wrong(gateway: FakeGateway, times: int) -> list[dict[str, Any]]:
     return receipts
 
 
+def wait_for_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the waiting time pass for everything that was asked so far."""
+    later = time.time() + 86_400.0
+    monkeypatch.setattr(drift, "now", lambda: later)
+
+
 async def test_feedback_revokes_until_another_version(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong answers shown as sure take the calibrator out of force: its fallback serves, and everyone says so.
 
@@ -118,6 +126,8 @@ async def test_feedback_revokes_until_another_version(open_gateway: Open, monkey
         before = await wrong(gateway, 40)
         assert before[0]["decision"]["reason"] == "confident"
         assert all(receipt["feedback_wanted"] for receipt in before)
+        assert not (await calibrator(gateway))["revoked"]
+        wait_for_verdicts(monkeypatch)
 
         async def revoked() -> bool:
             return bool((await calibrator(gateway))["revoked"])
@@ -161,6 +171,7 @@ async def test_a_revocation_reaches_every_gateway_of_a_database(
         monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
         async with open_gateway(**shared) as gateway:
             await wrong(gateway, 40)
+            wait_for_verdicts(monkeypatch)
 
             async def revoked() -> bool:
                 return bool((await calibrator(other))["revoked"])
@@ -168,11 +179,12 @@ async def test_a_revocation_reaches_every_gateway_of_a_database(
             await until(revoked)
 
 
-async def test_unsolicited_feedback_does_not_count(open_gateway: Open) -> None:
+async def test_unsolicited_feedback_does_not_count(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unsolicited feedback is not a random sample: it is stored, and revokes nothing."""
     async with open_gateway(artifact={}, solicit_share=0.0) as gateway:
         receipts = await wrong(gateway, 60)
         assert not any(receipt["feedback_wanted"] for receipt in receipts)
+    wait_for_verdicts(monkeypatch)
     async with open_gateway(artifact={}, solicit_share=0.0) as again:
         # A start reads the whole log before it serves.
         assert not (await calibrator(again))["revoked"]
@@ -184,6 +196,7 @@ async def test_alert_only_shows(open_gateway: Open, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("app.wiring.gateway.DRIFT_EVERY_S", 0.02)
     async with open_gateway(artifact={}, solicit_share=1.0, drift_action="alert") as gateway:
         await wrong(gateway, 40)
+        wait_for_verdicts(monkeypatch)
 
         async def shown() -> bool:
             await gateway.refresh()

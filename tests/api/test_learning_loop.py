@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.calibrators import drift
 from app.learning import shadow
 from app.offline.from_log import identities, read_log
 from app.offline.refit.holdout import publish
@@ -32,6 +33,7 @@ class Fading:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     known: bool = True
     asked: int = 0
+    judged_until: float = 0.0
 
     async def ask(self) -> dict[str, Any]:
         """Ask a new question and send its reference as feedback."""
@@ -45,7 +47,12 @@ class Fading:
         receipt: dict[str, Any] = (await self.gateway.client.post("/answer", json={"question": question})).json()
         said = await self.gateway.client.post("/feedback", json={"id": receipt["id"], "references": ["right"]})
         assert said.status_code == 200, said.text
+        self.judged_until = time.time()
         return receipt
+
+    def waited(self) -> float:
+        """A time at which the waiting time has passed for what is judged, and for nothing else."""
+        return self.judged_until + 86_400.0
 
     async def problem(self) -> str:
         """What /readyz says about the calibrator."""
@@ -64,6 +71,7 @@ async def test_drift_revokes_and_a_refit_from_the_log_restores(
     learning = {"solicit_share": 1.0, "shadow_share": 1.0, "learning_budget": 100.0}
     async with open_gateway(artifact={}, **learning) as gateway:
         traffic = Fading(gateway)
+        monkeypatch.setattr(drift, "now", traffic.waited)
         for _ in range(100):
             await traffic.ask()
         assert await traffic.problem() == ""

@@ -60,6 +60,7 @@ def test_a_run_comes_back_with_the_verdict_on_its_decision(store: SqlDecisionSto
     (one,) = logged_decisions(store).read()
     assert (one.id, one.created_at, one.question, one.k, one.reason) == ("0123", 1.0, "Who?", 1, "borderline")
     assert (one.retrieval, one.filtered, one.calibrator) == ("auto", False, "v1")
+    assert (one.solicited, one.shadowed) == (False, False)
     assert one.propensities == {"k0": 0.25, "k1": 0.5, "k5": 0.25}
     assert (one.evidence["k0.seq_logprob"], one.evidence["k1.seq_logprob"]) == (-0.25, -0.125)
     assert (one.correct, one.references) == (True, ["she"])

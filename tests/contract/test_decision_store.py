@@ -9,26 +9,28 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.event import listen
 
 from app.core.artifact import Thresholds
 from app.core.available import Passage, Usage
 from app.core.effective_policy import EffectivePolicy
-from app.core.feedback import Feedback, Judged, Solicited, Source
+from app.core.feedback import Asked, Feedback, Judged, Source
 from app.core.ladder import Reply
-from app.core.record import DecisionRecord, Timings
+from app.core.record import DecisionRecord, FullRun, Outcome, Timings
 from app.core.replay import Replayed, replay_logged
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import count, logged, pages, solicited, stats
+from app.storage.reading import asked, count, logged, pages, stats
 from app.storage.tables import Texts
 from tests.e2e.postgres import PostgresServer
-from tests.fakes.artifacts import an_artifact
+from tests.fakes.artifacts import an_artifact, an_identity
 from tests.fakes.random_walks import policies, worlds
 from tests.fakes.records import a_record
 from tests.fakes.walks import World, walk
@@ -371,27 +373,59 @@ def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionSto
     assert [len(page) for page in pages(store.engine, 7.0, size=2)] == [2, 1]
 
 
-def test_judgements_that_were_asked_for_come_in_order(store: SqlDecisionStore) -> None:
-    """The first verdict on each answer drawn for feedback under one calibrator, with its confidence, page by page."""
-    drawn = {"solicited": True, "calibrator": "one", "confidence": 0.75, "key": "me"}
+def test_answers_that_were_drawn_for_feedback_come_in_the_order_of_asking(store: SqlDecisionStore) -> None:
+    """Of one calibrator, with the first verdict within the waiting time, page by page up to a time."""
+    drawn = {"solicited": True, "calibrator": "one", "confidence": 0.75, "key": "me", "k": 1}
     others: dict[str, dict[str, Any]] = {
-        "not solicited": {"solicited": False},
+        "not asked for": {"solicited": False},
         "other version": {"calibrator": "two"},
         "no confidence": {"confidence": None},
+        "withheld": {"answer": None},
+        "filtered": {"filtered": True},
+        "explored": {"explored": True},
         "unjudged": {},
+        "late": {},
+        "shadowed": {"solicited": False, "shadowed": True},
     }
     answers = {**{f"a{number}": {} for number in range(5)}, **others}
     store.write([(1.0, a_record(id=name, **(drawn | changes))) for name, changes in answers.items()], [])
-    judged = [name for name in answers if name != "unjudged"]
+    store.write([(9.0, a_record(id="young", **drawn))], [])
+    judged = [name for name in answers if name not in ("unjudged", "late", "withheld")]
     store.write([], [(2.0, Feedback(name, correct=name != "a1", key="me")) for name in reversed(judged)])
+    store.write([], [(8.0, Feedback("late", correct=True, key="me"))])
     give(store, "a4", correct=False, key="me")
-    found: list[Solicited] = []
-    while page := solicited(store.engine, "one", after=found[-1].position if found else 0, limit=2):
+    found: list[Asked] = []
+    while page := asked(store.engine, "one", after=found[-1].position if found else 0, until=5.0, wait=5.0, limit=2):
         found += page
     assert [one.position for one in found] == sorted({one.position for one in found})
-    assert [(one.p, one.correct, one.key, one.version) for one in found] == [
-        (0.75, correct, "me", "one") for correct in (True, True, True, False, True)
-    ]
+    expected = [True, False, True, True, True, None, None, True]
+    assert found == [Asked(one.position, 1, 0.75, correct, "me") for one, correct in zip(found, expected, strict=True)]
+
+
+def test_references_judge_the_answers_of_a_certified_shadow_run(store: SqlDecisionStore) -> None:
+    """Of certified answers only: the certificate says nothing about others."""
+    drawn = {"shadowed": True, "calibrator": "one", "confidence": 0.75, "k": 1, "answer": "She"}
+    outcomes = {k: Outcome(answer, {}, 40, 5, k, 20.0) for k, answer in ((0, "He"), (1, "She"), (5, ""))}
+    for name, certified in (("a", True), ("b", False)):
+        run = FullRun(name, an_identity(), outcomes)
+        store.write([(1.0, a_record(id=name, certified=certified, **drawn)), (2.0, run)], [])
+        store.write([], [(3.0, Feedback(name, references=("she",)))])
+    first, second = asked(store.engine, "one", after=0, until=5.0, wait=5.0, limit=9)
+    assert (first.correct, first.by_references, first.shadow) == (True, True, {0: False, 1: True, 5: False})
+    assert (second.correct, second.by_references, second.shadow) == (True, True, {})
+
+
+def test_the_drift_test_reads_by_an_index(tmp_path: Path) -> None:
+    """The answers of older calibrators are not scanned, however large the log is."""
+    store = SqlDecisionStore.open(str(tmp_path / "log.sqlite3"))
+    sent: list[tuple[str, Any]] = []
+    listen(store.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
+    asked(store.engine, "one", after=0, until=5.0, wait=5.0, limit=2)
+    statement, parameters = sent[-1]
+    with store.engine.connect() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+    store.close()
+    assert "USING INDEX decisions_asked (calibrator=? AND seq>?)" in str(plan[0])
 
 
 def test_stats_count_the_last_verdicts(store: SqlDecisionStore) -> None:

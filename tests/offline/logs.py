@@ -69,8 +69,8 @@ def step(at: float, below: float, above: float) -> Callable[[Floats], Floats]:
 
 
 def decision(identifier: str, question: str, s: float, *, share: float, u: float) -> DecisionRecord:
-    """How the gateway decides about a question at s, if it explores a share of them."""
-    sampled = Sampled(share, u / share if u < share else None)
+    """How the gateway decides about a question at s, if it explores a share of them and asks for every verdict."""
+    sampled = Sampled(share, u / share if u < share else None, solicit=True)
     done = walk(resolve(ASK, SERVED, ks=KS, sampled=sampled), World({k: {"seq_logprob": s - 1.0} for k in KS}))
     searches = int(done.reply.k > 0)
     asked = Question(identifier, question, "demo", 24, ASK)

@@ -222,6 +222,7 @@ def test_excluded_decisions_are_counted_by_reason(store: SqlDecisionStore, tmp_p
     train, elsewhere = questions(train=True), questions(train=False)
     add_single(store, "used", next(train))
     add_single(store, "no chance", next(train), propensities=null())
+    add_single(store, "volunteered", next(train), solicited=False)
     add_single(store, "withheld", next(train), withheld=True)
     add_single(store, "gone", next(train), calibrator="lost")
     add_single(store, "narrowed", next(train), filtered=True)
@@ -246,6 +247,7 @@ def test_excluded_decisions_are_counted_by_reason(store: SqlDecisionStore, tmp_p
     account = logged.rows.report["log"]
     assert account["excluded"] == {
         Excluded.NO_CHANCE.name.lower(): 1,
+        Excluded.VOLUNTEERED.name.lower(): 1,
         Excluded.WITHHELD.name.lower(): 1,
         Excluded.NO_CALIBRATOR.name.lower(): 1,
         Excluded.NARROWED.name.lower(): 2,

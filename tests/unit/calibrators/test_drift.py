@@ -1,40 +1,73 @@
 """Drift of signals, and of confidences by feedback."""
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from scipy.stats import binom
 
-from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport
+from app.calibrators import drift
+from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport, promised
+from app.certify.drift import DriftTest
 from app.core.artifact import Artifact
-from app.core.feedback import Solicited
+from app.core.feedback import Asked
 from app.errors import LogUnavailable, StorageError
+from app.offline.refit.choose import Guarantee
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
 
+DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer, when it was asked for, and when its verdict came."""
+
+    answer: Asked
+    version: str
+    at: float
+    verdict_at: float
+
 
 class Log:
-    """Judgements in the order in which they were given; fails while `fail_with` is set."""
+    """Answers in the order of asking; fails while `fail_with` is set."""
 
     def __init__(self) -> None:
-        self.rows: list[Solicited] = []
+        self.rows: list[Judged] = []
         self.fail_with: Exception | None = None
         # From where on each call read.
         self.positions: list[int] = []
 
-    def judged(self, *, correct: bool, times: int = 1, version: str = "one", key: str | None = None) -> None:
+    def judged(
+        self,
+        *,
+        correct: bool,
+        times: int = 1,
+        version: str = "one",
+        key: str | None = None,
+        p: float = 0.9,
+        at: float = 0.0,
+        delay: float = 0.0,
+    ) -> None:
         for _ in range(times):
-            self.rows.append(Solicited(len(self.rows) + 1, 0.9, correct, key, version))
+            answer = Asked(len(self.rows) + 1, 0, p, correct, key)
+            self.rows.append(Judged(answer, version, at, at + delay))
 
-    async def solicited(self, version: str, *, after: int, limit: int) -> Sequence[Solicited]:
+    async def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> Sequence[Asked]:
         await asyncio.sleep(0)
         self.positions.append(after)
         if self.fail_with is not None:
             raise self.fail_with
-        return [row for row in self.rows if row.position > after and row.version == version][:limit]
+        return [
+            row.answer if row.verdict_at <= row.at + wait else replace(row.answer, correct=None)
+            for row in self.rows
+            if row.answer.position > after and row.version == version and row.at <= until
+        ][:limit]
 
 
 class World:
@@ -47,14 +80,15 @@ class World:
         self.documents = FakeDocuments()
         self.watch = self.a_watch(revoke=revoke)
 
-    def a_watch(self, *, revoke: bool = True) -> DriftWatch:
+    def a_watch(self, *, revoke: bool = True, tolerance: float = 0.05) -> DriftWatch:
         """Another worker's, say."""
         return DriftWatch(
-            self.log.solicited,
+            self.log.asked,
             lambda: self.serving,
             self.documents,
-            tolerance=0.05,
+            tolerance=tolerance,
             delta=0.05,
+            wait=DAY,
             revoke=self._revoke if revoke else None,
         )
 
@@ -67,7 +101,7 @@ def world() -> World:
     return World()
 
 
-# Judgements
+# Verdicts
 
 
 async def test_wrong_answers_revoke(world: World) -> None:
@@ -76,6 +110,69 @@ async def test_wrong_answers_revoke(world: World) -> None:
     await world.watch.refresh()
     assert world.why["one"].startswith("recent confidences exceed the share of right answers by 0.")
     assert "(tolerance 0.05; 40 judged answers, P(false alarm) at most 0.05)" in world.why["one"]
+
+
+async def test_an_answer_counts_after_the_waiting_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before, and without a verdict that came later."""
+    world.log.judged(correct=False, times=40, at=100.0, delay=DAY)
+    world.log.judged(correct=False, times=40, at=100.0, delay=DAY + 1.0)
+    monkeypatch.setattr(drift, "now", lambda: DAY + 99.0)
+    await world.watch.refresh()
+    assert (world.watch.test.seen, world.why) == (0, {})
+    monkeypatch.setattr(drift, "now", lambda: DAY + 100.0)
+    await world.watch.refresh()
+    assert world.watch.test.seen == 40
+    assert "one" in world.why
+    assert world.watch.test.state.asked == {"": 80}
+
+
+async def test_late_confirmations_are_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Complaints come at once and confirmations within the waiting time: sound calibrators stay in force.
+
+    Whoever counts verdicts as they arrive sees complaints first, and revokes nearly all of them.
+    """
+    chance = random.Random(52)
+    revoked = hasty = streams = 0
+    for _ in range(40):
+        world, arrivals = World(), []
+        for second in range(600):
+            p = math.sqrt(chance.random())
+            correct = chance.random() < p
+            delay = chance.uniform(200.0, 600.0) if correct else 1.0
+            world.log.judged(correct=correct, p=p, at=100.0 * second, delay=100.0 * delay)
+            arrivals.append((second + delay, world.log.rows[-1].answer))
+        for days in range(1, 5):
+            monkeypatch.setattr(drift, "now", lambda days=days: days * DAY)
+            await world.watch.refresh()
+        assert world.watch.test.seen == 600
+        by_arrival = DriftTest((0,))
+        for _, answer in sorted(arrivals, key=lambda one: one[0]):
+            by_arrival.update(answer)
+        streams += 1
+        revoked += bool(world.why)
+        hasty += by_arrival.alarm
+    assert revoked <= binom.ppf(0.999, streams, 0.05)
+    assert hasty > 0.8 * streams
+
+
+def test_the_promise_of_the_certificate_is_tested() -> None:
+    """Against every fixed k, or the one that the certificate names, with its epsilon."""
+    ks, served = an_artifact().ks, an_artifact().policies["graded"]
+    for references in (ks, ks[-1:], ks[:1]):
+        guarantee = Guarantee(references, 0.02, 0.1)
+        certificate = guarantee.certificate(0.02, 0.01, n=100, labels=100, population="questions")
+        policy = replace(served, certificate=certificate)
+        assert promised(an_artifact(policies={"graded": policy})) == (references, 0.02)
+    assert promised(an_artifact(policies={"graded": replace(served, certificate=None)})) == ((), 0.0)
+
+
+async def test_without_a_calibrator_nothing_is_tested(world: World) -> None:
+    """The old one's test is not shown any more."""
+    world.log.judged(correct=True, times=10)
+    await world.watch.refresh()
+    world.serving = None
+    await world.watch.refresh()
+    assert world.watch.test.seen == 0
 
 
 async def test_right_answers_do_not(world: World) -> None:
@@ -105,7 +202,7 @@ async def test_workers_and_restarts_share_one_test(world: World) -> None:
     alone = world.a_watch()
     await alone.refresh()
     for watch in (world.watch, other, restarted):
-        assert (watch.test.everyone, watch.test.without) == (alone.test.everyone, alone.test.without)
+        assert watch.test.state == alone.test.state
     assert alone.test.alarm
 
 
@@ -129,9 +226,7 @@ async def test_another_tolerance_is_another_test(world: World) -> None:
     """Its state does not serve the old one, nor the other way round."""
     world.log.judged(correct=True, times=10)
     await world.watch.refresh()
-    stricter = DriftWatch(
-        world.log.solicited, lambda: world.serving, world.documents, tolerance=0.02, delta=0.05, revoke=None
-    )
+    stricter = world.a_watch(revoke=False, tolerance=0.02)
     await stricter.refresh()
     assert stricter.test.seen == 10
     assert len(world.documents.stored) == 2
@@ -178,6 +273,7 @@ async def test_what_is_not_acted_on_is_said_once(
     """A single key, and an operator who wants to decide, get one line in the log and the metric."""
     world = World(revoke=revoke)
     world.log.judged(correct=False, times=200, key=key)
+    world.log.judged(correct=True, times=201, key=key and "others")
     for _ in range(3):
         await world.watch.refresh()
     assert world.why == {}
@@ -202,12 +298,12 @@ async def test_a_log_that_fails_is_read_on(world: World) -> None:
 # Signals
 
 
-def fed(drift: SignalDrift, *, shift: float, times: int, version: str = "one", **changes: Any) -> None:
+def fed(watched: SignalDrift, *, shift: float, times: int, version: str = "one", **changes: Any) -> None:
     """Let answers pass whose log-probability is uniform on [-1, 0], shifted."""
     chance = random.Random(51)
     for _ in range(times):
         signals = {"seq_logprob": chance.random() - 1.0 + shift}
-        drift.observe(a_record(calibrator=version, signals=signals, **changes))
+        watched.observe(a_record(calibrator=version, signals=signals, **changes))
 
 
 def uniform(**changes: Any) -> Artifact:
@@ -218,12 +314,12 @@ def uniform(**changes: Any) -> Artifact:
 
 def test_the_same_traffic_is_stable() -> None:
     """Far below the limit, from 200 questions on; the mean confidence is the estimated accuracy."""
-    drift = SignalDrift(uniform)
-    assert drift.report() == SignalReport()
-    fed(drift, shift=0.0, times=199, confidence=0.75)
-    assert drift.report().signals == {}
-    fed(drift, shift=0.0, times=801, confidence=0.75)
-    seen = drift.report()
+    watched = SignalDrift(uniform)
+    assert watched.report() == SignalReport()
+    fed(watched, shift=0.0, times=199, confidence=0.75)
+    assert watched.report().signals == {}
+    fed(watched, shift=0.0, times=801, confidence=0.75)
+    seen = watched.report()
     assert list(seen.signals) == ["k0.seq_logprob"]
     assert seen.signals["k0.seq_logprob"].index < 0.05 < seen.signals["k0.seq_logprob"].limit
     assert seen.accuracy == pytest.approx(0.75)
@@ -231,25 +327,25 @@ def test_the_same_traffic_is_stable() -> None:
 
 def test_other_traffic_is_not() -> None:
     """Shifted signals exceed the limit until they have left the window."""
-    drift = SignalDrift(uniform, window=400)
-    fed(drift, shift=0.4, times=400)
-    moved = drift.report().signals["k0.seq_logprob"]
+    watched = SignalDrift(uniform, window=400)
+    fed(watched, shift=0.4, times=400)
+    moved = watched.report().signals["k0.seq_logprob"]
     assert moved.index > moved.limit
-    fed(drift, shift=0.0, times=400)
-    back = drift.report().signals["k0.seq_logprob"]
+    fed(watched, shift=0.0, times=400)
+    back = watched.report().signals["k0.seq_logprob"]
     assert back.index < back.limit
 
 
 def test_a_new_calibrator_starts_from_nothing() -> None:
     """Counts belong to one version; answers under another, or under none, are ignored."""
     serving = [uniform()]
-    drift = SignalDrift(lambda: serving[-1])
-    fed(drift, shift=0.4, times=300)
+    watched = SignalDrift(lambda: serving[-1])
+    fed(watched, shift=0.4, times=300)
     serving.append(uniform(version="two"))
-    fed(drift, shift=0.0, times=300, version="two")
-    fed(drift, shift=0.4, times=300, version="one")
-    drift.observe(a_record(calibrator=None, signals={"seq_logprob": -0.5}))
-    seen = drift.report().signals["k0.seq_logprob"]
+    fed(watched, shift=0.0, times=300, version="two")
+    fed(watched, shift=0.4, times=300, version="one")
+    watched.observe(a_record(calibrator=None, signals={"seq_logprob": -0.5}))
+    seen = watched.report().signals["k0.seq_logprob"]
     assert seen.index < 0.1
     empty = SignalDrift(lambda: None)
     fed(empty, shift=0.0, times=300)
@@ -259,26 +355,26 @@ def test_a_new_calibrator_starts_from_nothing() -> None:
 def test_only_evidence_with_quantiles_is_watched() -> None:
     """Evidence without quantiles or with a single value is not."""
     artifact = uniform(quantiles={"k0.seq_logprob": (-0.5,), "k0.margin": (1.0, 1.0), "k0.neg_entropy": (-1.0,)})
-    drift = SignalDrift(lambda: artifact)
+    watched = SignalDrift(lambda: artifact)
     for _ in range(200):
-        drift.observe(a_record(calibrator="one", signals={"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}))
-    assert list(drift.report().signals) == ["k0.seq_logprob"]
+        watched.observe(a_record(calibrator="one", signals={"seq_logprob": -0.5, "margin": 1.0, "seq_logprob@1": -0.5}))
+    assert list(watched.report().signals) == ["k0.seq_logprob"]
 
 
 def test_evidence_that_was_bought_for_some_questions_is_not_compared() -> None:
     """Answers from passages exist for the harder questions only, unless k was drawn at random."""
     deciles = tuple(number / 10 - 1.0 for number in range(1, 10))
-    drift = SignalDrift(lambda: uniform(quantiles={"k0.seq_logprob": deciles, "k1.seq_logprob": deciles}))
-    fed(drift, shift=0.0, times=300, read_signals={"seq_logprob": -0.9})
-    assert list(drift.report().signals) == ["k0.seq_logprob"]
-    fed(drift, shift=0.0, times=300, read_signals={"seq_logprob": -0.9}, explored=True)
-    assert list(drift.report().signals) == ["k0.seq_logprob", "k1.seq_logprob"]
+    watched = SignalDrift(lambda: uniform(quantiles={"k0.seq_logprob": deciles, "k1.seq_logprob": deciles}))
+    fed(watched, shift=0.0, times=300, read_signals={"seq_logprob": -0.9})
+    assert list(watched.report().signals) == ["k0.seq_logprob"]
+    fed(watched, shift=0.0, times=300, read_signals={"seq_logprob": -0.9}, explored=True)
+    assert list(watched.report().signals) == ["k0.seq_logprob", "k1.seq_logprob"]
 
 
 def test_withheld_answers_have_no_part_in_the_accuracy() -> None:
     """The estimate is about answers that were given, with a confidence."""
-    drift = SignalDrift(uniform)
-    drift.observe(a_record(calibrator="one", confidence=0.9))
-    drift.observe(a_record(calibrator="one", confidence=0.1, answer=None))
-    drift.observe(a_record(calibrator="one", confidence=None))
-    assert drift.report().accuracy == pytest.approx(0.9)
+    watched = SignalDrift(uniform)
+    watched.observe(a_record(calibrator="one", confidence=0.9))
+    watched.observe(a_record(calibrator="one", confidence=0.1, answer=None))
+    watched.observe(a_record(calibrator="one", confidence=None))
+    assert watched.report().accuracy == pytest.approx(0.9)

@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import pytest
 
 from app.core.cost import Objective, Tariff
@@ -40,12 +41,17 @@ class Gated:
         return self.now
 
     def updates(self) -> list[bool]:
-        """Update as often as a change requires."""
+        """Update as often as a change requires, each time after enough time with the same traffic again."""
         seen = []
         for _ in range(PATIENCE):
+            self.pass_time()
             self.bypass.update()
             seen.append(self.bypass.on())
         return seen
+
+    def pass_time(self) -> None:
+        self.now += 300.0
+        self.rows["at"] = self.now - 1.0
 
 
 def test_bypass_turns_on_and_off_again() -> None:
@@ -58,6 +64,31 @@ def test_bypass_turns_on_and_off_again() -> None:
     assert gated.updates() == [True, True, False]
     assert gated.bypass.reason.startswith("Gating saves")
     assert gated.bypass.reason.endswith("Every question goes through the gate.")
+
+
+def test_no_question_counts_twice() -> None:
+    """However often one looks, three estimates take the questions of three spans of time."""
+    gated = Gated(gated_rows(LOSING, MIX))
+    gated.pass_time()
+    for _ in range(50):
+        gated.now += 10.0
+        gated.bypass.update()
+    assert not gated.bypass.on()
+    assert gated.updates()[1]
+
+
+def test_questions_collect_until_there_are_enough() -> None:
+    """A look at too few of them is no estimate: it neither counts nor begins a new span."""
+    gated = Gated(gated_rows(LOSING, MIX))
+    assert gated.updates()[-1]
+    few = gated_rows(PAYING, {0: 10, 5: 25})
+    for _ in range(PATIENCE):
+        gated.rows = few
+        gated.pass_time()
+        gated.bypass.update()
+        gated.rows, gated.now = np.concatenate([few, few]), gated.now + 10.0
+        gated.bypass.update()
+    assert not gated.bypass.on()
 
 
 def test_small_sample_changes_nothing() -> None:
@@ -86,10 +117,10 @@ def test_new_calibrator_resets_the_bypass() -> None:
     """The cost of gating with the old calibrator does not apply to the new one."""
     gated = Gated(gated_rows(LOSING, MIX))
     assert gated.updates()[-1]
-    gated.version, gated.now = "two", 200.0
-    assert not any(gated.updates())
-    gated.rows = gated_rows(LOSING, MIX, at=201.0)
-    assert gated.updates()[-1]
+    gated.version = "two"
+    gated.bypass.update()
+    assert not gated.bypass.on()
+    assert gated.updates() == [False, False, True]
 
 
 def test_change_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,10 +136,11 @@ async def test_failed_update_changes_nothing() -> None:
     """The bypass keeps its state, and the next update counts."""
     gated = Gated(gated_rows(LOSING, MIX))
     rows, gated.rows = gated.rows, None  # type: ignore[assignment]
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         await gated.bypass.refresh()
     assert not gated.bypass.on()
     gated.rows = rows
     for _ in range(PATIENCE):
+        gated.pass_time()
         await gated.bypass.refresh()
     assert gated.bypass.on()
