@@ -285,8 +285,14 @@ class Limits(Group):
     request_timeout_s: float = _setting(
         "REQUEST_TIMEOUT_S", 60.0, "Longest time for one question with its queue; `timeout_ms` can shorten it.", gt=0
     )
-    receive_timeout_s: float = _setting(
-        "RECEIVE_TIMEOUT_S", 10.0, "Longest time for a request to arrive; a slower connection is closed.", gt=0
+    client_timeout_s: float = _setting(
+        "CLIENT_TIMEOUT_S",
+        10.0,
+        "Longest time for a request to arrive, and for a response to be read; a slower connection is closed.",
+        gt=0,
+    )
+    max_connections: int = _setting(
+        "MAX_CONNECTIONS", 2048, "Open connections of a worker; more get 503 and are closed.", ge=16
     )
     shutdown_timeout_s: float = _setting(
         "SHUTDOWN_TIMEOUT_S", 25.0, "Longest time for running answers to finish on shutdown.", gt=0
