@@ -83,10 +83,21 @@ class Access(Group):
         "Lets a gateway without keys listen where others can reach it, if set to the words "
         "`anyone may ask and see everything`.",
     )
+    allowed_hosts: str = _setting(
+        "ALLOWED_HOSTS",
+        "",
+        "Names, separated by commas, by which a gateway without keys may be called, beside `localhost` and IP "
+        "addresses; `*` allows every name.",
+    )
     api_key: SecretStr | None = _setting("API_KEY", None, "Key that `fetchwise ask` presents to the gateway.")
     cors_origins: str = _setting(
         "CORS_ORIGINS", "", "Origins, separated by commas, whose pages may call the gateway: `https://app.example.com`."
     )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names by which the gateway may be called."""
+        return _items(self.allowed_hosts)
 
     @property
     def cors(self) -> tuple[str, ...]:
