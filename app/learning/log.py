@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 # Small, so that each write stays short.
 _PRUNED_AT_ONCE = 1_000
-_MAX_PENDING_FEEDBACK = 1_000
+# Few, because judging takes time from other requests.
+_MAX_PENDING_FEEDBACK = 100
 
 
 @dataclass(frozen=True, slots=True)
