@@ -217,6 +217,12 @@ class Log(Group):
     retention_days: int = _setting(
         "LOG_RETENTION_DAYS", 90, "Days after which a decision and its feedback are deleted; 0 keeps them.", ge=0
     )
+    max_decisions: int = _setting(
+        "LOG_MAX_DECISIONS",
+        1_000_000,
+        "Decisions kept, about 5 KB each; the oldest are deleted when there are more. 0 keeps all.",
+        ge=0,
+    )
     buffer: int = _setting(
         "LOG_BUFFER", 10_000, "Decisions that may wait to be written; more are dropped, and counted.", ge=1
     )

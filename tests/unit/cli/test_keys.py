@@ -179,3 +179,13 @@ def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
         key_file(path).revoke(one.id)
     with pytest.raises(DataError, match="no request is served"):
         seen()
+
+
+def test_no_name_can_control_the_terminal(run: Run) -> None:
+    """Names in tables are printed without control characters."""
+    run("keys", "create", "a\x1b[2Jb")
+    listed, _ = run("keys", "list")
+    shown, _ = run("keys", "show", listed.split("fw_")[1].split("_")[0])
+    for printed in (listed, shown):
+        assert "\x1b" not in printed
+        assert "a\\u001b[2Jb" in printed
