@@ -220,7 +220,7 @@ class Log(Group):
     max_decisions: int = _setting(
         "LOG_MAX_DECISIONS",
         1_000_000,
-        "Decisions kept, about 5 KB each; the oldest are deleted when there are more. 0 keeps all.",
+        "Decisions kept, a few KB each; the oldest are deleted when there are more. 0 keeps all.",
         ge=0,
     )
     buffer: int = _setting(

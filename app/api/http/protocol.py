@@ -8,6 +8,8 @@ answered.
 import asyncio
 import logging
 import math
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -27,6 +29,8 @@ _errors.setLevel(logging.ERROR)
 MAX_HEAD_BYTES = 65_536
 # Requests that may wait on a connection for the response to an earlier one. Common clients and proxies send none.
 MAX_PIPELINED = 8
+# SO_LINGER: on, for no time.
+_RESET = struct.pack("ii", 1, 0)
 # For cleanup after the last connection is closed.
 _AFTER_S = 2
 
@@ -146,6 +150,8 @@ class LimitedProtocol(HttpToolsProtocol):
         stuck = running is not None and (self.flow.write_paused or running.response_complete)
         unread = running if stuck and self.transport.get_write_buffer_size() else None
         if unread is not None and unread is self._unread:
+            # With a reset: else the system keeps what is not read, for as long as the client likes.
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.transport.abort()
             return
         self._unread = unread
