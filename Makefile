@@ -30,7 +30,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-ladder bench-guarantee soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-attack bench-ladder bench-guarantee soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -114,6 +114,9 @@ bench-walks: $(INSTALLED) ## Count the modules and calls of four walks through t
 
 bench-overload: $(INSTALLED) ## Send the gateway ten times the load that it can serve, for a minute
 	$(VENV)/bin/python bench/gateway/overload.py
+
+bench-attack: $(INSTALLED) ## Ask honest questions beside 500 hostile connections, for two minutes
+	$(VENV)/bin/python bench/gateway/attack.py
 
 bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages and the gate by log-probabilities (20 minutes)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python bench/ladder/run.py

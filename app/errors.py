@@ -8,7 +8,7 @@ FetchwiseError
 │   ├── UnknownModel          no such model on the OpenAI API
 │   ├── NothingToJudge        feedback on an abstention, or on a text that is not stored
 │   └── PromptTooLong         the question exceeds the reader's context
-├── Denied                    the key does not allow this
+├── Denied                    the key, the host or the origin does not allow this
 │   ├── Unauthorised          no key, or an unknown one
 │   └── OverLimit             the key's own limit is reached; try again later
 ├── Overloaded                no permit left; try again later
@@ -74,10 +74,12 @@ class Denial(StrEnum):
     FILTER = "filter"
     RATE = "rate"
     CONCURRENCY = "concurrency"
+    HOST = "host"
+    ORIGIN = "origin"
 
 
 class Denied(FetchwiseError):
-    """The key is valid but does not allow this."""
+    """The request is not allowed: by its key, or without keys by its host or its origin."""
 
     def __init__(self, message: str, *, why: Denial) -> None:
         super().__init__(message)

@@ -191,8 +191,11 @@ class Rows(Protocol):
         """Store decisions and shadow runs, then feedback, durably and all or nothing; one outcome for each feedback."""
         ...
 
-    def prune(self, before: float, *, limit: int) -> int:
-        """Delete up to `limit` of the oldest decisions from before that time; returns how many."""
+    def prune(self, before: float, *, limit: int, most: int = 0) -> int:
+        """Delete up to `limit` of the oldest decisions: from before that time, and beyond the newest `most` if not 0.
+
+        Returns how many.
+        """
         ...
 
     def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:

@@ -5,9 +5,11 @@ This relies on internals, so FastAPI is pinned to a minor version; `tests/unit/a
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI
+import orjson
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.telemetry import TelemetryConfig
 from starlette.types import ASGIApp
 
@@ -15,7 +17,7 @@ from app.api.answer import router as answer_router
 from app.api.feedback import router as feedback_router
 from app.api.gateway import Gateway
 from app.api.http.errors import OPENAI_PREFIX, install
-from app.api.http.middleware import READING, RequestLog, SafeHeaders, allow_origins
+from app.api.http.middleware import READING, RequestLog, SafeHeaders, SiteCheck, allow_origins
 from app.api.http.permits import BodyLimit, Shedding
 from app.api.openai.routes import chat_router, models_router
 from app.api.operators import FIELDS
@@ -48,6 +50,10 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
         # Our own page shows it: the built-in pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
+        # Made once: FastAPI's own route would render it for each request.
+        openapi_url=None,
+        # They would contain whatever host the request names.
+        redirect_slashes=False,
         lifespan=lifespan,
         telemetry=_telemetry(tracing),
     )
@@ -56,11 +62,14 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
     install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.limits.max_body_bytes)
     app.add_middleware(Shedding, max_wait_s=settings.limits.queue_wait_s)
+    hosts = (settings.server.host, *settings.access.hosts)
+    app.add_middleware(SiteCheck, hosts=hosts, origins=settings.access.cors)
     allow_origins(app, settings.access.cors)
     app.add_middleware(SafeHeaders)
     include_direct(app, answer_router, chat_router, feedback_router)
     for router in (status_router, models_router, operators_router):
         app.include_router(router)
+    _serve_description(app)
     add_pages(app, collection=settings.vectors.collection, ks=settings.calibration.ks)
     return app
 
@@ -91,6 +100,17 @@ def _describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
+
+
+def _serve_description(app: FastAPI) -> None:
+    @cache
+    def described() -> bytes:
+        return orjson.dumps(app.openapi())
+
+    async def openapi() -> Response:
+        return Response(described(), media_type="application/json")
+
+    app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
 
 
 def _corrected(document: dict[str, Any], fields: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

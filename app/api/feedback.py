@@ -10,8 +10,7 @@ from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, documented
 from app.api.http.guard import FeedbackCaller
 from app.api.request import Tag
-from app.core.feedback import Feedback, Source
-from app.core.labels import words
+from app.core.feedback import MAX_REFERENCE_CHARS, Feedback, Source
 from app.errors import UnknownDecision
 
 _ERRORS = documented(
@@ -48,7 +47,8 @@ class FeedbackRequest(BaseModel):
         default=None,
         min_length=1,
         max_length=64,
-        description="Reference answers. The answer is right if it matches any of them by the label rule of `refit`.",
+        description="Reference answers, together at most 4000 characters. The answer is right if it matches any of "
+        "them by the label rule of `refit`.",
     )
     comment: str | None = Field(default=None, max_length=2000, description="Stored in the decision log.")
     tags: dict[Annotated[str, Field(min_length=1, max_length=64)], Tag] = Field(
@@ -58,7 +58,10 @@ class FeedbackRequest(BaseModel):
     @field_validator("references")
     @classmethod
     def _comparable(cls, references: list[str] | None) -> list[str] | None:
-        empty = next((reference for reference in references or () if not words(reference)), None)
+        # Only what is cheap: references are compared once the decision is found.
+        if sum(map(len, references or ())) > MAX_REFERENCE_CHARS:
+            raise ValueError(f"together they have more than {MAX_REFERENCE_CHARS} characters")
+        empty = next((one for one in references or () if not any(map(str.isalnum, one))), None)
         if empty is not None:
             raise ValueError(f"{empty!r} has no word that an answer could match")
         return references
@@ -107,16 +110,16 @@ async def feedback(body: FeedbackRequest, gateway: TheGateway, caller: FeedbackC
     """
     if gateway.log is None:
         raise UnknownDecision("decisions are not stored (FETCHWISE_DECISION_LOG=off), so feedback is not possible")
-    judged = await gateway.log.give(
-        Feedback(
-            id=body.id,
-            correct=body.correct,
-            references=tuple(body.references or ()),
-            comment=body.comment,
-            tags=body.tags,
-            key=caller.id,
-        )
+    given = Feedback(
+        id=body.id,
+        correct=body.correct,
+        references=tuple(body.references or ()),
+        comment=body.comment,
+        tags=body.tags,
+        key=caller.id,
     )
+    with caller.in_progress():
+        judged = await gateway.log.give(given)
     return FeedbackReceipt(
         id=judged.id, correct=judged.correct, source=judged.source, replaced=judged.replaced, action=judged.action
     )

@@ -60,7 +60,7 @@ def ask(
     if reply.status_code != httpx.codes.OK:
         raise FetchwiseError(_message(reply))
     if as_json:
-        out.print_json(reply.text)
+        out.print_json(data=reply.json(), ensure_ascii=True)
     else:
         _show(reply.json())
 

@@ -4,16 +4,17 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from app.settings import Settings
-from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines
+from app.telemetry.log_lines import GatheredLines, JsonLines, TextLines, printable
 from app.upstream.parts import Parts, open_parts
 
 app = typer.Typer(
@@ -25,8 +26,18 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-out = Console()
-err = Console(stderr=True)
+
+
+class SafeConsole(Console):
+    """Escapes control characters in every text: answers, titles and names could change what a terminal shows."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 rich's own
+        """The text, ready to print."""
+        return super().render_str("\n".join(map(printable, text.expandtabs().split("\n"))), **options)
+
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 
 def print_error(message: str) -> None:
@@ -74,7 +85,7 @@ def print_rows(*rows: Sequence[str]) -> None:
     """Print rows without cutting any cell: ids and versions are arguments of other commands."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        typer.echo(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
 
 
 @contextmanager

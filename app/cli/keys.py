@@ -54,14 +54,14 @@ def create(
             '`"7"` text.',
         ),
     ] = None,
-    per_minute: Annotated[int | None, typer.Option(min=1, help="Maximum requests per minute.")] = None,
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Maximum concurrent questions.")] = None,
+    per_minute: Annotated[int, typer.Option(min=0, help="Maximum requests per minute; 0: no limit.")] = 600,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Maximum concurrent requests.")] = None,
     path: File = None,
 ) -> None:
     """Create a key and print it. Only its hash is stored, so it cannot be shown again.
 
     A key for one tenant, if every passage has a field `tenant`: `fetchwise keys create acme --filter tenant=acme
-    --per-minute 600`. A key for Prometheus and the dashboard: `fetchwise keys create monitoring --scope operate`.
+    --per-minute 60`. A key for Prometheus and the dashboard: `fetchwise keys create monitoring --scope operate`.
     """
     file = _file(path)
     made, presented = file.create(
@@ -69,7 +69,7 @@ def create(
         scopes=list(dict.fromkeys(scope or (Scope.ANSWER, Scope.FEEDBACK))),
         collections=list(dict.fromkeys(collection or ())),
         filter=dict(_condition(one) for one in filters or ()),
-        per_minute=per_minute,
+        per_minute=per_minute or None,
         max_concurrent=max_concurrent,
     )
     err.print(

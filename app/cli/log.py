@@ -22,6 +22,7 @@ from app.settings import read_settings
 from app.storage.decisions import SqlDecisionStore
 from app.storage.reading import count, logged, pages, stats
 from app.storage.tables import decisions, feedback
+from app.telemetry.log_lines import printable
 
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PRUNED_AT_ONCE = 1_000
@@ -115,9 +116,9 @@ def replay_log(
     different = [one for one in done if one.differences]
     missing = [one for one in done if one.problem is not None]
     for one in different:
-        typer.echo(f"{one.id} differs: {'; '.join(one.differences)}")
+        typer.echo(printable(f"{one.id} differs: {'; '.join(one.differences)}"))
     for one in missing:
-        typer.echo(f"{one.id} cannot be replayed: {one.problem}")
+        typer.echo(printable(f"{one.id} cannot be replayed: {one.problem}"))
     same = len(done) - len(different) - len(missing)
     typer.echo(f"{len(done)} decisions: {same} the same, {len(different)} different, {len(missing)} not replayed")
     if different:

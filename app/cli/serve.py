@@ -10,6 +10,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import tempfile
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 # How long a restart (SIGHUP) waits for a new worker to be ready before it keeps the old one.
 _STARTUP_S = 60
+# Open files beside the connections of clients: connections to upstreams, databases, libraries.
+_OTHER_FILES = 1024
 
 
 @app.command()
@@ -59,6 +62,7 @@ def serve(
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     check_workers(settings)
     check_keys(settings)
+    allow_connections(settings.limits.max_connections)
     # Bind before anything slow is loaded, so that a port in use is reported at once.
     with contextlib.closing(_listen(settings.server.host, settings.server.port)) as listener:
         _try_decision_log(settings)
@@ -87,7 +91,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 async def _answer_until_stopped(settings: Settings, parts: Parts, listener: socket.socket) -> None:
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
     server = _Server(ServerConfig(application, settings))
-    _tune_garbage_collection()
+    _get_ready(application)
     await server.serve(sockets=[listener])
     if not server.started:
         raise ConfigurationError("the gateway did not start: see the log lines above")
@@ -109,6 +113,18 @@ def check_keys(settings: Settings) -> None:
         f"other machines can reach {settings.server.host}, and there are no keys: run `fetchwise keys create NAME`, or "
         "listen on 127.0.0.1, or allow it: FETCHWISE_OPEN_TO_ANYONE='anyone may ask and see everything'"
     )
+
+
+def allow_connections(count: int) -> None:
+    """Raise the limit of open files of this process and its workers, if it is too low for so many connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited, wanted = resource.RLIM_INFINITY, count + _OTHER_FILES
+    if soft == unlimited or soft >= wanted:
+        return
+    if hard not in {unlimited, max(hard, wanted)}:
+        logger.warning("%d files can be open: allow %d, or lower FETCHWISE_MAX_CONNECTIONS", hard, wanted)
+        wanted = hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _try_decision_log(settings: Settings) -> None:
@@ -201,7 +217,7 @@ def worker(settings: Settings, shared: Path) -> FastAPI:
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
     application = create_app(settings, shared=shared)
-    _tune_garbage_collection()
+    _get_ready(application)
     return application
 
 
@@ -247,11 +263,13 @@ class _Supervisor(Multiprocess):
         self._known = running
 
 
-def _tune_garbage_collection() -> None:
-    """Exclude all objects that exist now from garbage collection, and collect less often.
+def _get_ready(application: FastAPI) -> None:
+    """Do once, before serving, what would delay a request.
 
-    Called just before serving: these objects stay, and scanning them took a quarter of the time under load.
+    The OpenAPI document takes half a second to make. Objects that exist now are excluded from garbage collection, which
+    also happens less often: they stay, and scanning them took a quarter of the time under load.
     """
+    application.openapi()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

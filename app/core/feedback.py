@@ -1,12 +1,17 @@
 """Feedback on an answer, and whether it makes the answer right or wrong."""
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.core.labels import judge
 from app.core.policy import ABSTAIN
-from app.errors import NothingToJudge
+from app.errors import BadRequest, NothingToJudge
+
+# Of all references together, as they are sent and as they are compared: one character can stand for 18.
+MAX_REFERENCE_CHARS = 4_000
+_MAX_COMPARED_CHARS = 8_000
 
 
 class Source(StrEnum):
@@ -94,4 +99,6 @@ def is_correct(feedback: Feedback, action: str, answer: str | None, *, texts_kep
         raise NothingToJudge(f"{feedback.id} was an abstention: there is no answer to judge")
     if feedback.correct is not None:
         return feedback.correct
+    if sum(len(unicodedata.normalize("NFKD", one)) for one in feedback.references) > _MAX_COMPARED_CHARS:
+        raise BadRequest(f"references: too long to compare: together at most {_MAX_COMPARED_CHARS} simple characters")
     return judge(answer or "", feedback.references)

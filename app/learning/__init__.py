@@ -23,7 +23,13 @@ async def open_log(settings: groups.Log, rows: Rows | None, metrics: LogMetrics)
     if rows is None:
         yield None
         return
-    log = DecisionLog(rows, capacity=settings.buffer, keep_days=settings.retention_days, metrics=metrics)
+    log = DecisionLog(
+        rows,
+        capacity=settings.buffer,
+        keep_days=settings.retention_days,
+        most=settings.max_decisions,
+        metrics=metrics,
+    )
     log.start()
     try:
         yield log

@@ -31,9 +31,11 @@ from app.ports import Documents, Rows
 logger = logging.getLogger(__name__)
 
 _DAY_S = 86_400.0
+_PRUNE_EVERY_S = 60.0
 # Small, so that each write stays short.
 _PRUNED_AT_ONCE = 1_000
-_MAX_PENDING_FEEDBACK = 1_000
+# Few, because judging takes time from other requests.
+_MAX_PENDING_FEEDBACK = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class DecisionLog:
         *,
         capacity: int,
         keep_days: int,
+        most: int = 0,
         metrics: LogMetrics,
         pace: LogTiming | None = None,
         clock: Callable[[], float] = time.time,
@@ -107,6 +110,7 @@ class DecisionLog:
         self._store = store
         self._capacity = capacity
         self._keep_s = keep_days * _DAY_S
+        self._most = most
         self._metrics = metrics
         self._pace = pace or LogTiming()
         self._clock = clock
@@ -117,6 +121,7 @@ class DecisionLog:
         self._failing = False
         self._dropping = False
         self._prune_at = 0.0
+        self._prune_failed = False
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._writer = threading.Thread(target=self._run, name="decision-log", daemon=True)
@@ -225,17 +230,20 @@ class DecisionLog:
         return outcomes
 
     def _prune(self) -> None:
-        """Once a day, a few at a time: delete decisions that are older than the retention time."""
+        """Once a minute, a few at a time: delete decisions that are too old, or too many."""
         now = self._clock()
-        if self._keep_s == 0 or self._failing or now < self._prune_at:
+        if not (self._keep_s or self._most) or self._failing or now < self._prune_at:
             return
+        before = now - self._keep_s if self._keep_s else 0.0
         try:
-            gone = self._store.prune(now - self._keep_s, limit=_PRUNED_AT_ONCE)
+            gone = self._store.prune(before, limit=_PRUNED_AT_ONCE, most=self._most)
+            self._prune_failed = False
         except LogUnavailable as error:
-            logger.warning("old decisions are not deleted today: %s", error)
-            gone = 0
+            if not self._prune_failed:
+                logger.warning("old decisions cannot be deleted now: %s", error)
+            self._prune_failed, gone = True, 0
         if gone < _PRUNED_AT_ONCE:
-            self._prune_at = now + _DAY_S
+            self._prune_at = now + _PRUNE_EVERY_S
 
     def _finish(self) -> None:
         """Write what is left, with retries, until the time for closing has passed."""

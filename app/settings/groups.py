@@ -83,10 +83,21 @@ class Access(Group):
         "Lets a gateway without keys listen where others can reach it, if set to the words "
         "`anyone may ask and see everything`.",
     )
+    allowed_hosts: str = _setting(
+        "ALLOWED_HOSTS",
+        "",
+        "Names, separated by commas, by which a gateway without keys may be called, beside `localhost` and IP "
+        "addresses; `*` allows every name.",
+    )
     api_key: SecretStr | None = _setting("API_KEY", None, "Key that `fetchwise ask` presents to the gateway.")
     cors_origins: str = _setting(
         "CORS_ORIGINS", "", "Origins, separated by commas, whose pages may call the gateway: `https://app.example.com`."
     )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names by which the gateway may be called."""
+        return _items(self.allowed_hosts)
 
     @property
     def cors(self) -> tuple[str, ...]:
@@ -206,6 +217,12 @@ class Log(Group):
     retention_days: int = _setting(
         "LOG_RETENTION_DAYS", 90, "Days after which a decision and its feedback are deleted; 0 keeps them.", ge=0
     )
+    max_decisions: int = _setting(
+        "LOG_MAX_DECISIONS",
+        1_000_000,
+        "Decisions kept, a few KB each; the oldest are deleted when there are more. 0 keeps all.",
+        ge=0,
+    )
     buffer: int = _setting(
         "LOG_BUFFER", 10_000, "Decisions that may wait to be written; more are dropped, and counted.", ge=1
     )
@@ -291,8 +308,14 @@ class Limits(Group):
     request_timeout_s: float = _setting(
         "REQUEST_TIMEOUT_S", 60.0, "Longest time for one question with its queue; `timeout_ms` can shorten it.", gt=0
     )
-    receive_timeout_s: float = _setting(
-        "RECEIVE_TIMEOUT_S", 10.0, "Longest time for a request to arrive; a slower connection is closed.", gt=0
+    client_timeout_s: float = _setting(
+        "CLIENT_TIMEOUT_S",
+        10.0,
+        "Longest time for a request to arrive, and for a response to be read; a slower connection is closed.",
+        gt=0,
+    )
+    max_connections: int = _setting(
+        "MAX_CONNECTIONS", 2048, "Open connections of a worker; more get 503 and are closed.", ge=16
     )
     shutdown_timeout_s: float = _setting(
         "SHUTDOWN_TIMEOUT_S", 25.0, "Longest time for running answers to finish on shutdown.", gt=0

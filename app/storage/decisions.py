@@ -3,18 +3,31 @@
 What a call has written is on the disk when it returns, and outlives the process and the machine.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Engine, Row, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.core.feedback import Asked, AuditRow, Feedback, Judged, Source, is_correct
 from app.core.record import DecisionRecord, FullRun
-from app.errors import BadRequest, LogUnavailable, UnknownDecision
+from app.errors import BadRequest, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage import reading
 from app.storage.database import open_database, writing
 from app.storage.documents import SqlDocuments, prepare_documents
@@ -33,6 +46,9 @@ from app.storage.tables import (
 # Rows per statement: enough that its fixed cost no longer counts; a database accepts ten times as many values.
 _AT_ONCE = 100
 
+# Different feedback on one answer that is kept: enough for people who change their mind.
+MAX_FEEDBACK = 100
+
 _COLUMNS = [str(column.name) for column in decisions.columns if column.name != "seq"]
 _INTO = f"INSERT INTO decisions ({', '.join(_COLUMNS)}) VALUES "  # noqa: S608 our own columns
 # A batch that is tried again may have been stored the first time.
@@ -50,6 +66,11 @@ _KNOWN = (
 )
 _LAST = select(func.max(feedback.c.seq)).where(feedback.c.decision_id.in_(_IDS)).group_by(feedback.c.decision_id)
 _LATEST = select(feedback).where(feedback.c.seq.in_(_LAST))
+_GIVEN = (
+    select(feedback.c.decision_id, func.count().label("given"))
+    .where(feedback.c.decision_id.in_(_IDS))
+    .group_by(feedback.c.decision_id)
+)
 _INSERT = insert(feedback)
 
 
@@ -95,19 +116,15 @@ class SqlDecisionStore:
                 connection.execute(self._insert_full_runs, kept)
             return _judge_all(connection, given) if given else []
 
-    def prune(self, before: float, *, limit: int) -> int:
-        """Delete up to `limit` of the oldest decisions from before that time, with all that belongs to them."""
-        oldest = (
-            select(decisions.c.seq)
-            .where(decisions.c.created_at < before)
-            .order_by(decisions.c.created_at)
-            .limit(limit)
-            # Skip what another worker deletes or judges at this moment.
-            .with_for_update(skip_locked=True)
-            .scalar_subquery()
-        )
+    def prune(self, before: float, *, limit: int, most: int = 0) -> int:
+        """Delete up to `limit` of the oldest decisions, with all that belongs to them."""
         with _translated(), writing(self.engine) as connection:
-            return connection.execute(delete(decisions).where(decisions.c.seq.in_(oldest))).rowcount
+            gone = _delete(connection, decisions.c.created_at < before, decisions.c.created_at, limit)
+            if most and gone < limit:
+                # By position, which costs nothing to count: a few numbers may be missing.
+                newest = connection.scalar(select(func.max(decisions.c.seq))) or 0
+                gone += _delete(connection, decisions.c.seq <= newest - most, decisions.c.seq, limit - gone)
+            return gone
 
     def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
         """Answers under this calibrator whose verdict was asked for."""
@@ -130,6 +147,12 @@ class SqlDecisionStore:
 def _prepare(connection: Connection) -> None:
     prepare(connection)
     prepare_documents(connection)
+
+
+def _delete(connection: Connection, which: ColumnElement[bool], order: Column[Any], limit: int) -> int:
+    # Skip what another worker deletes or judges at this moment.
+    found = select(decisions.c.seq).where(which).order_by(order).limit(limit).with_for_update(skip_locked=True)
+    return connection.execute(delete(decisions).where(decisions.c.seq.in_(found.scalar_subquery()))).rowcount
 
 
 def _insert_decisions(connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
@@ -160,6 +183,7 @@ def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) 
         row.decision_id: dict(row._mapping)  # noqa: SLF001 its public name, whatever the underscore says
         for row in connection.execute(_LATEST, about)
     }
+    kept = Counter({row.decision_id: row.given for row in connection.execute(_GIVEN, about)})
     outcomes: list[Judged | BadRequest] = []
     fresh: list[dict[str, Any]] = []
     for at, one in given:
@@ -171,6 +195,10 @@ def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) 
             continue
         repeated = earlier is not None and _same(row, earlier)
         if earlier is None or not repeated:
+            if kept[one.id] >= MAX_FEEDBACK:
+                outcomes.append(NothingToJudge(f"{one.id} has been judged {MAX_FEEDBACK} times: no more is stored"))
+                continue
+            kept[one.id] += 1
             fresh.append(row)
             latest[one.id] = earlier = row
         outcomes.append(

@@ -88,7 +88,7 @@ class TrafficMetrics:
                 self._errors.labels(upstream, kind)
         self._denied = Counter(
             "fetchwise_denied",
-            "Requests refused because of a key, or without one.",
+            "Requests refused because of a key, or without keys because of their host or origin.",
             ("reason",),
             registry=registry,
         )

@@ -15,6 +15,11 @@ import orjson
 from app.correlation import RequestContext, current
 
 _WITHHELD = "[question]"
+# Control characters, line separators, and characters that reverse the direction of text; escaped as in JSON.
+_ESCAPED = {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
 # Lines are collected for this long, so that a busy gateway rarely wakes the writing thread.
 _GATHER_S = 0.05
 _MAX_QUEUE = 10_000
@@ -51,13 +56,18 @@ class TextLines(logging.Formatter):
         return self._clock.at(record.created)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with a traceback below it if there is one."""
+        """The line, with a traceback below it if there is one; its lines are indented, so that none can be forged."""
         note = current.get()
-        line = super().format(record)
-        if note is None:
-            return line
-        first, newline, rest = _fit(line, note, record, log_questions=self._log_questions).partition("\n")
-        return f"{first} [{note.request_id}]{newline}{rest}"
+        record.message = record.getMessage()
+        if self.usesTime():
+            record.asctime = self.formatTime(record)
+        first = printable(_fit(self.formatMessage(record), note, record, log_questions=self._log_questions))
+        if note is not None:
+            first += f" [{note.request_id}]"
+        if not record.exc_info:
+            return first
+        below = _fit(self.formatException(record.exc_info), note, record, log_questions=self._log_questions)
+        return "\n  ".join((first, *map(printable, below.split("\n"))))
 
 
 class JsonLines(logging.Formatter):
@@ -75,26 +85,29 @@ class JsonLines(logging.Formatter):
             "time": f"{self._clock.at(record.created)}.{int(record.msecs):03d}+00:00",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": self._fit(record.getMessage(), note, record),
+            "message": _fit(record.getMessage(), note, record, log_questions=self._log_questions),
         }
         if note is not None:
             line["request_id"] = note.request_id
             if note.trace_id:
                 line["trace_id"] = note.trace_id
         if record.exc_info:
-            line["exception"] = self._fit(self.formatException(record.exc_info), note, record)
+            trace = self.formatException(record.exc_info)
+            line["exception"] = _fit(trace, note, record, log_questions=self._log_questions)
         if (fields := getattr(record, "fields", None)) is not None:
             line |= fields()
-        return orjson.dumps(line).decode()
-
-    def _fit(self, text: str, note: RequestContext | None, record: logging.LogRecord) -> str:
-        return text if note is None else _fit(text, note, record, log_questions=self._log_questions)
+        return printable(orjson.dumps(line).decode())
 
 
-def _fit(text: str, note: RequestContext, record: logging.LogRecord, *, log_questions: bool) -> str:
+def printable(text: str) -> str:
+    """The text with control characters escaped: they could forge lines, or change what a terminal shows."""
+    return text if text.isprintable() else text.translate(_ESCAPED)
+
+
+def _fit(text: str, note: RequestContext | None, record: logging.LogRecord, *, log_questions: bool) -> str:
     """Remove the question from the text, plain or quoted as in JSON or Python."""
     # Lines with fields are our own, and contain the question only if that is allowed.
-    if log_questions or not note.question or hasattr(record, "fields"):
+    if log_questions or note is None or not note.question or hasattr(record, "fields"):
         return text
     # The longest first: it may contain a shorter one.
     for said in sorted((note.question, *note.earlier), key=len, reverse=True):

@@ -5,6 +5,7 @@ of calls a second, so everything that calls have in common is built once.
 """
 
 import math
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,18 +23,24 @@ _CALLED = {"reader": "the reader", "embedder": "the embedder", "vectors": "the v
 _KEEPALIVE_S = 3.0
 # Larger than any reply that is useful here: thousands of vectors, or hundreds of passages.
 _MAX_REPLY_BYTES = 64 * 2**20
+# Where the explanation of a server begins to quote, or is more than a line.
+_QUOTING = re.compile(r'["{\[\x00-\x1f\x7f-\x9f\u2028\u2029]')
+_MAX_SHOWN_CHARS = 200
+# An explanation with so many characters of what was sent repeats it.
+_REPEATED_CHARS = 16
 # Everything a failed call can raise. ValueError: bad headers, replies that are not HTTP, text that is not Unicode.
 # HttpProcessingError: a line of a stream that is too long.
 _FAILURES = (TimeoutError, aiohttp.ClientError, HttpProcessingError, ValueError, orjson.JSONEncodeError)
 
 
 class Refused(Exception):
-    """A reply other than 200, with secrets removed from its body. Adapters translate it."""
+    """A reply other than 200 to what was `sent`, with secrets removed from its body. Adapters translate it."""
 
-    def __init__(self, status: int, body: bytes, retry_after_s: int | None) -> None:
+    def __init__(self, status: int, body: bytes, retry_after_s: int | None, sent: bytes = b"") -> None:
         super().__init__(status)
         self.status = status
         self.body = body
+        self.sent = sent
         self.retry_after_s = retry_after_s
 
 
@@ -84,12 +91,15 @@ class HttpClient:
 
     async def request(self, method: str, path: str, body: object = None) -> bytes:
         """Return the body of a 200; raise Refused for any other status, UpstreamError if there was no reply."""
+        sent: bytes | None = None
         try:
+            if body is not None:
+                sent = orjson.dumps(body)
             # No redirects: a question and a key must not reach another server.
             response = await self._pool().request(
                 method,
                 self._url + path,
-                data=None if body is None else orjson.dumps(body),
+                data=sent,
                 headers=outgoing.get(),
                 allow_redirects=False,
             )
@@ -98,22 +108,23 @@ class HttpClient:
         except _FAILURES as error:
             raise self._failure(error) from error
         if response.status != 200:
-            raise self._refused(response, raw)
+            raise self._refused(response, raw, sent or b"")
         return raw
 
     @asynccontextmanager
     async def stream(self, path: str, body: object) -> AsyncIterator[aiohttp.StreamReader]:
         """Post, and read the body of a 200 as it comes; leaving early drops the connection."""
         try:
+            sent = orjson.dumps(body)
             async with self._pool().post(
                 self._url + path,
-                data=orjson.dumps(body),
+                data=sent,
                 # llama.cpp closes the connection after a stream without saying so; do not reuse it.
                 headers={"connection": "close", **outgoing.get()},
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    raise self._refused(response, await self._body(response))
+                    raise self._refused(response, await self._body(response), sent)
                 yield response.content
         except _FAILURES as error:
             raise self._failure(error) from error
@@ -172,10 +183,11 @@ class HttpClient:
             return aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S)
         return aiohttp.UnixConnector(self._socket, limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S)
 
-    def _refused(self, response: aiohttp.ClientResponse, raw: bytes) -> Refused:
+    def _refused(self, response: aiohttp.ClientResponse, raw: bytes, sent: bytes) -> Refused:
         wait = response.headers.get("retry-after", "")
         # Retry-After may also be a date; no upstream sends one, so it is ignored.
-        return Refused(response.status, self.quotable(raw), int(wait) if wait.isdecimal() and len(wait) < 6 else None)
+        seconds = int(wait) if wait.isdecimal() and len(wait) < 6 else None
+        return Refused(response.status, self.quotable(raw), seconds, sent)
 
     def _failure(self, error: Exception) -> FetchwiseError:
         """Translate aiohttp's exceptions, most specific first."""
@@ -187,19 +199,22 @@ class HttpClient:
             case aiohttp.ClientConnectorError():
                 return UpstreamUnavailable(self.upstream, f"{self.called} cannot be reached: {error}")
             case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError():
-                return UpstreamUnavailable(self.upstream, f"{self.called} closed the connection: {error}")
+                return UpstreamUnavailable(
+                    self.upstream, f"{self.called} closed the connection: {type(error).__name__}"
+                )
             case orjson.JSONEncodeError():
                 return UpstreamBadReply(self.upstream, f"a text cannot be sent to {self.called}: {error}")
             case _:
-                # Name only the type: the message may quote request headers, and so the key.
+                # Name only the type: the message may quote request headers, and so the key, or the reply.
                 kind = type(error).__name__
                 return UpstreamBadReply(self.upstream, f"{self.called} does not speak HTTP as expected: {kind}")
 
 
-def meaning(upstream: str, refused: Refused, said: str) -> FetchwiseError:
-    """Translate a status that means the same at every server; `said` is the server's explanation."""
+def meaning(upstream: str, refused: Refused, said: str, kind: str = "") -> FetchwiseError:
+    """Translate a status that means the same at every server; `said` is its explanation, `kind` its type of error."""
     status, called = refused.status, _CALLED[upstream]
-    message = f"{called} answered {status}: {said}" if said else f"{called} answered {status}"
+    shown = _shown(refused, said)
+    message = f"{called} answered {status}" + (f" ({kind})" if kind else "") + (f": {shown}" if shown else "")
     if status in {408, 504}:
         return UpstreamTimeout(upstream, message)
     if status in {401, 403}:
@@ -208,3 +223,16 @@ def meaning(upstream: str, refused: Refused, said: str) -> FetchwiseError:
     if status == 429 or status >= 500:
         return UpstreamUnavailable(upstream, message, retry_after_s=refused.retry_after_s)
     return UpstreamBadReply(upstream, message)
+
+
+def _shown(refused: Refused, said: str) -> str:
+    """What callers and the log may see of an explanation: the beginning, for a 400 that repeats nothing that was sent.
+
+    Others say nothing about the request, and may contain anything.
+    """
+    if refused.status != 400:
+        return ""
+    line = _QUOTING.split(said, maxsplit=1)[0].strip()[:_MAX_SHOWN_CHARS]
+    windows = range(0, max(len(line) - _REPEATED_CHARS, 0) + 1, _REPEATED_CHARS // 2)
+    parts = [line[at : at + _REPEATED_CHARS] for at in windows]
+    return "" if any(len(part) == _REPEATED_CHARS and part.encode() in refused.sent for part in parts) else line

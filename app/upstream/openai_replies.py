@@ -23,34 +23,45 @@ CHARS_PER_TOKEN = 128
 # The longest contexts have about this many tokens.
 _MOST_TOKENS = 10**7
 _NOT_PLAIN = re.compile(r"[^!-~]+")
+# The type of an error, and the parameter that it is about: names, not texts.
+_NAME = re.compile(r"[A-Za-z][\w.\[\]-]{0,63}", re.ASCII)
 _TOO_LONG = "the question does not fit the reader's context: shorten it"
 
 
 def refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
     """Translate a status other than 200 from a server that serves this model."""
-    message = _error_message(refused.body)
     if refused.status == 404:
-        return UpstreamUnavailable(
-            client.upstream, f"{client.called} has no such path or does not serve {model!r}: {message}"
-        )
-    return meaning(client.upstream, refused, message)
+        return UpstreamUnavailable(client.upstream, f"{client.called} has no such path or does not serve {model!r}")
+    return meaning(client.upstream, refused, _error_message(refused.body), _error_kind(refused.body))
 
 
 def reading_refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
     """The same for the reader, which also refuses prompts longer than its context."""
-    if refused.status == 400 and _is_too_long(_error_message(refused.body)):
+    if refused.status == 400 and _is_too_long(f"{_error_kind(refused.body)} {_error_message(refused.body)}"):
         return PromptTooLong(_TOO_LONG)
     return refusal(client, refused, model)
 
 
 def _error_message(raw: bytes) -> str:
-    try:
-        error = orjson.loads(raw).get("error")
-    except (orjson.JSONDecodeError, AttributeError):
-        return raw[:200].decode(errors="replace")
+    """The server's explanation, which may repeat what was sent to it."""
+    error = _error(raw)
     if isinstance(error, dict):
-        return f"{error.get('type', '')} {error.get('message', '')}".strip()[:500]
-    return str(error)[:500] if error else raw[:200].decode(errors="replace")
+        return str(error.get("message", ""))[:500]
+    return str(error or raw[:200].decode(errors="replace"))[:500]
+
+
+def _error_kind(raw: bytes) -> str:
+    """The type of an error, and the parameter that it is about, if the server names them."""
+    error = _error(raw)
+    named = (error.get("type"), error.get("param")) if isinstance(error, dict) else ()
+    return ", ".join(name for name in named if isinstance(name, str) and _NAME.fullmatch(name))
+
+
+def _error(raw: bytes) -> object:
+    try:
+        return orjson.loads(raw).get("error")
+    except (orjson.JSONDecodeError, AttributeError):
+        return None
 
 
 def _is_too_long(message: str) -> bool:
@@ -69,7 +80,7 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
         answer.add(choice["message"]["content"] or "", _tokens(choice.get("logprobs")))
         return answer.finished()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {error!r}") from error
+        raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {type(error).__name__}") from error
 
 
 def count(value: object) -> int:
@@ -222,8 +233,8 @@ async def events_of(lines: aiohttp.StreamReader, client: HttpClient) -> AsyncGen
             if not isinstance(event, dict):
                 raise UpstreamBadReply("reader", "the reader's event is not a JSON object")
             if event.get("error"):
-                message = _error_message(client.quotable(payload))
-                raise UpstreamUnavailable("reader", f"the reader failed while answering: {message}")
+                kind = _error_kind(payload) or "no type"
+                raise UpstreamUnavailable("reader", f"the reader failed while answering ({kind})")
             yield event
     raise UpstreamUnavailable("reader", "the reader ended the stream early")
 
@@ -253,4 +264,4 @@ async def assemble(
         answer.reject_if_cut_by_context()
         yield answer.finished()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {error!r}") from error
+        raise UpstreamBadReply("reader", f"the reader's stream lacks a part: {type(error).__name__}") from error

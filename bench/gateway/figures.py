@@ -178,3 +178,16 @@ def growth(memory: Sequence[float]) -> float:
     """The mean of the last sixth over the mean of the second sixth: buffers fill in the first."""
     part = max(len(memory) // 6, 1)
     return statistics.mean(memory[-part:]) / statistics.mean(memory[part : 2 * part] or memory[:part])
+
+
+def attack_bars(result: Mapping[str, Any]) -> list[Bar]:
+    """The limits of an attack: honest questions against those without one."""
+    quiet, attacked = result["quiet"], result["attacked"]
+    lost = attacked["sent"] - attacked["served"] + quiet["sent"] - quiet["served"]
+    slower = attacked["p99_ms"] / quiet["p99_ms"] if attacked["p99_ms"] and quiet["p99_ms"] else None
+    grown = attacked["rss_mb"] - quiet["rss_mb"]
+    return [
+        Bar("honest questions without an answer", "0", lost, lost == 0),
+        Bar("their p99, of that without an attack", "<= 3", slower and _short(slower), bool(slower and slower <= 3.0)),
+        Bar("more memory, MB", "<= 100", _short(grown), grown <= 100.0),
+    ]

@@ -1,5 +1,6 @@
 """`POST /feedback` over HTTP: what is stored, and what is refused."""
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -8,9 +9,12 @@ import httpx
 import pytest
 
 from app.api.feedback import FeedbackReceipt, FeedbackRequest
+from app.core.feedback import Judged, Source
+from app.learning.log import DecisionLog
 from tests.fakes.gateway import ASKED, FakeGateway
 
 from .conftest import Open
+from .keyed import Keyed
 from .replies import check_shape
 
 ABSTAINING: dict[str, Any] = {"filter": {"lang": "tlh"}, "retrieval": "required"}
@@ -142,3 +146,51 @@ async def test_the_documentation_has_every_status_and_real_examples(gateway: Fak
         assert (await gateway.client.post("/feedback", json=example | {"id": receipt["id"]})).status_code == 200
     for example in components["FeedbackReceipt"]["examples"]:
         assert FeedbackReceipt.model_validate(example).model_dump(mode="json") == example
+
+
+async def test_references_cost_nothing_before_the_id_is_known(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing texts takes time, so the decision is looked up first."""
+    compared: list[str] = []
+    monkeypatch.setattr("app.core.labels.words", lambda text: compared.append(text) or ("word",))
+    check_shape(await say(gateway, "f" * 24, references=["Paris"]), 404, "unknown_decision")
+    assert not compared
+    receipt = await gateway.receipt(policy="never")
+    compared.clear()
+    assert (await say(gateway, receipt["id"], references=["Paris"])).json()["correct"] is True
+    assert "Paris" in compared
+
+
+async def test_too_many_long_references(open_gateway: Open) -> None:
+    """Their length together is limited, before anything is looked up."""
+    async with open_gateway() as gateway:
+        error = check_shape(await say(gateway, "f" * 24, references=["x" * 1000] * 5), 422, "invalid_request")
+        assert error.error.fields[0].field == "references"
+
+
+async def test_references_that_grow_when_they_are_compared(gateway: FakeGateway) -> None:
+    """U+FDFA stands for 18 characters: what counts is the length that must be compared."""
+    receipt = await gateway.receipt(policy="never")
+    response = await say(gateway, receipt["id"], references=["\ufdfa" * 500])
+    assert "too long" in check_shape(response, 422, "invalid_request").error.message
+    assert not gateway.logged("feedback")
+
+
+async def test_feedback_counts_as_a_request_in_flight(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key cannot occupy the log with more feedback at once than it may have questions."""
+    _, presented = keyed.make(max_concurrent=1)
+    await keyed.known(presented)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def give(*_: Any) -> Judged:
+        begun.set()
+        await go_on.wait()
+        return Judged("a" * 24, correct=True, source=Source.CALLER, replaced=False, action="k0")
+
+    monkeypatch.setattr(DecisionLog, "give", give)
+    first = asyncio.create_task(keyed.send("POST", "/feedback", presented))
+    await begun.wait()
+    check_shape(await keyed.send("POST", "/feedback", presented), 429, "rate_limit_exceeded")
+    go_on.set()
+    assert (await first).status_code == 200

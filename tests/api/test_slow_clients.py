@@ -3,12 +3,14 @@
 import asyncio
 import json
 import logging
+import socket
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from app.api.http.errors import ErrorOut
-from app.api.http.protocol import MAX_HEAD_BYTES
+from app.api.http.protocol import MAX_HEAD_BYTES, MAX_PIPELINED
 from tests.fakes.gateway import ASKED, FakeGateway
 from tests.waiting import PATIENCE_S, until
 
@@ -41,7 +43,7 @@ def check_shape(reply: Reply, status: int, kind: str) -> None:
 @pytest.mark.parametrize("used", [False, True], ids=["new connection", "used connection"])
 async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: bytes, used: bool) -> None:
     """The response is a 408, the connection is closed, and no upstream is called."""
-    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (gateway, _, slow):
+    async with connected(open_gateway(client_timeout_s=SHORT_S)) as (gateway, _, slow):
         if used:
             slow.send(HEALTHZ)
             assert (await slow.reply()).status == 200
@@ -59,7 +61,7 @@ async def test_a_request_that_does_not_come_in_whole(open_gateway: Open, sent: b
 @pytest.mark.parametrize(("sent", "said"), [(b"", b""), (b"\r\n", b"HTTP/1.1 408 ")], ids=["nothing", "line breaks"])
 async def test_a_connection_on_which_nothing_is_asked(open_gateway: Open, sent: bytes, said: bytes) -> None:
     """An idle connection is closed."""
-    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, idle):
+    async with connected(open_gateway(client_timeout_s=SHORT_S)) as (_, _, idle):
         idle.send(sent)
         assert (await idle.rest())[:13] == said
 
@@ -72,7 +74,7 @@ async def test_bytes_now_and_then_buy_no_time(open_gateway: Open) -> None:
             connection.send(bytes([byte]))
             await asyncio.sleep(0.01)
 
-    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, slow):
+    async with connected(open_gateway(client_timeout_s=SHORT_S)) as (_, _, slow):
         trickling = asyncio.create_task(trickle(slow))
         check_shape(await slow.reply(), 408, "request_timeout")
         trickling.cancel()
@@ -97,7 +99,7 @@ async def test_a_client_that_leaves_in_mid_body(gateway: FakeGateway, caplog: py
 
 async def test_work_is_not_a_slow_request(open_gateway: Open) -> None:
     """A complete request has no receive timeout any more, also if it arrived in pieces."""
-    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (gateway, _, patient):
+    async with connected(open_gateway(client_timeout_s=SHORT_S)) as (gateway, _, patient):
         gateway.reader.hang = True
         patient.send(head("/answer", len(BODY)))
         await asyncio.sleep(0)
@@ -124,7 +126,7 @@ async def test_what_is_not_http(gateway: FakeGateway) -> None:
 
 async def test_below_v1_the_shape_is_openais(open_gateway: Open) -> None:
     """The error has the shape of the path."""
-    async with connected(open_gateway(receive_timeout_s=SHORT_S)) as (_, _, slow):
+    async with connected(open_gateway(client_timeout_s=SHORT_S)) as (_, _, slow):
         slow.send(head("/v1/chat/completions", 100))
         reply = await slow.reply()
         assert reply.status == 408
@@ -188,3 +190,86 @@ async def test_an_answer_that_outlasts_the_stop(open_gateway: Open, stream: bool
             assert reply.headers["retry-after"] == "1"
         await stopped(server)
         assert gateway.reader.cancelled == 1
+
+
+async def test_a_few_pipelined_requests(gateway: FakeGateway) -> None:
+    """They are answered in their order."""
+    async with served(gateway) as server, server.connection() as eager:
+        eager.send(HEALTHZ + post("/answer", BODY) + HEALTHZ)
+        replies = [await eager.reply() for _ in range(3)]
+        assert [reply.status for reply in replies] == [200] * 3
+        assert ["status" in reply.json for reply in replies] == [True, False, True]
+
+
+async def test_too_many_pipelined_requests(gateway: FakeGateway) -> None:
+    """The connection is closed, instead of keeping them all in memory."""
+    gateway.reader.hang = True
+    async with served(gateway) as server, server.connection() as greedy:
+        greedy.send(post("/answer", BODY) + HEALTHZ * (MAX_PIPELINED + 1))
+        reply = await greedy.reply()
+        check_shape(reply, 400, "invalid_request")
+        assert f"more than {MAX_PIPELINED} requests" in reply.json["error"]["message"]
+        assert await greedy.rest() == b""
+        await until(lambda: not server.server.server_state.tasks)
+        assert gateway.reader.cancelled == gateway.reader.calls
+
+
+async def test_a_client_that_leaves_with_requests_in_the_queue(open_gateway: Open) -> None:
+    """The running request is cancelled, upstream too."""
+    async with connected(open_gateway(request_timeout_s=1000)) as (gateway, _, leaving):
+        gateway.reader.hang = True
+        leaving.send(post("/answer", BODY) + HEALTHZ)
+        await until(lambda: gateway.reader.calls)
+        leaving.writer.close()
+        await until(lambda: gateway.reader.cancelled == 1)
+
+
+async def test_a_client_that_does_not_read(open_gateway: Open) -> None:
+    """Its connection is closed, and its requests end; a client that reads is served."""
+    asked = b"GET /static/swagger-ui-bundle.js HTTP/1.1\r\nhost: gateway\r\n\r\n"
+    async with open_gateway(client_timeout_s=SHORT_S) as gateway, served(gateway) as server:
+        state = server.server.server_state
+        with socket.socket() as deaf:
+            # Small, so that little of a response leaves the gateway.
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", server.port))
+            await asyncio.get_running_loop().sock_sendall(deaf, asked * MAX_PIPELINED)
+            await until(lambda: state.tasks)
+            await until(lambda: not state.connections)
+            await until(lambda: not state.tasks)
+        async with server.connection() as reading:
+            reading.send(asked)
+            assert (await reading.reply()).status == 200
+
+
+async def test_a_closed_connection_that_is_not_read(open_gateway: Open) -> None:
+    """A response that was the last one is not kept for the client either."""
+    asked = b"GET /static/swagger-ui-bundle.js HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
+    async with open_gateway(client_timeout_s=SHORT_S) as gateway, served(gateway) as server:
+        state = server.server.server_state
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", server.port))
+            await asyncio.get_running_loop().sock_sendall(deaf, asked)
+            await until(lambda: state.connections)
+            await until(lambda: not state.connections)
+
+
+async def test_more_connections_than_allowed(open_gateway: Open) -> None:
+    """A new connection gets an error and is closed; it can be opened when another one is closed."""
+    async with open_gateway(max_connections=16) as gateway, served(gateway) as server, AsyncExitStack() as open_ones:
+        connections = server.server.server_state.connections
+        first = [await open_ones.enter_async_context(server.connection()) for _ in range(16)]
+        await until(lambda: len(connections) == 16)
+        async with server.connection() as refused:
+            reply = await refused.reply()
+            check_shape(reply, 503, "too_many_connections")
+            assert reply.headers["retry-after"] == "1"
+            assert await refused.rest() == b""
+        first[0].writer.close()
+        await until(lambda: len(connections) == 15)
+        async with server.connection() as accepted:
+            accepted.send(HEALTHZ)
+            assert (await accepted.reply()).status == 200

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.gateway.figures import (
     Figures,
     Round,
+    attack_bars,
     bars,
     bars_json,
     bars_table,
@@ -119,6 +121,19 @@ def test_each_limit_of_an_overload_can_fail(bad: dict[str, object]) -> None:
     """A good run meets all limits; one bad figure fails one."""
     assert all(bar.met for bar in overload_bars(an_overload()))
     assert [bar.met for bar in overload_bars(an_overload(**bad))].count(False) == 1
+
+
+def an_attack(**changes: object) -> dict[str, Any]:
+    """The result of a good run."""
+    quiet = {"sent": 100, "served": 100, "p99_ms": 60.0, "rss_mb": 150.0}
+    return {"quiet": quiet, "attacked": {"sent": 200, "served": 200, "p99_ms": 100.0, "rss_mb": 200.0} | changes}
+
+
+@pytest.mark.parametrize("bad", [{"served": 199}, {"p99_ms": 181.0}, {"p99_ms": None}, {"rss_mb": 251.0}])
+def test_each_limit_of_an_attack_can_fail(bad: dict[str, object]) -> None:
+    """A good run meets all limits; one bad figure fails one."""
+    assert all(bar.met for bar in attack_bars(an_attack()))
+    assert [bar.met for bar in attack_bars(an_attack(**bad))].count(False) == 1
 
 
 def test_plots_are_written(tmp_path: Path) -> None:

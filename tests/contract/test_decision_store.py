@@ -26,7 +26,7 @@ from app.core.ladder import Reply
 from app.core.record import DecisionRecord, FullRun, Outcome, Timings
 from app.core.replay import Replayed, replay_logged
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
-from app.storage.decisions import SqlDecisionStore
+from app.storage.decisions import MAX_FEEDBACK, SqlDecisionStore
 from app.storage.reading import asked, count, logged, pages, stats
 from app.storage.tables import Texts
 from tests.e2e.postgres import PostgresServer
@@ -371,6 +371,28 @@ def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionSto
     # Pages and count agree on what `since` means.
     assert count(store.engine, 7.0) == 3
     assert [len(page) for page in pages(store.engine, 7.0, size=2)] == [2, 1]
+
+
+def test_pruning_keeps_the_newest(store: SqlDecisionStore) -> None:
+    """Beyond so many, the oldest go, whatever their time; 0 keeps all."""
+    store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
+    assert store.prune(0.0, limit=5) == 0
+    assert [store.prune(2.0, limit=4, most=3) for _ in range(3)] == [4, 3, 0]
+    assert [row["id"] for row in everything(store)] == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_the_history_of_feedback_is_bounded(store: SqlDecisionStore, batches: int) -> None:
+    """An answer is judged so many times at most; the same again is no news, and still confirmed."""
+    store.write([(1.0, a_record())], [])
+    said = [(2.0, Feedback("0123", correct=True, comment=str(number))) for number in range(MAX_FEEDBACK + 1)]
+    half = len(said) // batches
+    outcomes = store.write([], said[:half]) + store.write([], said[half:])
+    assert [type(one) for one in outcomes] == [Judged] * MAX_FEEDBACK + [NothingToJudge]
+    again = store.write([], [said[-2]])[0]
+    assert isinstance(again, Judged)
+    assert again.repeated
+    assert len(everything(store)[0]["feedback_history"]) == MAX_FEEDBACK
 
 
 def test_answers_that_were_drawn_for_feedback_come_in_the_order_of_asking(store: SqlDecisionStore) -> None:

@@ -55,3 +55,14 @@ def test_overload(tmp_path: Path) -> None:
     assert len(written["by_second"]) == 3
     assert len(written["bars"]) == 5
     assert (tmp_path / "overload.png").stat().st_size > 0
+
+
+def test_attack(tmp_path: Path) -> None:
+    """Every attack opens connections, and honest questions are answered beside them."""
+    few = ("--connections", "30", "--seconds", "4", "--quiet-seconds", "2")
+    done = bench("attack", *few, out=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "attack.json").read_text())
+    assert sorted(written["opened"]) == ["drip", "never_read", "pipeline"]
+    assert written["attacked"]["served"] > 0, written["attacked"]["complaint"]
+    assert len(written["bars"]) == 3

@@ -35,11 +35,11 @@ class FaultyStore(SqlDecisionStore):
             raise self.fail_with
         return super().write(entries, given)
 
-    def prune(self, before: float, *, limit: int) -> int:
+    def prune(self, before: float, *, limit: int, most: int = 0) -> int:
         self.prunings.append(before)
         if self.fail_with is not None:
             raise self.fail_with
-        return super().prune(before, limit=limit)
+        return super().prune(before, limit=limit, most=most)
 
     def close(self) -> None:
         self.closed = True

@@ -40,6 +40,8 @@ CORPUS = tuple(
 )
 
 
+# The name by which clients of tests call it.
+HOST = "gateway"
 ASKED = "What is the capital of France?"
 Event = tuple[str, dict[str, Any]]
 
@@ -214,7 +216,8 @@ async def fake_gateway(
 ) -> AsyncIterator[FakeGateway]:
     """Run a gateway; `artifact` holds changes to a matching artifact (None: no calibrator)."""
     reader, embedder, vectors = fakes or Fakes(FakeReader(), FakeEmbedder(), FakeRetriever())
-    chosen = read_settings(**{"calibrators": tmp_path / "calibrators", "data_dir": tmp_path / "data"} | settings)
+    places = {"calibrators": tmp_path / "calibrators", "data_dir": tmp_path / "data"}
+    chosen = read_settings(**places | {"allowed_hosts": HOST} | settings)
     if collection:
         await filled(vectors, embedder, chosen.vectors.collection)
     if artifact is not None:
@@ -232,4 +235,4 @@ async def fake_gateway(
 def client_of(app: FastAPI) -> AbstractAsyncContextManager[httpx.AsyncClient]:
     """A client that receives an unexpected exception as a 500, as a real client would."""
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+    return httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}")

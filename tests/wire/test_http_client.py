@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import orjson
 import pytest
 from aiohttp import web
 from aiohttp.client_reqrep import ConnectionKey
@@ -203,13 +204,39 @@ MEANINGS: dict[int, type[UpstreamError]] = {
 @pytest.mark.parametrize("status", MEANINGS)
 @pytest.mark.parametrize("upstream", ["reader", "embedder", "vectors"])
 def test_status_maps_to_an_error(upstream: str, status: int) -> None:
-    """Each status becomes one error that names the upstream; for a rejected key it says which setting to fix."""
-    error = meaning(upstream, Refused(status, b"", None), "so it said")
+    """Each status becomes one error that names the upstream; for a rejected key it says which setting to fix.
+
+    Only the explanation of a 400 is about the request, and is shown.
+    """
+    error = meaning(upstream, Refused(status, b"", None), "so it said", "SomeError")
     assert isinstance(error, UpstreamError)
     assert (type(error), error.upstream) == (MEANINGS[status], upstream)
-    said = f"FETCHWISE_{upstream.upper()}_API_KEY" if status in {401, 403} else "so it said"
+    said = f"FETCHWISE_{upstream.upper()}_API_KEY" if status in {401, 403} else f"{status} (SomeError)"
     assert str(status) in str(error)
     assert said in str(error)
+    assert ("so it said" in str(error)) == (status == 400)
+
+
+SENT = orjson.dumps({"prompt": "[1] Jamaica: The capital of Jamaica is Kingston, a port.\n\nWhat is its capital?"})
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("temperature must be at most 2", ": temperature must be at most 2"),
+        ("not valid: The capital of Jamaica is Kingston, a port.", ""),
+        ("cannot parse What is its capital?", ""),
+        ('bad input: "The capital of Jamaica is Kingston"', ": bad input:"),
+        ("1 validation error [input=The capital of Jamaica]", ": 1 validation error"),
+        ("one\nERROR forged", ": one"),
+        ("one\x1b[2Jtwo", ": one"),
+        ("x" * 1000, f": {'x' * 200}"),
+        ("", ""),
+    ],
+)
+def test_explanation_without_what_was_sent(said: str, shown: str) -> None:
+    """The explanation of a 400 is shown without quotes, control characters and texts of the request."""
+    assert str(meaning("reader", Refused(400, b"", None, SENT), said)) == f"the reader answered 400{shown}"
 
 
 @pytest.mark.parametrize(

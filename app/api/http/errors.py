@@ -61,7 +61,7 @@ RETRY_AFTER_S = 1
 _MEANINGS = {
     400: "The body is not JSON in UTF-8.",
     401: "The key is missing, unknown or revoked.",
-    403: "The key does not allow this; `message` says why.",
+    403: "The key, the host or the origin does not allow this; `message` says why.",
     408: "The request took too long to arrive.",
     413: "The body is too large.",
     422: "The request is not valid; `fields` lists the errors.",

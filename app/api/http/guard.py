@@ -67,13 +67,13 @@ class Caller:
 
     @contextmanager
     def in_progress(self) -> Iterator[None]:
-        """Count a question of the key while it is being answered, or refuse it."""
+        """Count a question or feedback of the key while it is in progress, or refuse it."""
         if self.key is None or self.rate is None or self.key.max_concurrent is None:
             yield
             return
         if not self.rate.begin(self.key.max_concurrent):
             raise OverLimit(
-                f"this key may have {self.key.max_concurrent} questions in flight, and has: wait for an answer",
+                f"this key may have {self.key.max_concurrent} requests in flight, and has: wait for a response",
                 why=Denial.CONCURRENCY,
             )
         try:

@@ -1,18 +1,22 @@
-"""Middleware for every request: an id, a log line, security headers, and CORS."""
+"""Middleware for every request: an id, a log line, security headers, and which sites may call."""
 
 import logging
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.http.errors import explain
 from app.core.record import DecisionRecord
 from app.correlation import RequestContext, current
+from app.errors import Denial, Denied
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +25,7 @@ HEADER = b"x-request-id"
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 # Scrapes, probes and pages that refresh themselves: a line for each would hide the others.
 READING = frozenset({"GET", "HEAD"})
+_CHANGING_NOTHING = READING | {"OPTIONS"}
 _MAX_PATH_CHARS = 200
 _STAGES = ("probe", "embed", "search", "read", "total")
 # Never sent; nginx logs the same status for a client that closed the connection.
@@ -142,6 +147,66 @@ class SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, safe)
+
+
+class SiteCheck:
+    """Without keys, refuses what the page of another site can make a browser send.
+
+    DNS can point any name to any address, so a page could read everything here under its own name. An IP address is not
+    looked up, so it is allowed, as is a request without a host: every browser sends one.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], origins: Sequence[str]) -> None:
+        self._app = app
+        self._names = frozenset({"localhost", *map(str.lower, hosts)})
+        self._origins = frozenset(origin.lower().encode() for origin in origins)
+        # Clients send the same few values again and again.
+        self._knows = lru_cache(maxsize=256)(self._is_known)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request, or handle it."""
+        if scope["type"] == "http" and not scope["app"].state.gateway.guard.keys.on:
+            error = self._problem(scope)
+            if error is not None:
+                await explain(error, scope)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> Denied | None:
+        host, origin = b"", None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+                if not self._knows(host):
+                    return Denied(
+                        f"the gateway does not know the host {host[:100].decode('latin-1')!r}: add its name to "
+                        "FETCHWISE_ALLOWED_HOSTS, or use keys",
+                        why=Denial.HOST,
+                    )
+            elif name == b"origin":
+                origin = value.lower()
+        if origin is None or scope["method"] in _CHANGING_NOTHING or self._is_own(origin, host):
+            return None
+        return Denied(
+            f"pages of {origin[:100].decode('latin-1')!r} may not call the gateway: add it to FETCHWISE_CORS_ORIGINS",
+            why=Denial.ORIGIN,
+        )
+
+    def _is_known(self, host: bytes) -> bool:
+        text = host.decode("latin-1").lower()
+        name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+        if "*" in self._names or name.rstrip(".") in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _is_own(self, origin: bytes, host: bytes) -> bool:
+        # Without the scheme: behind a proxy that adds TLS, pages have another one.
+        same = origin.partition(b"://")[2] == host.lower()
+        return same or origin in self._origins or b"*" in self._origins
 
 
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:

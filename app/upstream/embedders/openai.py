@@ -99,7 +99,7 @@ def _vectors(reply: Any, *, expected: int) -> list[Vector]:  # noqa: ANN401 - wh
         entries = reply["data"]
         by_index = {int(entry["index"]): _unit(entry["embedding"]) for entry in entries}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UpstreamBadReply("embedder", f"the embedder's reply is malformed: {error!r}") from error
+        raise UpstreamBadReply("embedder", f"the embedder's reply is malformed: {type(error).__name__}") from error
     if len(entries) != expected or sorted(by_index) != list(range(expected)):
         raise UpstreamBadReply("embedder", f"the embedder gave {len(entries)} vectors for {expected} texts")
     return [by_index[i] for i in range(expected)]

@@ -79,7 +79,7 @@ def read_payload(payload: Mapping[str, Any] | None, score: float) -> Passage:
         # A match statement would take five times as long, for every passage found.
         if isinstance(id_, str) and isinstance(title, str) and isinstance(text, str) and isinstance(fields, dict):
             return Passage(id_, title, text, score, fields)
-    raise ValueError(f"a point without id, title, text and fields: {str(payload)[:200]}")
+    raise ValueError("a point without id, title, text and fields")
 
 
 def read_found(

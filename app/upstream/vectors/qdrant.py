@@ -186,7 +186,7 @@ class Qdrant:
             points = ((point["payload"], _score(point["score"])) for point in reply["result"]["points"])
             return read_found(points, limit=limit, where=where)
         except (KeyError, TypeError, ValueError) as error:
-            raise _nonsense(error) from error
+            raise _nonsense(f"{type(error).__name__}: {error}") from error
 
     async def _search_grpc(
         self, collection: str, vector: Sequence[float], limit: int, where: Filter | None
@@ -264,23 +264,24 @@ def _translated(error: Exception, collection: str | None) -> FetchwiseError:  # 
             said = _explanation(error.content) or error.reason_phrase
             return _refusal(Refused(error.status_code or 0, error.content, None), said, collection)
         case AioRpcError():
-            said = f"{error.code().name} {error.details() or ''}"
-            return _refusal(Refused(_STATUS.get(error.code(), 400), b"", None), said, collection)
+            refused = Refused(_STATUS.get(error.code(), 400), b"", None)
+            return _refusal(refused, error.details() or "", collection, error.code().name)
         # The client raises it for one reason: the server limits our rate.
         case QdrantException():
-            return UpstreamUnavailable("vectors", f"the vector store takes no more requests for now: {error}")
+            return UpstreamUnavailable("vectors", "the vector store takes no more requests for now")
         case httpx.TransportError():
             return UpstreamUnavailable("vectors", f"the vector store cannot be reached: {error}")
         # The rest comes from parsing a malformed reply, which can raise anything.
         case _:
-            return _nonsense(error)
+            # Only its type: the message may quote passages.
+            return _nonsense(type(error).__name__)
 
 
-def _refusal(refused: Refused, said: str, collection: str | None) -> FetchwiseError:
+def _refusal(refused: Refused, said: str, collection: str | None, kind: str = "") -> FetchwiseError:
     # A 404 that does not name the collection comes from some other server.
     if refused.status == 404 and collection and collection in said:
         return unknown_collection(collection)
-    return meaning("vectors", refused, said)
+    return meaning("vectors", refused, said, kind)
 
 
 def _explanation(body: bytes) -> str:
@@ -291,11 +292,11 @@ def _explanation(body: bytes) -> str:
         return ""
 
 
-def _nonsense(error: Exception) -> UpstreamBadReply:
-    return UpstreamBadReply("vectors", f"the vector store's reply is malformed: {type(error).__name__}: {error}")
+def _nonsense(what: str) -> UpstreamBadReply:
+    return UpstreamBadReply("vectors", f"the vector store's reply is malformed: {what}")
 
 
 def _score(value: object) -> float:
     if type(value) is not float and type(value) is not int:
-        raise TypeError(f"a score that is no number: {value!r}")
+        raise TypeError("a score that is no number")
     return float(value)

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -65,6 +66,54 @@ def test_ask_without_a_gateway_says_how_to_start_one(
     monkeypatch.setattr(httpx, "post", refused)
     assert run(monkeypatch, "ask", "Who?") == 1
     assert "fetchwise serve" in capsys.readouterr().err
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m"
+
+
+def a_receipt() -> dict[str, Any]:
+    """A receipt in which every text contains control characters."""
+    step = {"sentence": f"step {EVIL}"}
+    return {
+        "answer": f"Kings{EVIL}ton\nis it\tthere",
+        "confidence": 0.5,
+        "action": f"k1{EVIL}",
+        "k": 1,
+        "citations": [{"index": 1, "title": f"title {EVIL}", "id": "p"}],
+        "decision": {
+            "reason": "confident",
+            "steps": [step],
+            "scope": {"covers": f"capitals {EVIL}", "in_scope": False, "alarm": EVIL},
+            "p_closed_book": None,
+            "thresholds": {"tau0": None, "tau1": None},
+            "calibrator": {"version": f"v1{EVIL}", "certified": True},
+        },
+        "usage": {"searches": 1, "passages": 1},
+        "timings_ms": {"total": 1.0},
+    }
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_answer_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """Control characters of a reply are shown, not sent to the terminal; line breaks stay."""
+    monkeypatch.setattr(httpx, "post", lambda *_, **__: httpx.Response(200, json=a_receipt()))
+    assert run(monkeypatch, "ask", "Where?", *options) == 0
+    printed = capsys.readouterr().out
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert "Kings\\u001b" in printed
+    assert bool(options) or "is it   there" in printed
+
+
+def test_an_error_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor can the message of an error."""
+    reply = httpx.Response(503, json={"error": {"message": f"no {EVIL}"}})
+    monkeypatch.setattr(httpx, "post", lambda *_, **__: reply)
+    assert run(monkeypatch, "ask", "Where?") == 1
+    assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
 
 
 def test_a_wrong_setting_is_named_as_it_is_written(

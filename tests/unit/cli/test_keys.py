@@ -69,17 +69,19 @@ def test_what_a_key_may_do(run: Run, file: KeyFile) -> None:
 
 
 def test_a_key_by_default(run: Run, file: KeyFile) -> None:
-    """By default a key may answer and give feedback, in all collections and without limits."""
+    """By default a key may answer and give feedback, in all collections, ten times a second."""
     assert "fetchwise keys create" in run("keys", "list")[0]
     run("keys", "create", "app")
-    (made,) = file.read() or ()
+    run("keys", "create", "unlimited", "--per-minute", "0")
+    made, unlimited = file.read() or ()
     assert (made.scopes, made.collections, made.filter) == (["answer", "feedback"], [], {})
-    assert (made.per_minute, made.max_concurrent) == (None, None)
+    assert (made.per_minute, made.max_concurrent) == (600, None)
+    assert unlimited.per_minute is None
 
 
 @pytest.mark.parametrize(
     ("wrong", "code"),
-    [(["--filter", "tenant"], 2), (["--filter", "=a"], 2), (["--scope", "everything"], 2), (["--per-minute", "0"], 2),
+    [(["--filter", "tenant"], 2), (["--filter", "=a"], 2), (["--scope", "everything"], 2), (["--per-minute", "-1"], 2),
      (["--max-concurrent", "-1"], 2), (["--filter", 'a="x"y"'], 2), (["--filter", f"{'a' * 65}=b"], 1)],
 )  # fmt: skip
 def test_wrong_options_make_no_key(run: Run, file: KeyFile, wrong: list[str], code: int) -> None:
@@ -177,3 +179,13 @@ def test_the_doctor_says_whether_keys_are_on(tmp_path: Path) -> None:
         key_file(path).revoke(one.id)
     with pytest.raises(DataError, match="no request is served"):
         seen()
+
+
+def test_no_name_can_control_the_terminal(run: Run) -> None:
+    """Names in tables are printed without control characters."""
+    run("keys", "create", "a\x1b[2Jb")
+    listed, _ = run("keys", "list")
+    shown, _ = run("keys", "show", listed.split("fw_")[1].split("_")[0])
+    for printed in (listed, shown):
+        assert "\x1b" not in printed
+        assert "a\\u001b[2Jb" in printed

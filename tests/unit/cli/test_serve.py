@@ -1,10 +1,11 @@
-"""Seeding fills only a collection that does not exist yet."""
+"""Seeding fills only a collection that does not exist yet; the limit of open files follows that of connections."""
 
+import resource
 from pathlib import Path
 
 import pytest
 
-from app.cli.serve import _seed
+from app.cli.serve import _OTHER_FILES, _seed, allow_connections
 from app.errors import UpstreamUnavailable
 from app.settings import Settings
 from app.upstream.parts import Parts
@@ -54,3 +55,25 @@ async def test_an_interrupted_seeding_is_finished_by_the_next_start(tmp_path: Pa
     embedder.fail_with = None
     await _seed(settings, seed, parts)
     assert await parts.vectors.count("demo") == 100
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "after"),
+    [
+        (1024, 1_000_000, 500 + _OTHER_FILES),
+        (1024, resource.RLIM_INFINITY, 500 + _OTHER_FILES),
+        (256, 1200, 1200),
+        (65_536, 65_536, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_the_limit_of_open_files(
+    soft: int, hard: int, after: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is raised as far as needed and allowed; a warning says if that is not enough."""
+    made: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr("resource.setrlimit", lambda *given: made.append(given))
+    allow_connections(500)
+    assert made == ([] if after is None else [(resource.RLIMIT_NOFILE, (after, hard))])
+    assert ("FETCHWISE_MAX_CONNECTIONS" in caplog.text) == (hard == 1200)

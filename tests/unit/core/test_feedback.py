@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.feedback import Feedback, is_correct
-from app.errors import NothingToJudge
+from app.errors import BadRequest, NothingToJudge
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_what_cannot_be_judged_is_refused(feedback: Feedback, action: str, kept:
     """The answer was withheld, or its text is not kept."""
     with pytest.raises(NothingToJudge):
         is_correct(feedback, action, None, texts_kept=kept)
+
+
+def test_references_that_are_too_long_to_compare() -> None:
+    """One character can stand for 18: the length that is compared counts."""
+    with pytest.raises(BadRequest, match="too long"):
+        is_correct(Feedback("a", references=("\ufdfa" * 500,)), "k1", "Kingston", texts_kept=True)
+    assert is_correct(Feedback("a", references=("\ufdfa" * 400,)), "k1", "Kingston", texts_kept=True) is False

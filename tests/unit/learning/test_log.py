@@ -65,6 +65,7 @@ def open_log(tmp_path: Path) -> Open:
         *,
         capacity: int = 100,
         keep_days: int = 0,
+        most: int = 0,
         now: float = 100 * DAY,
         fail_with: Exception | None = None,
     ) -> AsyncIterator[Running]:
@@ -75,6 +76,7 @@ def open_log(tmp_path: Path) -> Open:
             store,
             capacity=capacity,
             keep_days=keep_days,
+            most=most,
             metrics=LogMetrics(registry, (0, 1, 5)),
             pace=pace,
             clock=lambda: now,
@@ -267,7 +269,7 @@ async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
     assert len(running.store.rows()) == 1
 
 
-async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_decisions_go_once_a_minute(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old decisions are deleted at the start, a few at a time, and newer ones stay."""
     monkeypatch.setattr("app.learning.log._PRUNED_AT_ONCE", 2)
     async with open_log(now=1.0) as running:
@@ -279,19 +281,29 @@ async def test_old_decisions_go_once_a_day(open_log: Open, monkeypatch: pytest.M
         await until(lambda: len(running.store.rows()) == 1 and len(running.store.prunings) == 3)
         running.log.observe(a_record(id="newer"))
         await running.written(2)
-        # Two, two and one; the last was less than it might have been, so the next is tomorrow's.
+        # Two, two and one; the last was less than it might have been, so the next is in a minute.
         assert running.store.prunings == [10 * DAY] * 3
         assert [row["id"] for row in running.store.rows()] == ["new", "newer"]
 
 
+async def test_the_newest_decisions_stay(open_log: Open) -> None:
+    """Beyond the largest number the oldest are deleted, however new they are."""
+    async with open_log() as running:
+        for number in range(5):
+            running.log.observe(a_record(id=str(number)))
+    async with open_log(most=2) as running:
+        await until(lambda: len(running.store.rows()) == 2)
+    assert [row["id"] for row in running.store.rows()] == ["3", "4"]
+
+
 async def test_pruning_that_fails_is_logged_and_does_no_harm(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """The log goes on, and tries again tomorrow."""
+    """The log goes on, and tries again in a minute."""
     async with open_log(keep_days=90, fail_with=DOWN) as running:
         await until(lambda: running.store.prunings)
         running.store.fail_with = None
         running.log.observe(a_record())
         await running.written(1)
-    assert "not deleted today" in caplog.text
+    assert "cannot be deleted" in caplog.text
     assert len(running.store.prunings) == 1
 
 

@@ -69,7 +69,10 @@ def test_earlier_turns_are_removed_too(note: RequestContext) -> None:
 
 def test_text_shows_the_request_id_on_the_first_line(note: RequestContext) -> None:
     """The id follows the message, before the traceback."""
-    assert TextLines(log_questions=False).format(a_record("one\ntwo")) == "one [r1]\ntwo"
+    assert TextLines(log_questions=False).format(a_record("one")) == "one [r1]"
+    error = ValueError("two")
+    with_traceback = a_record("one", exc_info=(type(error), error, None))
+    assert TextLines(log_questions=False).format(with_traceback) == "one [r1]\n  ValueError: two"
     note_less = current.set(None)
     assert TextLines(log_questions=False).format(a_record("one")) == "one"
     current.reset(note_less)
@@ -144,3 +147,26 @@ os.wait()
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert sorted(done.stderr.split()) == ["child", "parent"]
+
+
+FORGED = "upstream said:\n12:00:00 INFO all is well\r\x1b[2J\x9b2J\u2028\u202e\x00 é"
+
+
+@pytest.mark.parametrize("formatter", [TextLines(log_questions=False), JsonLines(log_questions=False)])
+@pytest.mark.parametrize("inside", [True, False])
+def test_no_text_can_forge_a_line(formatter: logging.Formatter, inside: bool) -> None:
+    """Control characters of messages and exceptions are escaped; only a traceback has lines, and they are indented."""
+    error = ValueError(FORGED)
+    token = current.set(RequestContext("r1") if inside else None)
+    line = formatter.format(a_record("%s", FORGED))
+    traceback = formatter.format(a_record("%s", FORGED, exc_info=(type(error), error, None)))
+    current.reset(token)
+    assert line.isprintable()
+    assert "all is well" in line
+    assert "é" in line
+    for number, one in enumerate(traceback.split("\n")):
+        assert one.isprintable()
+        assert number == 0 or one.startswith("  ")
+    if isinstance(formatter, JsonLines):
+        assert json.loads(line)["message"] == FORGED
+        assert "\n" not in traceback
