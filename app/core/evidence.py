@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from app.core.corpus_stats import CorpusStats
 from app.core.signals import ALL_NAMES, NAMES
-from app.core.words import content_words, passage_words, scripts
+from app.core.words import content_words, passage_words, scripts, sentence_words
 
 if TYPE_CHECKING:
     from app.core.available import Answer, Passage
@@ -60,6 +60,11 @@ class Found:
     def words(self) -> list[frozenset[str]]:
         """The words of each passage."""
         return [passage_words(passage.title, passage.text) for passage in self.passages]
+
+    @cached_property
+    def sentences(self) -> list[frozenset[str]]:
+        """The words of each sentence of all passages, with those of its title."""
+        return [words for passage in self.passages for words in sentence_words(passage.title, passage.text)]
 
     @cached_property
     def coverages(self) -> list[float]:
@@ -138,6 +143,12 @@ def _new_words(said: Said) -> float:
     return float(min(8, len(said.new_words)))
 
 
+@feature(_ANSWER, "rarest")
+def _rarest(said: Said) -> float:
+    """How much the rarest new word says: an answer without a name or a number adds common words alone."""
+    return max((said.asked.stats.weight((word,)) for word in said.new_words), default=0.0)
+
+
 @feature(_SEARCH, "cosine")
 def _cosine(found: Found) -> float:
     return found.passages[0].score
@@ -196,6 +207,15 @@ def _joint(checked: Checked) -> float:
     """The largest product of support and coverage: one passage that holds both the question and the answer."""
     pairs = zip(checked.supports, checked.found.coverages, strict=True)
     return max(support * coverage for support, coverage in pairs)
+
+
+@feature(_SUPPORT, "sentence", rising=True)
+def _sentence(checked: Checked) -> float:
+    """The largest share of the words of question and answer together in a sentence that holds some of the answer."""
+    weight, new = checked.found.asked.stats.weight, checked.said.new_words
+    both = checked.found.asked.words | new
+    held = [weight(both & words) for words in checked.found.sentences if not new.isdisjoint(words)]
+    return max(held) / weight(both) if held else 0.0
 
 
 @feature(_PAIR, "agreement", rising=True)

@@ -30,6 +30,8 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]+"
 )
+# A full stop inside a number is no end.
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
 def words(text: str) -> list[str]:
@@ -68,6 +70,13 @@ def content_words(text: str) -> frozenset[str]:
 def passage_words(title: str, text: str) -> frozenset[str]:
     """Every word of a passage; the same passages are found again and again."""
     return frozenset(words(f"{title}\n{text}"))
+
+
+@lru_cache(maxsize=4096)
+def sentence_words(title: str, text: str) -> tuple[frozenset[str], ...]:
+    """The words of each sentence of a passage, with those of its title, which often names the subject."""
+    subject = frozenset(words(title))
+    return tuple(subject | frozenset(words(sentence)) for sentence in _SENTENCE_END.split(text))
 
 
 def scripts(text: str) -> frozenset[str]:

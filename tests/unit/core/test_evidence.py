@@ -65,6 +65,23 @@ def test_support_of_an_answer() -> None:
     assert (echo["k0.support"], echo["k0.joint"], echo["k0.new_words"]) == (0.0, 0.0, 0.0)
 
 
+def test_one_sentence_for_question_and_answer() -> None:
+    """The words of both in a sentence with some of the answer; the title belongs to every sentence."""
+    text = "The island of Jamaica is warm. Its capital is Kingston. Mordor is a city."
+    beside = (Passage("a", "Jamaica", text, 0.5),)
+    assert bought(answer(0, "Kingston"), passages=beside).evidence["k0.sentence"] == pytest.approx(1.0)
+    apart = bought(answer(0, "Kingston"), passages=(Passage("a", "", text, 0.5),)).evidence
+    assert apart["k0.sentence"] == pytest.approx((COMMON + RARE) / (COMMON + 2 * RARE))
+    assert bought(answer(0, "Mordor"), passages=beside).evidence["k0.sentence"] < 1.0
+    assert bought(answer(0, "Portmore"), passages=beside).evidence["k0.sentence"] == 0.0
+
+
+def test_the_rarest_new_word() -> None:
+    """A name says more than a word that many passages have; an echo adds nothing."""
+    said = {text: bought(answer(0, text)).evidence["k0.rarest"] for text in ("Kingston city", "The city", "Jamaica")}
+    assert said == pytest.approx({"Kingston city": RARE, "The city": COMMON, "Jamaica": 0.0})
+
+
 def test_support_is_known_once_the_search_has_run() -> None:
     """Whether the answer or the search comes first, the evidence is the same in the end."""
     probe = answer(0, "Kingston", margin=2.0)
@@ -85,7 +102,12 @@ def test_an_empty_answer_or_passage_has_no_support(text: str) -> None:
     """Nothing is divided by zero."""
     found = bought(answer(1, text), passages=(Passage("a", "", text, 0.5),)).evidence
     assert (found["k1.support"], found["search.coverage"]) == (0.0, 0.0)
-    assert bought(answer(1, text), passages=()).evidence.keys() == {"scope.script:LATIN", "k1.tokens", "k1.new_words"}
+    assert bought(answer(1, text), passages=()).evidence.keys() == {
+        "scope.script:LATIN",
+        "k1.tokens",
+        "k1.new_words",
+        "k1.rarest",
+    }
 
 
 def test_no_evidence_is_invented() -> None:
