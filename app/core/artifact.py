@@ -234,7 +234,7 @@ class Artifact:
     heads: Heads
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
-    # The best fixed k above 0 on train, read where the policy may not be used.
+    # The one reference above 0, or else the best fixed k above 0 on train: read where the policy may not be used.
     fallback_k: int
     data_window: DataWindow
     ladder: LadderFit | None = None

@@ -95,7 +95,8 @@ def test_show_says_what_is_guaranteed(console: Console) -> None:
     console.publish("a", policies={"graded": a_fit(), "binary": an_uncertified_fit()})
     console.run("promote", "a")
     printed = console.run("show")
-    assert "with probability 0.95, accuracy is at least that of best_fixed minus 0.02 (800 groups, 800 labelled rows, tested" in printed
+    assert "with probability 0.95, accuracy is at least that of best_fixed minus 0.02" in printed
+    assert "(800 groups, 800 labelled rows, tested at 0.025; world)" in printed
     assert "not certified: too few labels" in printed
     assert "at most 0.2 of the given answers are wrong" in printed
     assert "fake-reader" in printed
