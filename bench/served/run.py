@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from app.cli.console import progress  # noqa: E402
+from app.offline.builder import load  # noqa: E402
 from app.offline.lines import read_lines  # noqa: E402
 from app.offline.refit.splits import split  # noqa: E402
-from app.offline.table import load  # noqa: E402
 from tests.e2e.processes import Gateway, gateway  # noqa: E402
 
 DEMO = ROOT / "demo"
