@@ -111,7 +111,8 @@ async def test_what_was_answered_without_keys_is_nobodys(open_gateway: Open, tmp
         keyed = Keyed(gateway, path)
         assert (await keyed.send("POST", "/feedback", presented, json={"id": before})).status_code == 404
         during = (await keyed.ask(presented)).json()["id"]
-    path.unlink()
+    for one in (path, path.with_name("keys.json.in-use")):
+        one.unlink()
     async with open_gateway() as gateway:
         for identifier, status in ((during, 404), (before, 200)):
             said = {"id": identifier, "correct": True}
