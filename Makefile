@@ -24,7 +24,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-walks bench-overload bench-attack bench-ladder soak clean
+.PHONY: help serve test test-slow coverage check size debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-attack bench-ladder soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -94,6 +94,12 @@ bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to 100,000 r
 bench-gateway: $(INSTALLED) ## Compare the gateway with pass-throughs, a LiteLLM proxy and, with BEFORE=, another checkout (6 minutes)
 	@$(MAKE) --no-print-directory $(INSTALLED_LITELLM) || echo "LiteLLM cannot be installed here: measuring without it" >&2
 	$(VENV)/bin/python bench/gateway/run.py $(if $(BEFORE),--before $(BEFORE))
+
+bench-served: $(INSTALLED) ## Ask the embedded demo test questions with the ladder and with always-five, in turn (5 minutes)
+	$(VENV)/bin/python bench/served/run.py
+
+bench-core: $(INSTALLED) ## Measure the CPU time of one decision
+	$(VENV)/bin/python bench/core/run.py
 
 bench-walks: $(INSTALLED) ## Count the modules and calls of four walks through the code, with BEFORE= also in another checkout
 	$(VENV)/bin/python bench/walks/run.py $(if $(BEFORE),--before $(BEFORE))

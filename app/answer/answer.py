@@ -63,7 +63,7 @@ class Answerer:
                     case Search():
                         available = available.found(await run.search(policy.ks[-1]))
                     case Read(k):
-                        live = is_final(policy, available, k)
+                        live = is_final(policy, step)
                         available = available.answered(await run.read(k, available, live=live))
             except (UpstreamError, NoPassages) as error:
                 if run.streamed:

@@ -42,7 +42,7 @@ class Run:
         self._spent_ms: dict[str, float] = {}
         # The last call that failed; raised again if no time is left for the next call.
         self._failed: UpstreamError | None = None
-        self._vector: Sequence[float] | None = None
+        self._vector: Sequence[float] | UpstreamError | None = None
         self.searches = 0
         # Whether the listener has received a piece of the answer. It is never taken back.
         self.streamed = False
@@ -71,11 +71,16 @@ class Run:
         return passages
 
     async def _embedded(self) -> Sequence[float]:
-        """The question's vector, computed once."""
+        """The question's vector, computed once; a search does not wait again for an embedder that failed."""
         if self._vector is None:
             said = [turn.text for turn in self._question.earlier if turn.role == "user"]
             query = search_query(self._question.text, said)
-            self._vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
+            try:
+                self._vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
+            except UpstreamError as error:
+                self._vector = error
+        if isinstance(self._vector, UpstreamError):
+            raise self._vector
         return self._vector
 
     async def read(self, k: int, available: Available, *, live: bool) -> Answer:

@@ -45,9 +45,17 @@ class CorpusStats:
             total += 1
         return cls(total, {word: count for word, count in sorted(counts.items()) if count > 1})
 
-    def rarity(self, word: str) -> float:
-        """How much a word says: the logarithm of the share of passages without it."""
-        return math.log((self.passages + 1) / (self.counts.get(word, 0) + 0.5))
+    @cached_property
+    def _rarities(self) -> tuple[dict[str, float], float]:
+        """The rarity of each counted word, and of all others."""
+        most = math.log(self.passages + 1)
+        counted = {word: most - math.log(count + 0.5) for word, count in self.counts.items()}
+        return counted, most - math.log(0.5)
+
+    def weight(self, words: Iterable[str]) -> float:
+        """How much words say: the sum of their rarities. The fewer passages have a word, the more it says."""
+        counted, others = self._rarities
+        return math.fsum([counted.get(word, others) for word in words])
 
     def nearness(self, vector: Sequence[float]) -> float | None:
         """The largest cosine of a question's vector, which has unit length, and a centroid; None without centroids."""

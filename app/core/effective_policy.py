@@ -154,16 +154,13 @@ class EffectivePolicy:
             return None
         return self.scope.alarm(available.evidence, may_search=self.may_search)
 
-    def in_scope(self, available: Available) -> bool:
-        """Whether the whole scope test was passed; without one, every question is in scope."""
-        if self.scope is None:
-            return True
-        return self.scope.complete(available.evidence) and self.alarm(available) is None
+    def complete(self, available: Available) -> bool:
+        """Whether the evidence that the scope test needs is there."""
+        return self.scope is None or self.scope.complete(available.evidence)
 
-    def may_withhold(self, available: Available, k: int) -> bool:
+    def may_withhold(self, k: int) -> bool:
         """Whether an answer at k can still be withheld once its confidence is known."""
-        known = any(k in heads for heads in self.heads.values())
-        return self.abstain and ((self.tau is not None and known) or self.alarm(available) is not None)
+        return self.abstain and self.tau is not None and any(k in heads for heads in self.heads.values())
 
 
 def resolve(
@@ -180,9 +177,8 @@ def resolve(
 ) -> EffectivePolicy:
     """Resolve what decides about a question. `artifact` matches the running system; None: nothing is calibrated.
 
-    `stats` are the corpus statistics that the artifact names.
-
-    `mandatory`: a rule of the operator requires passages, as the caller's `required` does.
+    `stats` are the corpus statistics that the artifact names. `mandatory`: a rule of the operator requires passages, as
+    the caller's `required` does.
     """
     forbidden = options.retrieval is Retrieval.FORBIDDEN or options.policy is Policy.NEVER
     required = not forbidden and (mandatory or options.retrieval is Retrieval.REQUIRED)

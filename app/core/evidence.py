@@ -43,13 +43,10 @@ class Asked:
         """The content words of the question."""
         return content_words(self.text)
 
-    def weight(self, words: frozenset[str]) -> float:
-        """The sum of their rarities."""
-        return fsum(map(self.stats.rarity, words))
-
-    def share(self, words: frozenset[str], of: frozenset[str]) -> float:
-        """The share of `of` that is among the words, weighted by rarity; 0 if `of` is empty."""
-        return self.weight(of & words) / self.weight(of) if of else 0.0
+    def shares(self, of: frozenset[str], passages: Sequence[frozenset[str]]) -> list[float]:
+        """The share of some words that each passage holds, weighted by rarity; 0 if there are none."""
+        total = self.stats.weight(of)
+        return [self.stats.weight(of & words) / total if of else 0.0 for words in passages]
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Found:
     @cached_property
     def coverages(self) -> list[float]:
         """The share of the question's words that each passage holds."""
-        return [self.asked.share(words, self.asked.words) for words in self.words]
+        return self.asked.shares(self.asked.words, self.words)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Checked:
     @cached_property
     def supports(self) -> list[float]:
         """The share of the answer's new words that each passage holds; 0 if it only repeats the question."""
-        return [self.found.asked.share(words, self.said.new_words) for words in self.found.words]
+        return self.found.asked.shares(self.said.new_words, self.found.words)
 
 
 OfSearch = Callable[[Found], float | None]

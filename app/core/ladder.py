@@ -67,6 +67,11 @@ class Step:
     # The evidence that moved the chosen value most, and how far in log-odds.
     moved: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def out_of_scope(self) -> bool:
+        """Whether the evidence of this state put the question out of scope."""
+        return self.why is Reason.OUT_OF_SCOPE
+
 
 def next_step(policy: EffectivePolicy, available: Available) -> Step:
     """The next action. Defined for every input; where a probability is missing, the largest k is read."""
@@ -172,13 +177,14 @@ def name_of(action: Search | Read) -> str:
     return "search" if isinstance(action, Search) else f"k{action.k}"
 
 
-def is_final(policy: EffectivePolicy, available: Available, k: int) -> bool:
-    """Whether an answer at k can be streamed while it is generated: nothing can replace or withhold it any more.
+def is_final(policy: EffectivePolicy, step: Step) -> bool:
+    """Whether the answer that a step reads can be streamed while it is generated: nothing can replace or withhold it.
 
     A probe never is: its probability is known at its end, and the decision is sent before the answer.
     """
-    chosen = not isinstance(policy.kind, Ladder) or policy.explored or policy.alarm(available) is not None
-    return k > 0 and chosen and policy.failure is None and not policy.may_withhold(available, k)
+    assert isinstance(step.action, Read)
+    k, chosen = step.action.k, not isinstance(policy.kind, Ladder) or policy.explored or step.out_of_scope
+    return k > 0 and chosen and policy.failure is None and not policy.may_withhold(k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +207,9 @@ def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply
     """Give the answer that the last step stopped at, or withhold it; raises if neither is allowed."""
     assert isinstance(step.action, Stop)
     assert step.why is not None
-    k, failure, in_scope = step.action.k, policy.failure, policy.in_scope(available)
+    k, failure, in_scope = step.action.k, policy.failure, not step.out_of_scope and policy.complete(available)
     if k is None:
-        nothing = step.why if step.why is Reason.OUT_OF_SCOPE else Reason.NO_PASSAGES
+        nothing = step.why if step.out_of_scope else Reason.NO_PASSAGES
         return Reply(0, None, None, nothing, withheld=True, certified=False, in_scope=in_scope)
     answer, confidence = available.answers[k], confidence_of(policy, available, step, k)
     low = policy.tau is not None and confidence is not None and confidence < policy.tau
@@ -229,8 +235,10 @@ def confidence_of(policy: EffectivePolicy, available: Available, step: Step, k: 
 
     None out of scope, where no probability means anything.
     """
-    p = policy.probability(available, k)
-    if p is None or policy.alarm(available) is not None:
+    if step.out_of_scope:
         return None
-    own = step.options and policy.ladder is not None and not policy.required and policy.failure is None
-    return policy.ladder.confidence.apply(p) if own and policy.ladder is not None else p
+    # Weighed already, where the ladder chose.
+    weighed = next((option.value for option in step.options if option.action == step.action), None)
+    p = policy.probability(available, k) if weighed is None else weighed
+    own = weighed is not None and policy.ladder is not None and not policy.required and policy.failure is None
+    return policy.ladder.confidence.apply(p) if p is not None and own and policy.ladder is not None else p

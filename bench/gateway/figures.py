@@ -82,8 +82,8 @@ def bars(results: Results, direct_p50_ms: float) -> list[Bar]:
     alone = results.get("fetchwise", {}).get("k0", {}).get("p50_ms_alone")
     added = None if alone is None else _short(alone - direct_p50_ms)
     return [
-        _ratio(results, "k0", "aiohttp", 0.6),
-        _ratio(results, "k5", "aiohttp", 0.6),
+        _ratio(results, "k0", "aiohttp", 0.9),
+        _ratio(results, "k5", "aiohttp", 0.9),
         _ratio(results, "k0", "litellm", 15.0),
         Bar("k0, added median latency at concurrency 1, ms", "< 2", added, None if added is None else added < 2.0),
         *(_cpu_ratio(results, path) for path in results.get(BEFORE, {})),

@@ -15,6 +15,8 @@ from pydantic import BaseModel
 
 from bench.gateway.replies import COLLECTION, EMBEDDER, MODEL
 
+# The ladder searches for its largest k at once.
+LARGEST = 5
 UPSTREAM = os.environ.get("BENCH_UPSTREAM", "")
 Post = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -62,19 +64,22 @@ async def over_httpx(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def answer(asked: Ask, request: Request) -> Answer:
-    """Ask without passages; for k > 0, embed, search, and ask again with passages."""
+    """Embed and ask without passages; for k > 0, search and ask with one passage; for k > 1, ask with k."""
     post: Post = request.app.state.post
-    closed_book = await generate(post, f"Answer the question in a few words.\n\nQuestion: {asked.question}")
-    if asked.k == 0:
-        return Answer(answer=closed_book, k=0, passages=[])
     embedded = await post("/v1/embeddings", {"model": EMBEDDER, "input": [asked.question], "encoding_format": "float"})
-    query = {"query": embedded["data"][0]["embedding"], "limit": asked.k, "with_payload": True}
+    answer = await generate(post, f"Answer the question in a few words.\n\nQuestion: {asked.question}")
+    if asked.k == 0:
+        return Answer(answer=answer, k=0, passages=[])
+    query = {"query": embedded["data"][0]["embedding"], "limit": LARGEST, "with_payload": True}
     found = await post(f"/collections/{COLLECTION}/points/query", query)
     passages = [point["payload"] for point in found["result"]["points"]]
     lines = [f"[{i}] {passage['title']}: {passage['text']}" for i, passage in enumerate(passages, start=1)]
-    context = "\n".join(lines)
-    open_book = await generate(post, f"{context}\n\nAnswer in a few words from the passages above.\n\n{asked.question}")
-    return Answer(answer=open_book, k=asked.k, passages=passages)
+    for k in sorted({1, asked.k}):
+        context = "\n".join(lines[:k])
+        answer = await generate(
+            post, f"{context}\n\nAnswer in a few words from the passages above.\n\n{asked.question}"
+        )
+    return Answer(answer=answer, k=asked.k, passages=passages[: asked.k])
 
 
 async def generate(post: Post, content: str) -> str:
@@ -82,7 +87,7 @@ async def generate(post: Post, content: str) -> str:
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": content}],
-        "max_tokens": 24,
+        "max_tokens": 48,
         "temperature": 0,
         "logprobs": True,
         "top_logprobs": 20,

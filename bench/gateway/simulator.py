@@ -15,8 +15,8 @@ import httptools
 from bench.gateway import replies
 
 _LIMIT = re.compile(rb'"limit":\s*(\d+)')
-# Passages are numbered in a prompt, in ours and in the pass-through's.
-_PASSAGE = b"[1] "
+# Passages are numbered in a prompt, in ours and in the pass-through's. Of five the reader is sure.
+_FIFTH = b"[5] "
 
 
 @dataclass
@@ -51,8 +51,8 @@ class Canned:
     """Every reply, rendered once."""
 
     def __init__(self) -> None:
-        self._closed_book = {f" {path}?".encode(): replies.chat(sure) for path, sure in replies.SURE.items()}
-        self._open_book = replies.chat(0.95)
+        self._by_path = {f" {path}?".encode(): replies.chat(sure) for path, sure in replies.SURE.items()}
+        self._from_five = replies.chat(0.95)
         self._found = {limit: replies.found(limit) for limit in (1, 5)}
         self._not_found = replies.not_found()
         of_collection = f"/collections/{replies.COLLECTION}"
@@ -69,9 +69,9 @@ class Canned:
     def reply(self, path: bytes, body: bytes) -> bytes:
         """The reply of the upstream behind this path."""
         if path == self.chat_path:
-            if _PASSAGE in body:
-                return self._open_book
-            return next((reply for marker, reply in self._closed_book.items() if marker in body), self._not_found)
+            if _FIFTH in body:
+                return self._from_five
+            return next((reply for marker, reply in self._by_path.items() if marker in body), self._not_found)
         if path == self._query:
             limit = _LIMIT.search(body)
             return self._found.get(int(limit[1]), self._not_found) if limit else self._not_found

@@ -127,7 +127,7 @@ def _answers(
 
 def _chats(port: int) -> Target:
     """The same questions as the gateway's probe sends them to the reader."""
-    body = {"max_tokens": 24, "temperature": 0, "logprobs": True, "top_logprobs": 20, "stop": ["\n"]}
+    body = {"max_tokens": 48, "temperature": 0, "logprobs": True, "top_logprobs": 20, "stop": ["\n"]}
     requests = []
     for number in range(QUESTIONS):
         content = f"Answer the question in a few words.\n\nQuestion: {replies.question('k0', number)}"

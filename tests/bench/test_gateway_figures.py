@@ -65,16 +65,16 @@ def test_cell_without_replies() -> None:
 def test_limits_compare_figures_of_one_run() -> None:
     """Ratios of medians, with those of each round; a missing figure neither passes nor fails."""
     results = {
-        "fetchwise": {"k0": a_cell(1200.0, 1600.0, 1400.0, alone_ms=1.5), "k5": a_cell(300.0, 300.0, 300.0)},
+        "fetchwise": {"k0": a_cell(1800.0, 2200.0, 2000.0, alone_ms=1.5), "k5": a_cell(300.0, 300.0, 300.0)},
         "aiohttp": {"k0": a_cell(2000.0, 2000.0, 2000.0), "k5": a_cell(600.0, 600.0, 500.0)},
     }
     k0, k5, litellm, added = bars(results, direct_p50_ms=0.1)
-    assert (k0.measured, k0.met, k0.low, k0.high) == (0.7, True, 0.6, 0.8)
+    assert (k0.measured, k0.met, k0.low, k0.high) == (1.0, True, 0.9, 1.1)
     assert (k5.measured, k5.met) == (0.5, False)
     assert (litellm.measured, litellm.met) == (None, None)
     assert (added.measured, added.met) == (1.4, True)
     shown = bars_table([k0, k5, litellm, added])
-    assert "| >= 0.6 | 0.70 | 0.60-0.80 | yes |" in shown
+    assert "| >= 0.9 | 1.00 | 0.90-1.10 | yes |" in shown
     assert "| >= 15 | not measured |  |  |" in shown
     assert [bar["met"] for bar in bars_json([k0, k5, litellm, added], 0.1)["bars"]] == [True, False, None, True]
 

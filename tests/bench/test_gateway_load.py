@@ -16,7 +16,7 @@ from bench.gateway.simulator import Slots, simulator
 
 @pytest.mark.parametrize("path", replies.PATHS)
 async def test_reader_confidence_follows_the_path(path: str) -> None:
-    """The question's own words set it; with passages the reader is sure of every answer."""
+    """The question's own words set it; with five passages the reader is sure of every answer."""
     async with simulator() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
 
         async def logprob(content: str) -> float:
@@ -28,7 +28,8 @@ async def test_reader_confidence_follows_the_path(path: str) -> None:
 
         question = replies.question(path, 7)
         assert await logprob(question) == pytest.approx(replies.SURE[path] - 1.0)
-        assert await logprob(f"[1] A title: a text\n\n{question}") == pytest.approx(-0.05)
+        assert await logprob(f"[1] A title: a text\n\n{question}") == pytest.approx(replies.SURE[path] - 1.0)
+        assert await logprob(f"[1] A title: a text\n[5] Another\n\n{question}") == pytest.approx(-0.05)
 
 
 async def test_vectors_return_the_requested_number_of_passages() -> None:

@@ -69,7 +69,7 @@ def walk(policy: EffectivePolicy, world: World) -> Walk:
                         available = available.found([Passage(str(rank), "", "") for rank in range(policy.ks[-1])])
                     case Read(k):
                         answer = world.read(k)
-                        live += [k] if is_final(policy, available, k) else []
+                        live += [k] if is_final(policy, step) else []
                         available = available.answered(answer)
             except (UpstreamError, NoPassages) as error:
                 policy = after_failure(policy, available, error)

@@ -106,5 +106,5 @@ def test_scope_in_words(evidence: dict[str, float], alarm: str | None) -> None:
     scope = Scope(0.01, {NEARNESS: 0.5, "search.gap": 0.1}, None, ("LATIN",), "capitals")
     policy = EffectivePolicy((0, 1), Fixed(1, Reason.NOT_CERTIFIED), 0, 1, scope=scope)
     available = Available(evidence=evidence)
-    found = scope_out(policy, available, in_scope=policy.in_scope(available))
+    found = scope_out(policy, available, in_scope=policy.complete(available) and policy.alarm(available) is None)
     assert found == {"in_scope": alarm is None, "covers": "capitals", "alarm": alarm}

@@ -185,7 +185,7 @@ def test_forbidden_gives_nearness_the_whole_rate() -> None:
     available = Available().at_first("who?", ARTIFACT_STATS)
     assert next_step(policy, replace(available, evidence={NEARNESS: 0.7})).why is Reason.OUT_OF_SCOPE
     assert next_step(policy, replace(available, evidence={NEARNESS: 0.8})).action == Read(0)
-    assert not policy.in_scope(available)
+    assert not policy.complete(available)
     alone = a_ladder_artifact(scope=replace(SCOPE, nearness_alone=None))
     other = resolve(AskOptions(retrieval=Retrieval.FORBIDDEN), alone, ks=KS)
     assert next_step(other, replace(available, evidence={NEARNESS: 0.4})).why is Reason.OUT_OF_SCOPE
@@ -219,7 +219,8 @@ def test_every_climb_ends_within_its_bounds_and_replays(policy: EffectivePolicy,
         if done.outcome.certified:
             assert isinstance(policy.kind, Ladder)
             assert done.policy.failure is None
-            assert policy.in_scope(done.available)
+            assert policy.complete(done.available)
+            assert policy.alarm(done.available) is None
     assert not done.live or not isinstance(policy.kind, Ladder) or policy.explored or policy.alarm(done.available)
 
 

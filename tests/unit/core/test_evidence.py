@@ -33,8 +33,8 @@ def bought(*answers: Answer, passages: tuple[Passage, ...] = PASSAGES) -> Availa
 def test_rarity_counts_passages() -> None:
     """A word of both passages says less than a word of one."""
     assert STATS.counts == {"capital": 2, "city": 2, "geography": 2, "is": 2, "of": 2, "the": 2}
-    assert STATS.rarity("capital") == pytest.approx(COMMON)
-    assert STATS.rarity("kingston") == STATS.rarity("mordor") == pytest.approx(RARE)
+    assert STATS.weight(["capital"]) == pytest.approx(COMMON)
+    assert STATS.weight(["kingston"]) == STATS.weight(["mordor"]) == pytest.approx(RARE)
 
 
 def test_the_search() -> None:

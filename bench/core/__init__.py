@@ -1,0 +1,1 @@
+"""The CPU time of one decision, without any upstream."""

@@ -1,0 +1,1 @@
+"""The shipped ladder on the embedded reader, measured through the gateway."""
