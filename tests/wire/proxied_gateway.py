@@ -10,7 +10,7 @@ from app.settings import Settings
 from app.upstream.parts import identity_of, open_parts
 from app.wiring.gateway import create_app
 from tests.fakes.artifacts import an_artifact
-from tests.fakes.gateway import CORPUS, Asking, client_of, publish
+from tests.fakes.gateway import CORPUS, HOST, Asking, client_of, publish
 from tests.wire.embedding_server import embedding_server
 from tests.wire.fault_proxy import FaultProxy, fault_proxy
 from tests.wire.qdrant_server import qdrant_server
@@ -42,6 +42,7 @@ async def proxied_gateway(tmp_path: Path, *, replicas: int = 1, **chosen: Any) -
         embedder = await stack.enter_async_context(fault_proxy(embeddings.url))
         vectors = await stack.enter_async_context(fault_proxy(qdrant.url))
         by_default: dict[str, Any] = {
+            "allowed_hosts": HOST,
             "calibrators": tmp_path / "calibrators",
             "data_dir": tmp_path / "data",
             "reader": ",".join(proxy.url for proxy in readers),
