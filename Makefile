@@ -94,7 +94,7 @@ $(VLLM_MODEL)/DONE: $(INSTALLED_VLLM) tests/vllm/prepare.py
 # The repository keeps one version. With the old one in the folder, a changed table would count as a second refit.
 refit: $(INSTALLED) ## Refit the demo world's calibrator from its committed outcome table
 	rm -f calibrators/demo/*.json calibrators/demo/CURRENT
-	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --goal gain --reference every --risk-target 0.1 --out calibrators/demo
+	$(VENV)/bin/fetchwise refit --outcomes demo/outcomes.jsonl.gz --goal gain --reference every --budget 0.5 --risk-target 0.1 --out calibrators/demo
 
 bench: $(INSTALLED) ## Time the refit job on synthetic tables of up to 100,000 rows
 	$(VENV)/bin/python bench/refit/run.py
