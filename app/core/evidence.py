@@ -144,8 +144,10 @@ def _new_words(said: Said) -> float:
 
 
 @feature(_ANSWER, "rarest")
-def _rarest(said: Said) -> float:
+def _rarest(said: Said) -> float | None:
     """How much the rarest new word says: an answer without a name or a number adds common words alone."""
+    if not said.asked.stats.passages:
+        return None  # every word is equally rare
     return max((said.asked.stats.weight((word,)) for word in said.new_words), default=0.0)
 
 

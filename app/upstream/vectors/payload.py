@@ -69,8 +69,12 @@ def write_payload(passage: Passage) -> dict[str, Any]:
     }
 
 
+class BadPoint(ValueError):
+    """A point that cannot be used. The message quotes no text of a passage."""
+
+
 def read_payload(payload: Mapping[str, Any] | None, score: float) -> Passage:
-    """Turn a point's payload back into a passage; ValueError if it is not one that `write_payload` made."""
+    """Turn a point's payload back into a passage; BadPoint if it is not one that `write_payload` made."""
     try:
         id_, title, text, fields = payload["id"], payload["title"], payload["text"], payload["fields"]  # type: ignore[index]
     except (KeyError, TypeError):
@@ -79,13 +83,13 @@ def read_payload(payload: Mapping[str, Any] | None, score: float) -> Passage:
         # A match statement would take five times as long, for every passage found.
         if isinstance(id_, str) and isinstance(title, str) and isinstance(text, str) and isinstance(fields, dict):
             return Passage(id_, title, text, score, fields)
-    raise ValueError("a point without id, title, text and fields")
+    raise BadPoint("a point without id, title, text and fields")
 
 
 def read_found(
     points: Iterable[tuple[Mapping[str, Any] | None, float]], *, limit: int, where: Filter | None
 ) -> list[Passage]:
-    """The passages of a search: payloads with their scores, best first. ValueError if one of them is not usable.
+    """The passages of a search: payloads with their scores, best first. BadPoint if one of them is not usable.
 
     The store is not trusted: more than `limit` are cut off, and each must match the filter, which keeps tenants apart.
     """
@@ -93,10 +97,10 @@ def read_found(
     found = []
     for payload, score in islice(points, limit):
         if not math.isfinite(score):
-            raise ValueError(f"a score that is no number: {score}")
+            raise BadPoint(f"a score that is no number: {score}")
         passage = read_payload(payload, score)
         if conditions and not conditions.issubset(terms(passage.payload)):
-            raise ValueError("a passage that does not match the filter of the search")
+            raise BadPoint("a passage that does not match the filter of the search")
         found.append(passage)
     return found
 

@@ -28,6 +28,7 @@ from app.upstream.resilience import Link
 from app.upstream.vectors.payload import (
     PASSAGE_FIELDS,
     TERMS,
+    BadPoint,
     check_collection,
     other_dimension,
     point_id,
@@ -271,6 +272,8 @@ def _translated(error: Exception, collection: str | None) -> FetchwiseError:  # 
             return UpstreamUnavailable("vectors", "the vector store takes no more requests for now")
         case httpx.TransportError():
             return UpstreamUnavailable("vectors", f"the vector store cannot be reached: {error}")
+        case BadPoint():
+            return _nonsense(str(error))
         # The rest comes from parsing a malformed reply, which can raise anything.
         case _:
             # Only its type: the message may quote passages.
