@@ -76,7 +76,7 @@ def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
 def main() -> None:
     """Serve, ask and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--questions", type=int, default=80)
+    parser.add_argument("--questions", type=int, default=100)
     asked = questions(parser.parse_args().questions)
     with (
         tempfile.TemporaryDirectory() as folder,

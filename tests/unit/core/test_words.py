@@ -33,6 +33,12 @@ def test_content_words_say_something() -> None:
     assert content_words("what is it?") == set()
 
 
+def test_no_text_becomes_much_longer() -> None:
+    """One character can stand for 18; a question full of them must not cost that much more."""
+    assert sum(map(len, words("\ufdfa" * 1000))) <= 4 * 1000 + 64
+    assert words("\ufdfa") == words("صلى الله عليه وسلم")
+
+
 def test_a_passage_has_the_words_of_its_title() -> None:
     """Title and text count alike."""
     assert passage_words("Jamaica: geography", "The capital is Kingston.") >= {"jamaica", "geography", "kingston"}
