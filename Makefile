@@ -118,7 +118,7 @@ bench-overload: $(INSTALLED) ## Send the gateway ten times the load that it can 
 bench-attack: $(INSTALLED) ## Ask honest questions beside 500 hostile connections, for two minutes
 	$(VENV)/bin/python bench/gateway/attack.py
 
-bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages and the gate by log-probabilities (20 minutes)
+bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages and the gate by log-probabilities (20 to 30 minutes)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python bench/ladder/run.py
 
 bench-guarantee: $(INSTALLED) ## Count how often certificates and revocations are wrong in worlds whose truth is known (10 minutes)

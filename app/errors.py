@@ -57,7 +57,7 @@ class UnknownModel(BadRequest):
 
 
 class NothingToJudge(BadRequest):
-    """Feedback that cannot apply: the answer was withheld, or its text is not stored."""
+    """Feedback that cannot apply: the answer was withheld, its text is not stored, or it was judged 100 times."""
 
 
 class PromptTooLong(BadRequest):
