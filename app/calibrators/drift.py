@@ -150,7 +150,7 @@ class DriftWatch:
 
     def _name(self, version: str) -> str:
         """One document for each test: with other settings it is another test."""
-        return f"drift-{version}-{self._tolerance:g}-{self._delta:g}-{self._wait:g}.json"
+        return f"drift-{version}-{self._tolerance:g}-{self._delta:g}-{self._wait:.0f}.json"
 
     async def _act(self, version: str) -> None:
         test = self._test

@@ -138,7 +138,7 @@ def refit(
         per=per,
         tariff=settings.economics.tariff,
     )
-    options = replace(options, refit=ArtifactStore(out_dir).refit_number(digest_of(table, options)))
+    options = replace(options, refit=ArtifactStore(out_dir).refit_number(digest_of(table, options, rows)))
     with err.status("fitting…") as status:
         artifact, summary = run(table, options, logged=rows, on_step=lambda step: status.update(f"{step}…"))
         published = publish(artifact, summary.stats, out_dir, test=summary.test, force=force)

@@ -62,9 +62,9 @@ class Found:
         return [passage_words(passage.title, passage.text) for passage in self.passages]
 
     @cached_property
-    def sentences(self) -> list[frozenset[str]]:
-        """The words of each sentence of all passages, with those of its title."""
-        return [words for passage in self.passages for words in sentence_words(passage.title, passage.text)]
+    def sentences(self) -> list[tuple[frozenset[str], tuple[frozenset[str], ...]]]:
+        """The words of each passage's title, which often names the subject, and of each of its sentences."""
+        return [(passage_words(passage.title, ""), sentence_words(passage.text)) for passage in self.passages]
 
     @cached_property
     def coverages(self) -> list[float]:
@@ -216,7 +216,12 @@ def _sentence(checked: Checked) -> float:
     """The largest share of the words of question and answer together in a sentence that holds some of the answer."""
     weight, new = checked.found.asked.stats.weight, checked.said.new_words
     both = checked.found.asked.words | new
-    held = [weight(both & words) for words in checked.found.sentences if not new.isdisjoint(words)]
+    held = [
+        weight((both & title) | (both & sentence))
+        for title, sentences in checked.found.sentences
+        for sentence in sentences
+        if not (new.isdisjoint(sentence) and new.isdisjoint(title))
+    ]
     return max(held) / weight(both) if held else 0.0
 
 

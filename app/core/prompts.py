@@ -16,8 +16,9 @@ _PLACEHOLDER = re.compile(r"\{(question|passages)\}")
 _MARKER = re.compile(
     r"<(?=[|｜]|/?(?:s|bos|eos|think|[a-z]+(?:_[a-z]+)+)>|</?SYS>>)|\[(?=\||/?(?:INST|[A-Z]+(?:_[A-Z]+)+)\])"
 )
-# The shape of every other control token, and of ordinary text such as <b>: only the reader's tokenizer knows.
-_POSSIBLE = re.compile(r"<[^\s<>]{1,64}>|\[(?![\d,.-]+\])[^\s\[\]]{1,64}\]")
+# The shape of every other control token, and of ordinary text such as <b>: only the reader's tokenizer knows. One may
+# be inside another, so each position is tried.
+_POSSIBLE = re.compile(r"(?=(<[^\s<>]{1,64}>|\[(?![\d,.-]+\])[^\s\[\]]{1,64}\]))")
 # What the next passage would begin with. A note that follows its word directly, as in "1999.[2]", is no such beginning.
 _NUMBER = re.compile(r"(?<!\S)\[(?=\d+\])")
 _TURNS_SEARCHED = 2

@@ -74,10 +74,9 @@ def passage_words(title: str, text: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def sentence_words(title: str, text: str) -> tuple[frozenset[str], ...]:
-    """The words of each sentence of a passage, with those of its title, which often names the subject."""
-    subject = frozenset(words(title))
-    return tuple(subject | frozenset(words(sentence)) for sentence in _SENTENCE_END.split(text))
+def sentence_words(text: str) -> tuple[frozenset[str], ...]:
+    """The words of each sentence of a text."""
+    return tuple(frozenset(words(sentence)) for sentence in _SENTENCE_END.split(text))
 
 
 def scripts(text: str) -> frozenset[str]:

@@ -36,7 +36,7 @@ class Section:
 def chunk(text: str) -> list[str]:
     """Split text into passages and collapse white space; no passages if the text has no words.
 
-    No passage exceeds LONGEST_WORDS, and none is shorter than SHORTEST_WORDS unless the whole text is.
+    No passage exceeds MAX_WORDS, and none is shorter than MIN_WORDS unless the whole text is.
     """
     chunks: list[list[str]] = []
     for piece in _pieces(text):

@@ -61,14 +61,15 @@ def apply_labels(outcomes: Outcomes, path: Path) -> Outcomes:
     correct = {k: labels.copy() for k, labels in outcomes.correct.items()}
     unlabelled = {k: column.copy() for k, column in outcomes.unlabelled.items()}
     for place, entry in read_lines(path):
-        if not {"id", "ks", "correct"} <= entry.keys() or not isinstance(entry["ks"], list):
+        ks = entry.get("ks")
+        if not {"id", "correct"} <= entry.keys() or not isinstance(ks, list) or {type(k) for k in ks} - {int}:
             raise DataError(f'{place}: a label is {{"id": ..., "ks": [0], "correct": true}}: write all three')
-        row, label = rows.get(entry["id"]), entry["correct"]
+        row, label = rows.get(str(entry["id"])), entry["correct"]
         if row is None:
             raise DataError(f"{place}: no row of the table has the id {entry['id']!r}: fix the id or delete the line")
         if label not in (True, False, None):
             raise DataError(f"{place}: correct is {label!r}: write true or false")
-        for k in entry["ks"]:
+        for k in ks:
             if k not in correct:
                 raise DataError(f"{place}: k = {k!r} was not collected: choose among {', '.join(map(str, correct))}")
             if label is not None:

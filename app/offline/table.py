@@ -3,7 +3,6 @@
 Anything wrong with a file raises a `DataError` that names the line and how to fix it.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from app.core.artifact import Identity
 from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.labels import normalise
 from app.errors import DataError
-from app.offline.lines import UPGRADE
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]
@@ -89,12 +87,6 @@ class Outcomes:
                 f"{int(lacking.sum())} rows of {what} lack a label: label the answers that `fetchwise collect "
                 "--label-later FILE` lists, and add --labels FILE"
             )
-
-    def require(self, names: Iterable[str]) -> None:
-        """Raise a DataError if the table has no value of one of these names of evidence."""
-        missing = [name for name in names if not np.isfinite(self.evidence.get(name, np.nan)).any()]
-        if missing:
-            raise DataError(f"the table has no {', '.join(missing)}: {UPGRADE}, or collect the table again")
 
     def take(self, index: NDArray[np.intp]) -> "Outcomes":
         """The rows at `index`, in its order."""

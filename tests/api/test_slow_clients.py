@@ -117,6 +117,17 @@ async def test_an_endless_head(gateway: FakeGateway) -> None:
         check_shape(await endless.reply(), 431, "head_too_large")
 
 
+async def test_an_endless_head_behind_a_question(gateway: FakeGateway) -> None:
+    """The next head is bounded while the first request is answered."""
+    gateway.reader.hang = True
+    async with served(gateway) as server, server.connection() as endless:
+        endless.send(post("/answer", BODY))
+        await until(lambda: gateway.reader.calls)
+        endless.send(b"GET /healthz HTTP/1.1\r\nx-long: " + b"y" * (MAX_HEAD_BYTES + 1))
+        check_shape(await endless.reply(), 431, "head_too_large")
+        await until(lambda: gateway.reader.cancelled == 1)
+
+
 async def test_what_is_not_http(gateway: FakeGateway) -> None:
     """Bytes that are not HTTP get an error in the usual shape."""
     async with served(gateway) as server, server.connection() as odd:

@@ -19,8 +19,9 @@ from app.offline.refit.abstain import answers
 from app.offline.refit.climb import answers_of, graded_states, purchases, states
 from app.offline.refit.follow import Fitted, serve
 from app.offline.refit.holdout import publish
+from app.offline.refit.ladder import SingleAnswers
 from app.offline.refit.options import Options
-from app.offline.refit.refit import Summary, digest_of, refit
+from app.offline.refit.refit import LoggedRows, Summary, digest_of, refit
 from app.offline.refit.splits import pick, split, units
 from app.offline.table import Outcomes
 from tests.fakes.walks import World as Answers
@@ -153,6 +154,9 @@ def test_a_refit_is_counted_by_what_it_sees(gained: Refitted) -> None:
     assert digest != digest_of(gained.table, replace(GAIN, epsilon=0.05))
     flipped = {k: labels ^ (np.arange(len(labels)) == 0) for k, labels in gained.table.correct.items()}
     assert digest != digest_of(replace(gained.table, correct=flipped), GAIN)
+    assert digest != digest_of(replace(gained.table, unlabelled=flipped), GAIN)
+    one = SingleAnswers({"k0.margin": np.ones(1)}, np.ones(1, np.bool_), np.ones(1), ["a"])
+    assert digest != digest_of(gained.table, GAIN, LoggedRows({("k0", 0): one}))
     assert gained.artifact.data_window.refit == 1
 
 

@@ -129,9 +129,6 @@ async def test_a_table_of_schema_1_has_the_evidence_of_its_answers(tmp_path: Pat
     assert table.stats.passages == 0
     (note,) = table.notes
     assert "4 of 4 rows have no evidence of passages: `fetchwise tables upgrade` adds it" in note
-    with pytest.raises(DataError, match=r"no search\.cosine: `fetchwise tables upgrade`"):
-        table.require(["k0.margin", "search.cosine"])
-    whole.require(["search.cosine"])
 
 
 async def test_replies_replace_answers_and_add_rows(tmp_path: Path, collected: Path, passages: Path) -> None:

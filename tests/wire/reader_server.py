@@ -67,6 +67,8 @@ class ReaderServer:
         # The status of its refusal to show the chat template, if it refuses.
         self.template_status: int | None = None
         self.template = "<|im_start|>user\n"
+        # What its tokenizer replies instead.
+        self.tokenized: object = None
         # What its tokenizer makes one token of.
         self.control_tokens: set[str] = set()
         self.token_delay_s = 0.0
@@ -89,7 +91,7 @@ class ReaderServer:
             case "POST", "/tokenize" | "/apply-template" if self.template_status:
                 return _error(self.template_status, "SomeError", "not now")
             case "POST", "/tokenize" if "messages" not in body:
-                return self._tokenized(body)
+                return self._tokenized(body) if self.tokenized is None else web.json_response(self.tokenized)
             case "POST", "/tokenize" if self.dialect is Dialect.VLLM:
                 return web.json_response(
                     {"count": 3, "max_model_len": self._context, "tokens": [*self.template.encode()]}

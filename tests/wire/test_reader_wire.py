@@ -175,6 +175,14 @@ async def test_tokenizer_that_fails(server: ReaderServer, reader: OpenAIReader, 
     assert "What is <pad>?" in sent(server.chats[-1])[0]
 
 
+@pytest.mark.parametrize("reply", [{}, {"tokens": 7}, {"token_strs": "<pad>", "tokens": None}, [1]])
+async def test_tokenizer_that_replies_nonsense(server: ReaderServer, reader: OpenAIReader, reply: object) -> None:
+    """As if it had failed."""
+    server.tokenized = reply
+    await reader.generate(Prompt("What is <pad>?"), max_tokens=24)
+    assert "What is < pad>?" in sent(server.chats[-1])[0]
+
+
 async def test_too_many_to_ask_about(server: ReaderServer, reader: OpenAIReader) -> None:
     """A flood of texts that look like control tokens hides none."""
     server.control_tokens = {"<pad>"}

@@ -53,6 +53,8 @@ class ServerConfig(uvicorn.Config):
             workers=workers,
             timeout_worker_healthcheck=timeout_worker_healthcheck,
             http=LimitedProtocol,
+            # There is none here, and the limits below are those of HTTP.
+            ws="none",
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=math.ceil(settings.limits.shutdown_timeout_s) + _AFTER_S,
@@ -119,7 +121,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_complete:
-            self._head_bytes = 0
+            self._count_head(len(data))
             if self._incoming is not None:
                 self._incoming.cancel()
                 self._incoming = None
@@ -129,6 +131,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def _more_to_come(self, received: int) -> None:
         if self._incoming is None:
             self._incoming = self.loop.call_later(self._client_timeout_s, self._too_slow)
+        self._count_head(received)
+
+    def _count_head(self, received: int) -> None:
         # The parser makes a new scope for each head, and a cycle for each head that is complete.
         in_the_head = self.cycle is None or self.cycle.scope is not self.scope
         self._head_bytes = self._head_bytes + received if in_the_head else 0

@@ -103,11 +103,7 @@ def build_path(ledger: Ledger[Train], guarantee: Guarantee, *, graded: bool) -> 
 
 
 def plausible_steps(ledger: Ledger[Train], path: Sequence[PathStep], guarantee: Guarantee) -> int:
-    """How many steps of the path validation is likely to certify: those before the first that fails on train.
-
-    Abstention must hold for every step at which certification may end, so that it needs no correction for the choice.
-    Steps that train practically rules out would only weaken it.
-    """
+    """How many steps of the path validation is likely to certify: those before the first that fails on train."""
     holds = [_margin(ledger, step.thresholds, guarantee) >= 0.0 for step in path]
     return holds.index(False) if False in holds else len(path)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.certify.plan import spent
 from app.core.artifact import Abstention, Artifact, Certificate, DataWindow, LadderFit, PolicyFit, content_version
@@ -104,7 +105,7 @@ def refit(
             outcomes.first,
             outcomes.last,
             refit=options.refit,
-            digest=digest_of(outcomes, options),
+            digest=digest_of(outcomes, options, logged),
         ),
         ladder=certified.ladder if options.policy is Policy.LADDER else None,
         scope=trained.scope.scope,
@@ -115,11 +116,17 @@ def refit(
     return replace(artifact, version=content_version(artifact)), Summary(notes, test, stats)
 
 
-def digest_of(outcomes: Outcomes, options: Options) -> str:
+def digest_of(outcomes: Outcomes, options: Options, logged: LoggedRows | None = None) -> str:
     """A digest of what a refit sees and is asked for: the same twice is one look at the labels, not two."""
-    found = hashlib.sha256(json.dumps([outcomes.ids, outcomes.groups]).encode())
-    for name, column in sorted([*((str(k), c) for k, c in outcomes.correct.items()), *outcomes.evidence.items()]):
-        found.update(name.encode() + column.tobytes())
+    found = hashlib.sha256(json.dumps([outcomes.ids, outcomes.groups]).encode() + outcomes.out_of_corpus.tobytes())
+    by_k = (outcomes.correct, outcomes.unlabelled, outcomes.prompt_tokens, outcomes.completion_tokens, outcomes.ms)
+    tables: list[Mapping[Any, NDArray[Any]]] = [*by_k, outcomes.evidence]
+    for key, single in sorted((logged or LoggedRows()).single.items()):
+        found.update(json.dumps([key, *single.groups]).encode())
+        tables += [single.columns, {"right": single.right, "weights": single.weights}]
+    for table in tables:
+        for name, column in sorted(table.items()):
+            found.update(str(name).encode() + column.tobytes())
     asked = replace(options, name="", created="", source="", refit=1)
     found.update(repr(asked).encode())
     return found.hexdigest()[:16]

@@ -193,10 +193,12 @@ class OpenAIReader:
         """The tokens of a text, in which a control token is always one; the fields are those of either server."""
         asked = {"content": text, "with_pieces": True, "model": self._model, "prompt": text, "return_token_strs": True}
         reply = await self._json("POST", "/tokenize", asked | {"add_special_tokens": False})
-        tokens = reply.get("token_strs") or [
-            token.get("piece") for token in reply.get("tokens") or () if isinstance(token, dict)
-        ]
-        return {token for token in tokens if isinstance(token, str)}
+        spelled, tokens = reply.get("token_strs"), reply.get("tokens")
+        if not isinstance(spelled, list):
+            if not isinstance(tokens, list):
+                raise UpstreamBadReply("reader", "the reader's tokenizer sent no tokens")
+            spelled = [token.get("piece") for token in tokens if isinstance(token, dict)]
+        return {token for token in spelled if isinstance(token, str)}
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:

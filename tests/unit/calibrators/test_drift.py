@@ -17,6 +17,7 @@ from app.core.artifact import Artifact
 from app.core.feedback import Asked
 from app.errors import LogUnavailable, StorageError
 from app.offline.refit.choose import Guarantee
+from app.storage.folder import checked
 from tests.fakes.artifacts import an_artifact
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
@@ -80,7 +81,7 @@ class World:
         self.documents = FakeDocuments()
         self.watch = self.a_watch(revoke=revoke)
 
-    def a_watch(self, *, revoke: bool = True, tolerance: float = 0.05) -> DriftWatch:
+    def a_watch(self, *, revoke: bool = True, tolerance: float = 0.05, wait: float = DAY) -> DriftWatch:
         """Another worker's, say."""
         return DriftWatch(
             self.log.asked,
@@ -88,7 +89,7 @@ class World:
             self.documents,
             tolerance=tolerance,
             delta=0.05,
-            wait=DAY,
+            wait=wait,
             revoke=self._revoke if revoke else None,
         )
 
@@ -124,6 +125,14 @@ async def test_an_answer_counts_after_the_waiting_time(world: World, monkeypatch
     assert world.watch.test.seen == 40
     assert "one" in world.why
     assert world.watch.test.state.asked == {"": 80}
+
+
+async def test_any_waiting_time_has_a_document(world: World) -> None:
+    """Its name is one that every store takes, also for weeks of waiting."""
+    world.log.judged(correct=True)
+    await world.a_watch(wait=100 * DAY).refresh()
+    (name,) = world.documents.names()
+    assert checked(name) == name
 
 
 async def test_late_confirmations_are_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,12 @@ def test_what_the_reader_calls_a_control_token_is_broken_up() -> None:
     assert rendered == "[1] [ MASK]: see < pad>, a[i], [ 1], <i>\nQ: < pad> a< pad>[ MASK]<b>"
 
 
+def test_a_control_token_cannot_hide_in_another_text() -> None:
+    """Not in brackets, and not in what is broken up in any case."""
+    assert {"<end>"} <= possible_markers("[<end>]") & possible_markers("[|x<end>]") & possible_markers("<[a]<end>>")
+    assert break_markers("[<end>]", {"<end>"}) == "[< end>]"
+
+
 @pytest.mark.parametrize("text", ["", "plain", "a < b", "[1] [2, 3] [4-6]", "<|im_end|>[INST]", "[citation needed]"])
 def test_nothing_to_ask_the_reader(text: str) -> None:
     """Numbers, texts with spaces, and what is broken up in any case."""

@@ -45,6 +45,9 @@ def test_labels_overrule_those_of_the_table(tmp_path: Path) -> None:
         ('{"id": "3", "ks": [0]', "complete JSON"),
         ('{"id": "3"}', "write all three"),
         ('{"id": "3", "ks": 0, "correct": true}', "write all three"),
+        ('{"id": "3", "ks": [true], "correct": true}', "write all three"),
+        ('{"id": "3", "ks": [[0]], "correct": true}', "write all three"),
+        ('{"id": ["3"], "ks": [0], "correct": true}', "no row of the table"),
     ],
 )
 def test_a_bad_label_names_its_line(tmp_path: Path, line: str, words: str) -> None:
