@@ -150,7 +150,7 @@ def validations(
 @pytest.mark.parametrize("name", GRADED)
 def test_no_guarantee_of_thresholds_fails_more_often_than_delta(name: str) -> None:
     """The same for `graded` and `binary`."""
-    simulate_graded(name, plans=8, draws_each=25)
+    simulate_graded(name, plans=4, draws_each=25)
 
 
 @pytest.mark.parametrize("name", ["tight"])
