@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 _KEEP_ALIVE_S = 2.0
 _ACTIONS = {Says.K0: "k0", Says.K1: "k1", Says.K5: "k5", Says.ABSTAIN: "abstain"}
 # Reasons that may lead to another action than the question calls for, while an upstream fails.
-_DEGRADED = {"retrieval_failed", "not_calibrated", "no_signal"}
+_DEGRADED = {"retrieval_failed", "degraded", "not_calibrated", "no_signal"}
 _COMPLETIONS = "/v1/chat/completions"
 
 Ask = Callable[[], Awaitable[str]]
