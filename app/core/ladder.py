@@ -239,6 +239,8 @@ def confidence_of(policy: EffectivePolicy, available: Available, step: Step, k: 
         return None
     # Weighed already, where the ladder chose.
     weighed = next((option.value for option in step.options if option.action == step.action), None)
-    p = policy.probability(available, k) if weighed is None else weighed
-    own = weighed is not None and policy.ladder is not None and not policy.required and policy.failure is None
-    return policy.ladder.confidence.apply(p) if p is not None and own and policy.ladder is not None else p
+    if weighed is None:
+        return policy.probability(available, k)
+    if policy.ladder is None or policy.required or policy.failure is not None:
+        return weighed
+    return policy.ladder.confidence.apply(weighed)

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.gateway import systems  # noqa: E402
 from bench.gateway.attackers import attacking  # noqa: E402
-from bench.gateway.figures import attack_bars, bars_table, percentile  # noqa: E402
+from bench.gateway.figures import attack_bars, bars_table, percentile, written  # noqa: E402
 from bench.gateway.load import Target  # noqa: E402
 from bench.gateway.open_loop import open_loop  # noqa: E402
 from bench.gateway.processes import cpu_s, resident_mb  # noqa: E402
@@ -97,8 +96,7 @@ def main() -> None:
     result = uvloop.run(attack(arguments))
     found = attack_bars(result)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    written = {**result, "bars": [asdict(bar) for bar in found]}
-    (arguments.out / "attack.json").write_text(json.dumps(written, indent=1) + "\n")
+    (arguments.out / "attack.json").write_text(json.dumps(written(result, found), indent=1) + "\n")
     print(json.dumps(result, indent=1))
     print(bars_table(found))
 

@@ -116,6 +116,11 @@ def bars_json(found: Sequence[Bar], direct_p50_ms: float) -> dict[str, Any]:
     return {"direct_p50_ms_alone": _short(direct_p50_ms), "bars": [asdict(bar) for bar in found]}
 
 
+def written(result: dict[str, Any], found: Sequence[Bar]) -> dict[str, Any]:
+    """The contents of the result file: the figures, then whether they are good enough."""
+    return {**result, "bars": [asdict(bar) for bar in found]}
+
+
 def table(results: Results) -> str:
     """The results as a Markdown table."""
     titles = (

@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from app.cli.console import progress  # noqa: E402
 from bench.gateway import systems  # noqa: E402
-from bench.gateway.figures import Bar, bars_table, overload_bars, percentile, recovered_after  # noqa: E402
+from bench.gateway.figures import bars_table, overload_bars, percentile, recovered_after, written  # noqa: E402
 from bench.gateway.load import Target, closed_loop  # noqa: E402
 from bench.gateway.open_loop import open_loop  # noqa: E402
 from bench.gateway.plot import draw_overload  # noqa: E402
@@ -106,11 +105,6 @@ async def _watch(pid: int, seconds: int, rss: list[float], bar: Progress, task: 
 
 def _ms(seconds: Sequence[float], share: float) -> float | None:
     return round(percentile(seconds, share) * 1000.0, 2) if seconds else None
-
-
-def written(result: dict[str, Any], found: Sequence[Bar]) -> dict[str, Any]:
-    """The contents of the result file: the figures, then whether they are good enough."""
-    return {**result, "bars": [asdict(bar) for bar in found]}
 
 
 def main() -> None:

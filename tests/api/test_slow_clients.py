@@ -4,7 +4,8 @@ import asyncio
 import json
 import logging
 import socket
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -235,17 +236,24 @@ async def test_a_client_that_leaves_with_requests_in_the_queue(open_gateway: Ope
         await until(lambda: gateway.reader.cancelled == 1)
 
 
+@asynccontextmanager
+async def not_reading(port: int, asked: bytes) -> AsyncIterator[None]:
+    """A client that has sent some bytes and reads nothing."""
+    with socket.socket() as client:
+        # Small, so that little of a response leaves the gateway.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        await asyncio.get_running_loop().sock_sendall(client, asked)
+        yield
+
+
 async def test_a_client_that_does_not_read(open_gateway: Open) -> None:
     """Its connection is closed, and its requests end; a client that reads is served."""
     asked = b"GET /static/swagger-ui-bundle.js HTTP/1.1\r\nhost: gateway\r\n\r\n"
     async with open_gateway(client_timeout_s=SHORT_S) as gateway, served(gateway) as server:
         state = server.server.server_state
-        with socket.socket() as deaf:
-            # Small, so that little of a response leaves the gateway.
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", server.port))
-            await asyncio.get_running_loop().sock_sendall(deaf, asked * MAX_PIPELINED)
+        async with not_reading(server.port, asked * MAX_PIPELINED):
             await until(lambda: state.tasks)
             await until(lambda: not state.connections)
             await until(lambda: not state.tasks)
@@ -259,11 +267,7 @@ async def test_a_closed_connection_that_is_not_read(open_gateway: Open) -> None:
     asked = b"GET /static/swagger-ui-bundle.js HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n"
     async with open_gateway(client_timeout_s=SHORT_S) as gateway, served(gateway) as server:
         state = server.server.server_state
-        with socket.socket() as deaf:
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", server.port))
-            await asyncio.get_running_loop().sock_sendall(deaf, asked)
+        async with not_reading(server.port, asked):
             await until(lambda: state.connections)
             await until(lambda: not state.connections)
 

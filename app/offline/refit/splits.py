@@ -157,8 +157,7 @@ class Ledger(Generic[S]):
     @property
     def ks(self) -> tuple[int, int, int]:
         """The numbers of passages that the graded policy chooses among: none, few and many."""
-        ks = self.split.outcomes.ks
-        return ks[0], ks[1], ks[-1]
+        return self.split.outcomes.graded_ks
 
     def route(self, thresholds: Thresholds) -> Route:
         """The number of passages for each question, as the gateway decides it.

@@ -118,7 +118,7 @@ class OpenAIReader:
             except PromptTooLong as error:
                 refused = error
             else:
-                return replace(reply, read_chars=read_chars)
+                return reply if read_chars is None else replace(reply, read_chars=read_chars)
         assert refused is not None
         raise refused
 
