@@ -9,7 +9,19 @@ from scipy.special import expit
 
 from app.core.cost import Objective, Tariff
 from app.errors import DataError
-from app.offline.refit.climb import Climb, answers_of, climb, graded_states, purchase_costs, purchases, right_of, states
+from app.offline.refit.climb import (
+    AHEAD,
+    Climb,
+    answers_of,
+    choose_once,
+    climb,
+    graded_states,
+    most_accurate,
+    purchase_costs,
+    purchases,
+    right_of,
+    states,
+)
 from app.offline.refit.ladder import (
     FittedHeads,
     LadderStep,
@@ -17,7 +29,6 @@ from app.offline.refit.ladder import (
     choose_path,
     fit_confidence,
     fit_probabilities,
-    most_accurate,
     predict_all,
 )
 from app.offline.table import Outcomes
