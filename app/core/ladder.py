@@ -3,9 +3,11 @@
 search ──► read k passages (k = 0 is the closed-book probe) ──► read more ──► stop with an answer, or withhold it
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from app.core.available import Available
+from app.core.available import Available, Usage
 from app.core.effective_policy import EffectivePolicy, Fixed, Graded, Ladder
 from app.core.heads import Blend, Head
 from app.core.policy import Reason
@@ -188,6 +190,17 @@ def is_final(policy: EffectivePolicy, step: Step) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """The text that was written once k was chosen."""
+
+    usage: Usage
+    # Fewer than k if the reader's context was too short.
+    passages: int
+    # The reader's own reply to a chat request; None if it was streamed.
+    reply: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The result of a question."""
 
@@ -201,6 +214,7 @@ class Reply:
     certified: bool
     truncated: bool = False
     in_scope: bool = True
+    written: Written | None = None
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:

@@ -20,9 +20,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
     rng = random.Random()  # noqa: S311 - drawing samples, not secrets
 
     def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
-        artifact = None
-        if not question.earlier:  # no calibrator is fitted on questions that continue a conversation
-            artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
+        artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
         return resolve(
             question.options,
             artifact,
