@@ -64,6 +64,8 @@ class Identity:
     quantisation: str
     chat_template: str
     prompts: str
+    # The digest of `prompts.WRITING`.
+    writing: str
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     logprobs: str = ""

@@ -3,10 +3,11 @@
 search ──► read k passages (k = 0 is the closed-book probe) ──► read more ──► stop with an answer, or withhold it
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from app.core.available import Available
+from app.core.available import Available, Usage
 from app.core.effective_policy import REASONS, EffectivePolicy, Fixed, Graded, Ladder, OneShot
 from app.core.heads import Blend, Head
 from app.core.policy import Reason
@@ -80,7 +81,8 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         # Judged as soon as the evidence is there, before anything else is bought.
         if policy.abstain:
             return Step(available.state, Stop(None), why=Reason.OUT_OF_SCOPE)
-        return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
+        # No passage is about a chat turn out of scope; a question may still be answered from some.
+        return _toward(policy, available, 0 if policy.chat else policy.ks[-1], Reason.OUT_OF_SCOPE)
     kind = policy.kind
     if isinstance(kind, Fixed):
         return _toward(policy, available, kind.k, kind.why, policy.p0(available) if 0 in available.answers else None)
@@ -226,6 +228,17 @@ def is_final(policy: EffectivePolicy, step: Step) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """The text that was written once k was chosen."""
+
+    usage: Usage
+    # Fewer than k if the reader's context was too short.
+    passages: int
+    # The reader's own reply to a chat request; None if it was streamed.
+    reply: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The result of a question."""
 
@@ -239,6 +252,7 @@ class Reply:
     certified: bool
     truncated: bool = False
     in_scope: bool = True
+    written: Written | None = None
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:

@@ -47,6 +47,7 @@ def an_identity(**changes: Any) -> Identity:
         quantisation="none",
         chat_template="0123456789abcdef",
         prompts="fedcba9876543210",
+        writing="0011223344556677",
         max_tokens=24,
         stop=("\n",),
         logprobs="top20",

@@ -251,12 +251,12 @@ def _notes(certified: Certified, ks: tuple[int, ...], fallback: int, options: Op
         return policy_notes(certified.policies, (ks[0], ks[1], ks[-1]))
     looked = f"refit {options.refit} into this folder: it may spend {spent(options.delta, options.refit):.2g} of delta"
     looks = [f"{looked} = {options.delta:g}"] if options.refit > 1 else []
-    return [*looks, _served("ladder", certified.ladder, fallback), _served("chat", certified.chat, fallback)]
+    return [*looks, _served("ladder", certified.ladder, fallback), _served("rule of chat", certified.chat, fallback)]
 
 
 def _served(name: str, fit: LadderFit | ChatFit, fallback: int) -> str:
     if fit.certificate is None:
-        return f"{name}: always-k{fallback} serves, this is not certified: {fit.uncertified_reason}"
+        return f"always-k{fallback} serves, the {name} is not certified: {fit.uncertified_reason}"
     shown = (
         f"more accurate than {fit.certificate.reference} by at least {fit.certificate.bound:.3f}"
         if fit.goal == "gain"

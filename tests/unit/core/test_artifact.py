@@ -42,6 +42,7 @@ OTHER_IDENTITY: dict[str, Any] = {
     "quantisation": "q4",
     "chat_template": "another",
     "prompts": "another",
+    "writing": "another",
     "max_tokens": 25,
     "stop": ("\n", "."),
     "logprobs": "top5",
