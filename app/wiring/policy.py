@@ -23,7 +23,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
     def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
         artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
         writing, options = question.writing, question.options
-        chat = writing is not None and writing.kind == "chat"
+        chat = question.mode == "chat"
         if writing is not None and chat:
             options = replace(options, abstain=writing.missing == "withhold")
         return resolve(

@@ -91,12 +91,12 @@ def test_chat_pays_for_the_search_the_probe_and_what_it_writes(sample: Sample, f
 
 
 def test_a_larger_price_never_adds_more_passages(sample: Sample, fitted: FittedHeads) -> None:
-    """Row by row; without a price the most probable answer is written, and almost nothing is added at a large one."""
-    chosen = [once(sample, fitted.out_of_fold, t).given for t in (0.0, 0.05, 0.2, 0.5, 2.0)]
+    """Row by row; without a price the most probable answer is written, and nothing is added at a large one."""
+    chosen = [once(sample, fitted.out_of_fold, t).given for t in (0.0, 0.05, 0.2, 0.5, 100.0)]
     assert all((later <= before).all() for before, later in pairwise(chosen))
     best = np.stack([fitted.out_of_fold[AHEAD][k] for k in sample.ks]).argmax(axis=0)
     assert chosen[0].tolist() == np.array(sample.ks)[best].tolist()
-    assert chosen[-1].mean() < 0.1
+    assert chosen[-1].max() == 0
 
 
 def test_chat_without_evidence_adds_the_most(sample: Sample, fitted: FittedHeads) -> None:
