@@ -179,10 +179,12 @@ class DecisionRecord:
     def gated(self) -> bool:
         """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved.
+        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved. False for chat:
+        what it costs depends on the caller's own request.
         """
         return (
-            isinstance(self.policy.kind, Graded | Ladder)
+            not self.policy.chat
+            and isinstance(self.policy.kind, Graded | Ladder)
             and (isinstance(self.policy.kind, Ladder) or self.p_closed_book is not None)
             and self.policy.failure is None
             and not self.policy.required

@@ -31,6 +31,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
             # A few questions still use the gate, so that the bypass can notice when gating pays again.
             bypassed=bypass.on() and rng.random() >= WATCH,
             mandatory=rules.matches(question.text) is not None,
+            chat=question.writing is not None and question.writing.kind == "chat",
             sampled=sampled,
         )
 
