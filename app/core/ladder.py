@@ -9,6 +9,7 @@ from app.core.available import Available
 from app.core.effective_policy import EffectivePolicy, Fixed, Graded, Ladder
 from app.core.heads import Blend, Head
 from app.core.policy import Reason
+from app.core.sentences import Sentence
 from app.errors import NoPassages
 
 
@@ -201,6 +202,8 @@ class Reply:
     certified: bool
     truncated: bool = False
     in_scope: bool = True
+    # Of a long answer that was written after the decision.
+    sentences: tuple[Sentence, ...] = ()
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:
