@@ -5,7 +5,7 @@ Both numbers describe words. Neither is a probability that a sentence is right: 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, fsum, isfinite
 from typing import Literal
 
@@ -53,21 +53,67 @@ class Sentence:
         return "uncertain" if self.logprob is not None and exp(self.logprob) < UNSURE else "unsupported"
 
 
-def by_sentence(
-    text: str, ends: Sequence[tuple[int, float]], asked: Asked, passages: Sequence[Passage]
-) -> tuple[Sentence, ...]:
-    """The sentences of a text as the reader wrote it; `ends` is where each token ends, and its log-probability."""
-    held = [passage_words(passage.title, passage.text) for passage in passages]
-    found = []
-    for start, end in _spans(text):
-        said = cite_read(text[start:end].strip(), len(passages)).strip()
-        logprobs = [logprob for at, logprob in ends if start < at <= end]
-        if said:
-            known = logprobs and all(map(isfinite, logprobs))
-            found.append(
-                Sentence(said, *_support(said, asked, held), fsum(logprobs) / len(logprobs) if known else None)
-            )
-    return tuple(found)
+class LongAnswer:
+    """A long answer while it is written. What is shown of it never changes.
+
+    Citations of passages that were not read are removed. A supported sentence without a citation gets one.
+    """
+
+    def __init__(self, asked: Asked, passages: Sequence[Passage]) -> None:
+        self.sentences: list[Sentence] = []
+        self.text = ""
+        self._asked = asked
+        self._held = [passage_words(passage.title, passage.text) for passage in passages]
+        # The sentence that is not complete yet, as the reader wrote it; the ends and log-probabilities of its tokens.
+        self._rest = ""
+        self._ends: list[tuple[int, float]] = []
+        # The complete sentences as they are given, and the white space behind them.
+        self._done = ""
+        self._gap = ""
+
+    def add(self, piece: str, tokens: Sequence[tuple[str, float]] = ()) -> str:
+        """Add a piece with its tokens and their log-probabilities; returns what can be shown now."""
+        at = len(self._rest)
+        self._rest += piece
+        for token, logprob in tokens:
+            # A token may be a part of a character, whose text comes with another.
+            at = min(at + len(token), len(self._rest))
+            self._ends.append((at, logprob))
+        return self._complete(settled(self._rest), keep=1)
+
+    def finish(self) -> str:
+        """No piece follows; returns the rest."""
+        return self._complete(self._rest, keep=0)
+
+    def _complete(self, text: str, *, keep: int) -> str:
+        """Take complete sentences from the text. The last `keep` may still go on."""
+        spans = _spans(text)
+        for start, end in spans[: len(spans) - keep]:
+            said = self._given(self._rest[start:end])
+            if said:
+                logprobs = [logprob for at, logprob in self._ends if start < at <= end]
+                known = logprobs and all(map(isfinite, logprobs))
+                mean = fsum(logprobs) / len(logprobs) if known else None
+                self.sentences.append(_sentence(said, mean, self._asked, self._held))
+                self._done += self._gap + self.sentences[-1].text
+                self._gap = self._rest[start:end][len(self._rest[start:end].rstrip()) :]
+        taken = spans[-keep - 1][1] if len(spans) > keep else 0
+        self._rest = self._rest[taken:]
+        self._ends = [(at - taken, logprob) for at, logprob in self._ends if at > taken]
+        going = self._given(text[taken:])
+        shown, self.text = self.text, self._done + (self._gap + going if going else "")
+        return self.text[len(shown) :]
+
+    def _given(self, text: str) -> str:
+        return cite_read(text, len(self._held)).strip()
+
+
+def _sentence(said: str, logprob: float | None, asked: Asked, passages: Sequence[frozenset[str]]) -> Sentence:
+    support, passage = _support(said, asked, passages)
+    found = Sentence(said, support, passage, logprob)
+    if found.mark == "supported" and not _CITATION.search(said):
+        return replace(found, text=f"{said} [{passage}]")
+    return found
 
 
 def cite_read(text: str, passages: int) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.core.available import Passage
 from app.core.corpus_stats import NO_STATS
 from app.core.evidence import Asked
-from app.core.sentences import Sentence, by_sentence, cite_read, settled
+from app.core.sentences import LongAnswer, Sentence, cite_read, settled
 
 ASKED = Asked("What is the capital of Jamaica?", NO_STATS)
 PASSAGES = (
@@ -18,21 +18,31 @@ PASSAGES = (
 )
 
 
+def written(*pieces: str, passages: tuple[Passage, ...] = PASSAGES) -> LongAnswer:
+    """An answer that arrived in these pieces; each is a token with the log-probability -1, -2, …."""
+    answer, shown = LongAnswer(ASKED, passages), ""
+    for number, piece in enumerate(pieces, start=1):
+        shown += answer.add(piece, [(piece, -float(number))])
+    shown += answer.finish()
+    assert shown == answer.text
+    return answer
+
+
 def texts(text: str) -> list[str]:
-    return [sentence.text for sentence in by_sentence(text, (), ASKED, PASSAGES)]
+    return [sentence.text for sentence in written(text).sentences]
 
 
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
-        ("It is Kingston. It is large!  Is it?", ["It is Kingston.", "It is large!", "Is it?"]),
-        ("It is Kingston.[2] It is large. [1] [2] Yes.", ["It is Kingston.[2]", "It is large. [1] [2]", "Yes."]),
+        ("It is Mandeville. It is large!  Is it?", ["It is Mandeville.", "It is large!", "Is it?"]),
+        ("It is Mandeville.[2] It is large. [1] [2] Yes.", ["It is Mandeville.[2]", "It is large. [1] [2]", "Yes."]),
         ("Dr. J. Smith of the U.S. Army saw it. He left.", ["Dr. J. Smith of the U.S. Army saw it.", "He left."]),
         (
-            "It has approx. five parks (e.g. one) and 3.5 lakes.",
-            ["It has approx. five parks (e.g. one) and 3.5 lakes."],
+            "It has approx. five (e.g. these) and 3.5 lakes.",
+            ["It has approx. five (e.g. these) and 3.5 lakes."],
         ),
-        ("1. Kingston\n2. Montego Bay\n\nDone", ["1. Kingston", "2. Montego Bay", "Done"]),
+        ("1. Mandeville\n2. Montego Bay\n\nDone", ["1. Mandeville", "2. Montego Bay", "Done"]),
         ('He said "no." Then he left', ['He said "no."', "Then he left"]),
         ("首都は東京です。人口は多い。", ["首都は東京です。", "人口は多い。"]),
         ("Made in 1999. [7] Sold.", ["Made in 1999.", "Sold."]),
@@ -45,27 +55,39 @@ def test_where_sentences_end(text: str, sentences: list[str]) -> None:
     assert texts(text) == sentences
 
 
-@given(st.text(alphabet="ab.U!?。 \n[]1,9\"')", max_size=60))
-def test_sentences_are_the_whole_text(text: str) -> None:
-    """No word is lost, whatever the text."""
+@given(st.text(alphabet="ab.U!?。 \n[]1,9\"')", max_size=60), st.integers(1, 7))
+def test_pieces_do_not_matter(text: str, size: int) -> None:
+    """No word is lost and the sentences are the same, whatever the text and however it arrives."""
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    answer = written(*pieces)
+    assert [one.text for one in answer.sentences] == texts(text)
     assert "".join("".join(texts(text)).split()) == "".join(cite_read(text, 2).split())
+    assert answer.text == answer.text.strip()
 
 
 def test_support_is_by_the_words_that_the_question_does_not_have() -> None:
     """With its passage; case, the commas of numbers and citations do not count, and an echo needs no support."""
     text = "The capital of Jamaica is KINGSTON [1]. It has 1041 lakes. Fish swim. The capital of Jamaica."
-    found = by_sentence(text, (), ASKED, PASSAGES)
+    found = written(text).sentences
     assert [(one.support, one.passage) for one in found] == [(1.0, 2), (0.5, 2), (0.0, None), (None, None)]
-    assert by_sentence("It is Kingston.", (), ASKED, ())[0].support is None
+    assert written("It is Kingston.", passages=()).sentences[0].support is None
+
+
+def test_supported_sentence_is_cited() -> None:
+    """Where the reader did not do it itself; what is behind it stays."""
+    answer = written("It is", " King", "ston. It", " is Havana [2].\n\n", "Fish swim")
+    assert answer.text == "It is Kingston. [2] It is Havana [2].\n\nFish swim"
 
 
 def test_each_sentence_has_the_log_probability_of_its_own_tokens() -> None:
     """A token belongs where it ends, so a space before a word counts for the word."""
-    text = "It is. No."
-    found = by_sentence(text, [(2, -1.0), (5, -2.0), (6, -3.0), (9, -5.0), (10, -7.0)], ASKED, ())
-    assert [one.logprob for one in found] == [-2.0, -6.0]
-    found = by_sentence(text, [(2, -1.0), (6, math.nan), (10, -4.0)], ASKED, ())
-    assert [one.logprob for one in found] == [None, -4.0]
+    assert [one.logprob for one in written("It", " is", ".", " No", ".").sentences] == [-2.0, -4.5]
+    answer = LongAnswer(ASKED, ())
+    answer.add("It is.", [("It", -1.0), (" is", math.nan), (".", -1.0)])
+    # Bytes of one character, spelled in a way that is longer than the text.
+    answer.add(" ½.", [(" ", -3.0), ("\\xc2", -3.0), ("\\xbd.", -6.0)])
+    answer.finish()
+    assert [one.logprob for one in answer.sentences] == [None, -4.5]
 
 
 @pytest.mark.parametrize(
