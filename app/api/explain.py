@@ -77,16 +77,12 @@ def step_out(step: Step, evidence: Mapping[str, float]) -> dict[str, Any]:
 
 def sentence(step: Step, evidence: Mapping[str, float]) -> str:
     """What was done, what it was expected to bring, and the evidence that moved this number most."""
-    written = _is_written(step)
     if not step.options:
-        return f"{_does(step.action, written=written)}: {_without_options(step)}."
+        return f"{_does(step.action)}: {_without_options(step)}."
     chosen = next(option for option in step.options if option.action == step.action)
     stops = [option for option in step.options if isinstance(option.action, Stop) and option is not chosen]
     purchases = [option for option in step.options if not isinstance(option.action, Stop) and option is not chosen]
-    if written:
-        said = f"{_does(step.action, written=True)}: expected {chosen.value:.2f} at a price of {_price(chosen)}"
-        said += _against(stops, written=True)
-    elif isinstance(step.action, Stop):
+    if isinstance(step.action, Stop):
         said = f"{_does(step.action)}: it is right with probability {chosen.value:.2f}"
         said += _against(purchases) if purchases else ", and nothing more can be bought"
     else:
@@ -95,19 +91,12 @@ def sentence(step: Step, evidence: Mapping[str, float]) -> str:
     return f"{said}{_moved(step, evidence)}."
 
 
-def _is_written(step: Step) -> bool:
-    """Whether the answer is still to be written: it is none of those that are available."""
-    k = step.action.k if isinstance(step.action, Stop) else None
-    stops = [one.action.k for one in step.options if isinstance(one.action, Stop)]
-    return any(one is not None and f"k{one}" not in step.state.split("+") for one in (k, *stops))
-
-
-def _against(options: list[Option], *, written: bool = False) -> str:
+def _against(options: list[Option]) -> str:
     """The best alternative, where there is one."""
     if not options:
         return ""
     best = max(options, key=lambda option: option.value - option.price)
-    does = _does(best.action, written=written)
+    does = _does(best.action)
     return f", against {best.value:.2f} at a price of {_price(best)} to {does[0].lower()}{does[1:]}"
 
 
@@ -117,18 +106,15 @@ def _price(option: Option) -> str:
 
 def _without_options(step: Step) -> str:
     if step.why is None:
-        found = "what it finds" if step.action == Search() else "the probability of this answer"
-        return f"{found} decides what follows"
+        return "the probability of this answer decides what follows"
     if step.action == Stop(None) and step.why is not Reason.OUT_OF_SCOPE:
         return "no answer may be given"
     why = _WHY.get(step.why, step.why.value.replace("_", " "))
     return f"{why} (probability {step.p:.2f})" if step.p is not None and step.why in _OF_P else why
 
 
-def _does(action: Action, *, written: bool = False) -> str:
+def _does(action: Action) -> str:
     match action:
-        case Stop(k) if written and k is not None:
-            return f"Write with {_passages(k)}"
         case Search():
             return "Search for passages"
         case Read(0):
