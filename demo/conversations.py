@@ -94,7 +94,7 @@ WORDINGS: Mapping[str, Wording] = {
         "Which country is the city of {} in?", ("Which country is it in?", "what country is that in"), "the country"
     ),
 }
-# Questions whose answer is the subject of the next one, so that only the assistant has named it; with what they give away.
+# Questions whose answer is the subject of the next one, so that only the assistant has named it, and what they tell.
 INVERSE: Mapping[str, str] = {
     "country-with-domain": "domain-of",
     "country-with-currency-code": "currency-of",
