@@ -4,7 +4,8 @@
 not stand alone.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 
 from app.core.words import STOP_WORDS, words
@@ -44,14 +45,26 @@ _PHRASES = frozenset({
 # fmt: on
 _FUNCTION_WORDS = STOP_WORDS | _PRONOUNS | _POINTERS | _OPENERS | _ASKING | _PERSONAL
 # Of a logistic model, fitted on `features`.
-INTERCEPT = 0.0
-WEIGHTS: Mapping[str, float] = {}
+INTERCEPT = -0.7
+WEIGHTS: Mapping[str, float] = {
+    "pronoun": -0.81,
+    "pointer": -0.68,
+    "asking": 0.26,
+    "personal": -0.31,
+    "length": 0.55,
+    "short": -0.65,
+    "repeated": 0.77,
+}
 # A message that is less likely to stand alone is rewritten.
-THRESHOLD = 0.5
+THRESHOLD = 0.52
+_LONGEST_SMALL_TALK, _LONGEST_REWRITE = 80, 300
+_REFUSAL = re.compile(r"\b(?:sorry|as an ai|i (?:can(?:no|')t|am unable|don't|do not)|unable to)\b", re.IGNORECASE)
 
 
 def small_talk(message: str) -> bool:
     """Whether a message only greets or thanks: there is nothing to search."""
+    if len(message) > _LONGEST_SMALL_TALK:
+        return False
     said = words(message)
     if " ".join(said) in _PHRASES:
         return True
@@ -62,7 +75,7 @@ def small_talk(message: str) -> bool:
 def features(message: str, earlier: Sequence[str]) -> dict[str, float]:
     """What the words of a message show, beside those of the user's earlier messages."""
     said = words(message)
-    subject = frozenset(said) - _FUNCTION_WORDS
+    subject = _subject(said)
     before = frozenset(word for text in earlier for word in words(text))
     what_about = said[1:2] == ["about"]
     return {
@@ -89,3 +102,33 @@ def probability(message: str, earlier: Sequence[str]) -> float:
 def stands_alone(message: str, earlier: Sequence[str]) -> bool:
     """Whether to search for the message as it was typed."""
     return probability(message, earlier) >= THRESHOLD
+
+
+def is_rewrite(rewrite: str, message: str, before: Sequence[str]) -> bool:
+    """Whether a text may replace the message after what was said before it, by anyone.
+
+    It is one short line, keeps some of the message's subject, and adds something of the conversation. Small readers
+    often repeat the question before, or the message itself.
+    """
+    if not rewrite or len(rewrite) > _LONGEST_REWRITE or len(rewrite.splitlines()) > 1 or _REFUSAL.search(rewrite):
+        return False
+    kept, given = _stems(_subject(words(message))), _stems(_subject(words(rewrite)))
+    known = _stems(_subject(word for text in before for word in words(text)))
+    return (not kept or not kept.isdisjoint(given)) and not known.isdisjoint(given - kept)
+
+
+def joined(message: str, earlier: Sequence[str]) -> str:
+    """What to search for without a rewrite: the message and the user's message before it.
+
+    More of the conversation finds less: the topic of older messages outweighs the message.
+    """
+    return " ".join((message, *earlier[-1:]))
+
+
+def _subject(said: Iterable[str]) -> frozenset[str]:
+    return frozenset(said) - _FUNCTION_WORDS
+
+
+def _stems(said: Iterable[str]) -> frozenset[str]:
+    """Words without their endings, roughly."""
+    return frozenset(word[:5] if len(word) > 5 else word.rstrip("s") for word in said)
