@@ -54,7 +54,7 @@ class FollowUp:
     rewrite: str
 
 
-def follow_ups() -> list[FollowUp]:
+def follow_ups(*, with_first: bool = False) -> list[FollowUp]:
     """Every message that follows another; the first of a conversation stands alone without a model."""
     path = shared() / "data" / "conversations" / "followups.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -62,7 +62,7 @@ def follow_ups() -> list[FollowUp]:
     return [
         FollowUp(row["id"].split("<::>")[0], tuple(row["user_turns"][:-1]), row["last"], row["rewrite"])
         for row in rows
-        if len(row["user_turns"]) > 1
+        if with_first or len(row["user_turns"]) > 1
     ]
 
 
@@ -137,15 +137,8 @@ def figures(rows: Sequence[FollowUp], predicted: np.ndarray, labels: np.ndarray)
     """AUROC, accuracy at the shipped threshold, and how well the probabilities are calibrated."""
     said = predicted >= standalone.THRESHOLD
     english = predicted > 0
-    bins = [
-        {
-            "n": int(inside.sum()),
-            "predicted": round(float(predicted[inside].mean()), 2),
-            "observed": round(float(labels[inside].mean()), 2),
-        }
-        for inside in np.array_split(np.flatnonzero(english)[np.argsort(predicted[english], kind="stable")], 4)
-        for inside in [np.isin(np.arange(len(rows)), inside)]
-    ]
+    quarters = np.array_split(np.flatnonzero(english)[np.argsort(predicted[english], kind="stable")], 4)
+    bins = [[len(at), round(float(predicted[at].mean()), 2), round(float(labels[at].mean()), 2)] for at in quarters]
     return {
         "n": len(rows),
         "conversations": len({row.conversation for row in rows}),
@@ -155,26 +148,33 @@ def figures(rows: Sequence[FollowUp], predicted: np.ndarray, labels: np.ndarray)
         "said_to_stand_alone": round(float(said.mean()), 3),
         "right_when_it_says_so": resampled(rows, lambda at: float(labels[at][said[at]].mean())),
         "mean_difference": round(float((predicted - labels)[english].mean()), 3),
-        "calibration": bins,
+        "calibration: n, predicted, observed": bins,
     }
+
+
+def fitted_rows(rows: Sequence[FollowUp]) -> list[FollowUp]:
+    """Those of train that get a probability: without an English word, a message never stands alone."""
+    return [row for row in rows if in_train(row) and standalone.probability(row.message, row.earlier) > 0]
 
 
 def main() -> None:
     """Fit on train, test on the rest, and print."""
-    rows = follow_ups()
-    train = [row for row in rows if in_train(row)]
-    test = [row for row in rows if not in_train(row)]
-    # Messages without an English word are never said to stand alone.
-    english = [row for row in train if standalone.probability(row.message, row.earlier) > 0]
-    intercept, weights = fit(english, np.array([needs_nothing(row) for row in english]))
+    everything = follow_ups(with_first=True)
+    rows = [row for row in everything if row.earlier]
+    fitted = fitted_rows(rows)
+    intercept, weights = fit(fitted, np.array([needs_nothing(row) for row in fitted]))
     print(f"INTERCEPT = {intercept}\nWEIGHTS: Mapping[str, float] = {json.dumps(weights, indent=4)}")
     if (intercept, weights) != (standalone.INTERCEPT, standalone.WEIGHTS):
         print("these differ from app/core/standalone.py, which is tested below")
-    for name, label in (("needs nothing", needs_nothing), ("unchanged", unchanged)):
-        for part, chosen in (("train", train), ("test", test)):
+    for name, label, messages in (
+        ("needs nothing", needs_nothing, rows),
+        ("unchanged", unchanged, rows),
+        ("unchanged, with first messages", unchanged, everything),
+    ):
+        for part in ("train", "test"):
+            chosen = [row for row in messages if in_train(row) == (part == "train")]
             predicted = np.array([standalone.probability(row.message, row.earlier) for row in chosen])
-            labels = np.array([label(row) for row in chosen])
-            print(name, part, json.dumps(figures(chosen, predicted, labels)))
+            print(name, part, json.dumps(figures(chosen, predicted, np.array([label(row) for row in chosen]))))
     print("small talk:", [row.message for row in rows if standalone.small_talk(row.message)])
 
 
