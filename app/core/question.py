@@ -30,7 +30,8 @@ class Writing:
 class Standalone:
     """How the question behind the last message of a conversation was found.
 
-    `small_talk` and `tool_turn` are not searched. `failed`: it was to be rewritten, and is searched as typed.
+    `small_talk` and `tool_turn` are not searched. `failed`: there is no rewrite, and it is searched with the
+    user's message before it.
     """
 
     how: Literal["as_asked", "rewritten", "small_talk", "tool_turn", "failed"]
