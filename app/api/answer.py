@@ -19,9 +19,9 @@ from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.api.receipt import Receipt, receipt
-from app.api.request import AnswerOptions, AnswerRequest
-from app.core.policy import AskOptions, Policy
-from app.core.question import Question, Turn
+from app.api.request import FULL_TOKENS, SHORT_TOKENS, AnswerOptions, AnswerRequest
+from app.core.policy import AskOptions, Policy, Retrieval
+from app.core.question import Question, Standalone, Writing
 from app.core.record import DecisionRecord
 from app.correlation import set_question
 from app.errors import BadRequest
@@ -30,7 +30,7 @@ from app.ports import SILENT, Listener
 T = TypeVar("T")
 # Whether the client has left is first checked after this time.
 _WATCH_AFTER_S = 0.02
-
+_UNSEARCHED = frozenset({"small_talk", "tool_turn"})
 
 _ERRORS = documented(
     *(*DENIALS, 400, 408, 413, 422, 500, 503),
@@ -69,7 +69,11 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller,
             f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"
         )
     set_question(body.question)
-    question = question_of(body.question, body, gateway, caller, max_tokens=body.max_tokens)
+    longest, writing = body.max_tokens and min(body.max_tokens, SHORT_TOKENS), None
+    if body.style == "full":
+        # The short answer keeps its own length: that is what the calibrator was fitted on.
+        longest, writing = None, Writing("full", {"max_tokens": body.max_tokens or FULL_TOKENS})
+    question = question_of(body.question, body, gateway, caller, max_tokens=longest, writing=writing)
     if body.stream:
         return await streamed(question, gateway, caller, request, ReceiptEvents())
     record = await whole(question, gateway, caller, request)
@@ -102,7 +106,9 @@ def question_of(
     *,
     max_tokens: int | None,
     policy: Policy | None = None,
-    earlier: tuple[Turn, ...] = (),
+    writing: Writing | None = None,
+    standalone: Standalone | None = None,
+    ignored: tuple[str, ...] = (),
 ) -> Question:
     """Build the question of a request, within the limits of its key."""
     collection, where = caller.reach(chosen.collection, chosen.filter, default=gateway.default_collection)
@@ -113,7 +119,8 @@ def question_of(
         max_tokens=max_tokens or gateway.default_max_tokens,
         options=AskOptions(
             policy=policy or chosen.policy or gateway.default_policy,
-            retrieval=chosen.retrieval,
+            # There is nothing to search for.
+            retrieval=Retrieval.FORBIDDEN if standalone and standalone.how in _UNSEARCHED else chosen.retrieval,
             abstain=chosen.abstain,
             filtered=bool(where),
         ),
@@ -121,7 +128,9 @@ def question_of(
         tags=chosen.tags,
         key=caller.id,
         may_give_feedback=caller.may_give_feedback,
-        earlier=earlier,
+        writing=writing,
+        standalone=standalone,
+        ignored=ignored,
         deadline=gateway.deadline(chosen.timeout_ms),
     )
 

@@ -133,6 +133,8 @@ class UsageOut(BaseModel):
 
     probe: Usage | None
     read: Usage | None = Field(description="The tokens of all answers from passages.")
+    write: Usage | None = Field(description="The tokens of the text that was written after the decision.")
+    rewrite: Usage | None = Field(description="The tokens of the stand-alone question of a conversation.")
     searches: int = Field(description="Searches made.")
     passages: int = Field(description="Passages read, over all prompts.")
 
@@ -144,6 +146,8 @@ class TimingsOut(BaseModel):
     embed: float | None
     search: float | None
     read: float | None
+    write: float | None
+    rewrite: float | None
     total: float = Field(
         description="From the arrival of the question, including the queue and the time between stages."
     )
@@ -221,10 +225,20 @@ class Receipt(BaseModel):
                     "usage": {
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
+                        "write": None,
+                        "rewrite": None,
                         "searches": 1,
                         "passages": 1,
                     },
-                    "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
+                    "timings_ms": {
+                        "probe": 212.0,
+                        "embed": 14.2,
+                        "search": 0.8,
+                        "read": 391.5,
+                        "write": None,
+                        "rewrite": None,
+                        "total": 620.3,
+                    },
                     "feedback_wanted": False,
                 }
             ]
@@ -260,12 +274,13 @@ class Receipt(BaseModel):
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt for orjson, without validating our own output."""
     reply, policy, available, timings = record.reply, record.policy, record.available, record.timings
-    thresholds = policy.thresholds
+    question, writing, thresholds = record.question, record.question.writing, policy.thresholds
+    full = reply.written if writing is not None and writing.kind == "full" else None
     return {
-        "id": record.question.id,
-        "mode": "answer",
-        "style": "short",
-        "answer": reply.text,
+        "id": question.id,
+        "mode": "chat" if writing is not None and writing.kind == "chat" else "answer",
+        "style": "short" if full is None else "full",
+        "answer": reply.text if full is None else full.text,
         "sentences": [
             {
                 "text": one.text,
@@ -274,16 +289,16 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "logprob": one.logprob,
                 "mark": one.mark,
             }
-            for one in reply.sentences
+            for one in (full.sentences if full else ())
         ],
         "action": record.action,
         "k": reply.k,
         "abstained": reply.withheld,
-        "truncated": reply.truncated,
-        "confidence": reply.confidence,
+        "truncated": reply.truncated if full is None else full.truncated,
+        "confidence": reply.confidence if full is None else None,
         "citations": cited(record.citations),
-        "ignored": [],
-        "standalone": None,
+        "ignored": list(question.ignored),
+        "standalone": question.standalone and {"question": question.text, "how": question.standalone.how},
         "decision": {
             "p_closed_book": record.p_closed_book,
             "steps": [step_out(step, available.evidence) for step in record.steps],
@@ -295,18 +310,20 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "tau1": thresholds.tau1 if thresholds else None,
                 "tau_abstain": policy.tau,
             },
-            "policy": record.question.options.policy.value,
+            "policy": question.options.policy.value,
             "reason": reply.reason.value,
             "calibrator": {
                 "version": policy.version,
                 "certified": reply.certified,
                 "rests_on": policy.rests_on if reply.certified else None,
             },
-            "short_answer": None,
+            "short_answer": full and {"text": reply.text, "confidence": reply.confidence},
         },
         "usage": {
             "probe": record.probe_usage,
             "read": record.read_usage,
+            "write": record.write_usage,
+            "rewrite": record.rewrite_usage,
             "searches": record.searches,
             "passages": record.passages_read,
         },
@@ -315,6 +332,8 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "embed": _ms(timings.embed),
             "search": _ms(timings.search),
             "read": _ms(timings.read),
+            "write": _ms(timings.write),
+            "rewrite": _ms(timings.rewrite),
             "total": _ms(timings.total),
         },
         "feedback_wanted": record.solicited or policy.sampled.shadow,
