@@ -101,7 +101,14 @@ def _full_bodies(
     texts = [(one.title, one.text[: short.read_chars]) for one in passages]
     for added in range(len(texts), 0, -1) if texts else (0,):
         message = WRITING.to_write_out(question, short.text, texts[:added], markers)
-        body = {**writing.body, "messages": [{"role": "user", "content": message}], "temperature": 0, "logprobs": True}
+        body = {
+            **writing.body,
+            "messages": [{"role": "user", "content": message}],
+            "temperature": 0,
+            "logprobs": True,
+            # The text may end before the reader does.
+            "stream_options": {"continuous_usage_stats": True},
+        }
         yield body, added
     yield {name: value for name, value in body.items() if name not in _LENGTHS}, added
 
@@ -116,7 +123,7 @@ async def _shown(
             before = len(text.said)
             text.add(event)
             pieces += len(text.said) > before
-            if shown := answer.add(text.said[before:], _tokens(event)):
+            if shown := answer.add(text.said[before:], tokens_of(event)):
                 listener.token(shown)
             # Servers may ignore the limit, and it may not have been sent.
             if answer.repeats or pieces > limit:
@@ -126,7 +133,7 @@ async def _shown(
         listener.token(shown)
 
 
-def _tokens(event: Mapping[str, Any]) -> list[tuple[str, float]]:
+def tokens_of(event: Mapping[str, Any]) -> list[tuple[str, float]]:
     """The tokens of an event with their log-probabilities; NaN where the server sent something else."""
     try:
         reported = [choice["logprobs"]["content"] for choice in event["choices"] if choice.get("logprobs")]
@@ -170,8 +177,7 @@ class _Text:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Add an event, or a whole reply."""
-        if event.get("usage"):
-            self.usage = Usage.of(event["usage"])
+        self.usage = Usage.so_far(event) or self.usage
         for choice in event.get("choices") or ():
             self.answered = True
             if isinstance(choice, dict) and not choice.get("index"):

@@ -10,6 +10,7 @@ from app.api.request import Style
 from app.core.available import Passage, Usage
 from app.core.effective_policy import Ladder
 from app.core.policy import Policy, Reason
+from app.core.question import Question
 from app.core.record import DecisionRecord
 from app.core.sentences import SUPPORTED, UNSURE, Mark
 
@@ -131,10 +132,10 @@ class DecisionOut(BaseModel):
 class UsageOut(BaseModel):
     """Tokens, passages and searches of the answer; a stage that did not run is null."""
 
+    rewrite: Usage | None = Field(description="The tokens of the rewrite of a conversation's last message.")
     probe: Usage | None
     read: Usage | None = Field(description="The tokens of all answers from passages.")
-    write: Usage | None = Field(description="The tokens of the text that was written after the decision.")
-    rewrite: Usage | None = Field(description="The tokens of the stand-alone question of a conversation.")
+    write: Usage | None = Field(description="The tokens of the text that was written once k was chosen.")
     searches: int = Field(description="Searches made.")
     passages: int = Field(description="Passages read, over all prompts.")
 
@@ -142,12 +143,12 @@ class UsageOut(BaseModel):
 class TimingsOut(BaseModel):
     """Milliseconds of each stage; a stage that did not run is null."""
 
+    rewrite: float | None
     probe: float | None
     embed: float | None
     search: float | None
     read: float | None
     write: float | None
-    rewrite: float | None
     total: float = Field(
         description="From the arrival of the question, including the queue and the time between stages."
     )
@@ -223,20 +224,20 @@ class Receipt(BaseModel):
                         "short_answer": None,
                     },
                     "usage": {
+                        "rewrite": None,
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
                         "write": None,
-                        "rewrite": None,
                         "searches": 1,
                         "passages": 1,
                     },
                     "timings_ms": {
+                        "rewrite": None,
                         "probe": 212.0,
                         "embed": 14.2,
                         "search": 0.8,
                         "read": 391.5,
                         "write": None,
-                        "rewrite": None,
                         "total": 620.3,
                     },
                     "feedback_wanted": False,
@@ -274,13 +275,13 @@ class Receipt(BaseModel):
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt for orjson, without validating our own output."""
     reply, policy, available, timings = record.reply, record.policy, record.available, record.timings
-    question, writing, thresholds = record.question, record.question.writing, policy.thresholds
-    full = reply.written if writing is not None and writing.kind == "full" else None
+    question, thresholds = record.question, policy.thresholds
+    full = reply.written if record.is_full else None
     return {
         "id": question.id,
-        "mode": "chat" if writing is not None and writing.kind == "chat" else "answer",
-        "style": "short" if full is None else "full",
-        "answer": reply.text if full is None else full.text,
+        "mode": mode_of(question),
+        "style": "full" if full else "short",
+        "answer": full.text if full else reply.text,
         "sentences": [
             {
                 "text": one.text,
@@ -294,11 +295,11 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
         "action": record.action,
         "k": reply.k,
         "abstained": reply.withheld,
-        "truncated": reply.truncated if full is None else full.truncated,
-        "confidence": reply.confidence if full is None else None,
+        "truncated": full.truncated if full else reply.truncated,
+        "confidence": None if full else reply.confidence,
         "citations": cited(record.citations),
-        "ignored": list(question.ignored),
-        "standalone": question.standalone and {"question": question.text, "how": question.standalone.how},
+        "ignored": question.ignored,
+        "standalone": _standalone(question),
         "decision": {
             "p_closed_book": record.p_closed_book,
             "steps": [step_out(step, available.evidence) for step in record.steps],
@@ -317,27 +318,36 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "certified": reply.certified,
                 "rests_on": policy.rests_on if reply.certified else None,
             },
-            "short_answer": full and {"text": reply.text, "confidence": reply.confidence},
+            "short_answer": {"text": reply.text, "confidence": reply.confidence} if full else None,
         },
         "usage": {
+            "rewrite": record.rewrite_usage,
             "probe": record.probe_usage,
             "read": record.read_usage,
             "write": record.write_usage,
-            "rewrite": record.rewrite_usage,
             "searches": record.searches,
             "passages": record.passages_read,
         },
         "timings_ms": {
+            "rewrite": _ms(timings.rewrite),
             "probe": _ms(timings.probe),
             "embed": _ms(timings.embed),
             "search": _ms(timings.search),
             "read": _ms(timings.read),
             "write": _ms(timings.write),
-            "rewrite": _ms(timings.rewrite),
             "total": _ms(timings.total),
         },
         "feedback_wanted": record.solicited or policy.sampled.shadow,
     }
+
+
+def mode_of(question: Question) -> Literal["answer", "chat"]:
+    """Whether a question is answered, or a chat is passed on with passages."""
+    return "chat" if question.writing is not None and question.writing.kind == "chat" else "answer"
+
+
+def _standalone(question: Question) -> dict[str, str] | None:
+    return None if question.standalone is None else {"question": question.text, "how": question.standalone.how}
 
 
 def cited(passages: Sequence[Passage]) -> list[dict[str, Any]]:

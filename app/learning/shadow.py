@@ -90,7 +90,8 @@ class ShadowRunner:
     def draws(self, question: Question) -> bool:
         """Draw at random whether to run a question; only questions that an outcome table could contain."""
         ask = question.options
-        if self._task is None or question.standalone or ask.retrieval is not Retrieval.AUTO or ask.filtered:
+        full = question.writing is not None and question.writing.kind == "full"
+        if self._task is None or question.standalone or full or ask.retrieval is not Retrieval.AUTO or ask.filtered:
             return False
         identity = self._identity()
         if identity is None:

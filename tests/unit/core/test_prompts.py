@@ -245,7 +245,11 @@ def test_request_for_a_full_answer() -> None:
 
 def test_digest_of_what_is_added() -> None:
     """Another template has another digest."""
-    others = (WritingPrompts("a", "b", "c", "d"), WritingPrompts("ab", "", "c", "d"), WritingPrompts("a", "b", "", "cd"))
+    others = (
+        WritingPrompts("a", "b", "c", "d"),
+        WritingPrompts("ab", "", "c", "d"),
+        WritingPrompts("a", "b", "", "cd"),
+    )
     digests = {one.digest for one in (WRITING, ADDED, *others)}
     assert len(digests) == 5
     assert all(len(digest) == 16 for digest in digests)
