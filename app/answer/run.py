@@ -7,7 +7,7 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.answer.writing import to_write, write_chat
+from app.answer.writing import write_chat
 from app.core.available import Answer, Available, Passage, Usage
 from app.core.ladder import Reply
 from app.core.question import Question, Writing
@@ -109,7 +109,6 @@ class Run:
 
     async def write(self, writing: Writing, available: Available, reply: Reply) -> Reply:
         """Write the text with the chosen passages; what was streamed of it is never taken back."""
-        reply = to_write(writing, reply)
         if reply.withheld:
             return reply
         return await self._timed("write", write_chat(writing, available, reply, self._upstreams.reader, self._listener))

@@ -21,29 +21,15 @@ _MISSING = frozenset({Reason.OUT_OF_SCOPE, Reason.NO_PASSAGES, Reason.RETRIEVAL_
 _LENGTHS = ("max_tokens", "max_completion_tokens")
 
 
-def to_write(writing: Writing, reply: Reply) -> Reply:
-    """The decision about the short answer, as one about the text. A chat is withheld only if evidence is missing.
-
-    Neither the short answer nor its confidence is that of the text.
-    """
-    if writing.kind == "full":
-        return reply
-    return replace(reply, text=None, confidence=None, withheld=_lacks(reply) and writing.missing == "withhold")
-
-
-def _lacks(reply: Reply) -> bool:
-    """Whether evidence was wanted, and there is none."""
-    return reply.k == 0 and reply.reason in _MISSING
-
-
 async def write_chat(writing: Writing, available: Available, reply: Reply, reader: Reader, listener: Listener) -> Reply:
     """Answer the caller's own request with the chosen passages."""
     passages = (available.passages or ())[: reply.k]
     if passages:
         listener.found(passages)
     markers = await reader.control_tokens([text for one in passages for text in (one.title, one.text)])
+    lacking = reply.k == 0 and reply.reason in _MISSING
     refused: PromptTooLong | None = None
-    for body, added in _bodies(writing, passages, markers, note=_lacks(reply) and writing.missing == "note"):
+    for body, added in _bodies(writing, passages, markers, note=lacking and writing.missing == "note"):
         text = _Text()
         try:
             if listener is SILENT:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from app.answer.standalone import standalone
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, documented, explain
@@ -19,9 +20,9 @@ from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.api.receipt import Receipt, receipt
-from app.api.request import AnswerOptions, AnswerRequest
+from app.api.request import AnswerOptions, AnswerRequest, cleaned
 from app.core.policy import AskOptions, Policy, Retrieval
-from app.core.question import Question, Standalone, Writing
+from app.core.question import Question, Writing
 from app.core.record import DecisionRecord
 from app.correlation import set_question
 from app.errors import BadRequest
@@ -103,7 +104,6 @@ def question_of(
     max_tokens: int | None,
     policy: Policy | None = None,
     writing: Writing | None = None,
-    standalone: Standalone | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Question:
     """Build the question of a request, within the limits of its key."""
@@ -115,8 +115,7 @@ def question_of(
         max_tokens=max_tokens or gateway.default_max_tokens,
         options=AskOptions(
             policy=policy or chosen.policy or gateway.default_policy,
-            # There is nothing to search for.
-            retrieval=Retrieval.FORBIDDEN if standalone and standalone.how in _UNSEARCHED else chosen.retrieval,
+            retrieval=chosen.retrieval,
             abstain=chosen.abstain,
             filtered=bool(where),
         ),
@@ -125,7 +124,6 @@ def question_of(
         key=caller.id,
         may_give_feedback=caller.may_give_feedback,
         writing=writing,
-        standalone=standalone,
         ignored=ignored,
         deadline=gateway.deadline(chosen.timeout_ms),
     )
@@ -171,9 +169,22 @@ async def _permitted(gateway: Gateway, question: Question, listener: Listener = 
     if waited_s:
         question = replace(question, waited_s=waited_s)
     try:
+        if question.writing is not None and question.writing.kind == "chat":
+            question = await _standing_alone(question, question.writing, gateway)
         return await gateway.answerer.answer(question, listener)
     finally:
         permits.give_back()
+
+
+async def _standing_alone(question: Question, chat: Writing, gateway: Gateway) -> Question:
+    """The question behind the last message of a chat. Nothing is searched for a message that asks nothing."""
+    text, found = await standalone(chat.body["messages"], gateway.answerer.upstreams, question.deadline)
+    options = question.options
+    if found.how in _UNSEARCHED:
+        options = replace(options, policy=Policy.NEVER, retrieval=Retrieval.AUTO)
+    # The end of a long message says what is wanted.
+    searched = cleaned(text)[-gateway.max_question_chars :]
+    return replace(question, text=searched, standalone=found, options=options)
 
 
 async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:

@@ -11,6 +11,7 @@ from app.core.available import Available, Usage
 from app.core.effective_policy import REASONS, EffectivePolicy, Fixed, Graded, Ladder, OneShot
 from app.core.heads import Blend, Head
 from app.core.policy import Reason
+from app.core.sentences import Sentence
 from app.errors import NoPassages
 
 
@@ -81,7 +82,8 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         # Judged as soon as the evidence is there, before anything else is bought.
         if policy.abstain:
             return Step(available.state, Stop(None), why=Reason.OUT_OF_SCOPE)
-        return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
+        # No passage is about a chat turn out of scope; a question may still be answered from some.
+        return _toward(policy, available, 0 if policy.chat else policy.ks[-1], Reason.OUT_OF_SCOPE)
     kind = policy.kind
     if isinstance(kind, Fixed):
         return _toward(policy, available, kind.k, kind.why, policy.p0(available) if 0 in available.answers else None)
@@ -252,6 +254,8 @@ class Reply:
     truncated: bool = False
     in_scope: bool = True
     written: Written | None = None
+    # Of a long answer that was written after the decision.
+    sentences: tuple[Sentence, ...] = ()
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:

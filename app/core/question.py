@@ -69,3 +69,8 @@ class Question:
     waited_s: float = 0.0
     # Whether the caller may give feedback; other callers are not asked for it.
     may_give_feedback: bool = True
+
+    @property
+    def mode(self) -> Literal["answer", "chat", "full"]:
+        """What is given in the end: the short answer, a turn of a chat, or the answer written out."""
+        return self.writing.kind if self.writing is not None else "answer"
