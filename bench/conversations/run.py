@@ -179,8 +179,18 @@ async def main() -> None:
     report(measured)
 
 
+def rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """How often the passage is first, as typed and rewritten, for messages that stand alone and for others."""
+    sides = {str(alone): [row for row in rows if row["stands_alone"] == alone] for alone in (False, True)}
+    return {
+        name: {side: float(np.mean([row["found"][name][0] for row in part])) for side, part in sides.items()}
+        for name in ("as typed", "rewrite")
+    }
+
+
 def report(measured: Sequence[Mapping[str, Any]]) -> None:
-    """Print all figures."""
+    """Print all figures, and store what a wrong decision of the classifier costs."""
+    (OUT / "rates.json").write_text(json.dumps(rates([row for row in measured if row["split"] == "train"])))
     for split in ("train", "test"):
         of_split = [row for row in measured if row["split"] == split]
         print(split, json.dumps(figures(of_split), indent=1))
