@@ -20,7 +20,7 @@ from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.api.receipt import Receipt, receipt
-from app.api.request import AnswerOptions, AnswerRequest, cleaned
+from app.api.request import FULL_TOKENS, SHORT_TOKENS, AnswerOptions, AnswerRequest, cleaned
 from app.core.policy import AskOptions, Policy, Retrieval
 from app.core.question import Question, Writing
 from app.core.record import DecisionRecord
@@ -70,7 +70,11 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller,
             f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"
         )
     set_question(body.question)
-    question = question_of(body.question, body, gateway, caller, max_tokens=body.max_tokens)
+    longest, writing = body.max_tokens and min(body.max_tokens, SHORT_TOKENS), None
+    if body.style == "full":
+        # The short answer keeps its own length: that is what the calibrator was fitted on.
+        longest, writing = None, Writing("full", {"max_tokens": body.max_tokens or FULL_TOKENS})
+    question = question_of(body.question, body, gateway, caller, max_tokens=longest, writing=writing)
     if body.stream:
         return await streamed(question, gateway, caller, request, ReceiptEvents())
     record = await whole(question, gateway, caller, request)
