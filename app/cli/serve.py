@@ -32,7 +32,7 @@ from app.access import keys_required
 from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
-from app.errors import ConfigurationError, DataError, StorageError, UnknownCollection
+from app.errors import ConfigurationError, DataError, StorageError, StorageUnavailable, UnknownCollection
 from app.settings import Settings, read_settings
 from app.storage import open_rows
 from app.telemetry.gauges import SHARED_VARIABLE
@@ -103,6 +103,9 @@ def check_keys(settings: Settings) -> None:
         file = key_file(settings.keys_at)
         if file.read() is not None:
             return
+    except StorageUnavailable:
+        # Every request is refused until they can be read.
+        return
     except (DataError, StorageError) as error:
         raise ConfigurationError(str(error)) from error
     if not keys_required(settings.access, settings.server.host):
