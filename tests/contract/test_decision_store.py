@@ -510,6 +510,11 @@ def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatc
         or (re.search(r"SCAN decisions(?! USING (COVERING )?INDEX)", plan) and "ORDER BY decisions.seq" not in said)
     ]
     assert scans == []
+    for said, plan in plans:
+        if "decisions.created_at >=" in said:
+            assert "ix_decisions_created_at" in plan
+        if "feedback.correct" in said and "decisions.calibrator" not in said:
+            assert not re.search(r"(Seq Scan on|SCAN) feedback", plan), plan
 
 
 @pytest.mark.e2e
