@@ -349,6 +349,16 @@ async def test_an_outage_is_seen_in_the_metrics(open_log: Open) -> None:
         assert running.registry.get_sample_value("fetchwise_log_waiting") == 0
 
 
+async def test_an_outage_ends_without_traffic(open_log: Open) -> None:
+    """Only feedback failed, and nothing waits: the metric falls back all the same."""
+    async with open_log(fail_with=DOWN) as running:
+        with pytest.raises(LogUnavailable):
+            await running.log.give(Feedback("a", correct=True))
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 1)
+        running.store.fail_with = None
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 0)
+
+
 async def test_audits_that_wait_take_no_thread_of_others(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many wait for the database, work in asyncio's own threads goes on; each ends in time."""
     pace = LogTiming(audit_timeout_s=0.5, close_timeout_s=0.1)

@@ -1,12 +1,13 @@
 """A database that is away: it refuses at once, is tried again after a pause that grows, and is then used."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from app.errors import ConfigurationError, LogUnavailable, StorageUnavailable
+from app.errors import ConfigurationError, DocumentConflict, LogUnavailable, StorageUnavailable
 from app.storage import database as opening
 from app.storage.decisions import SqlDecisionStore
 from app.storage.documents import open_documents
@@ -128,6 +129,26 @@ def test_parts_of_one_gateway_share_a_server(away: SqlDecisionStore, tries: Trie
     with pytest.raises(StorageUnavailable, match=rf"keys/a in postgresql.* cannot be read: {REFUSED}"):
         documents.read("a")
     assert tries.count == 1
+
+
+def test_an_error_of_the_caller_ends_an_outage(tmp_path: Path, clock: Clock) -> None:
+    """The server answered: other calls need not wait for the next try."""
+    store = SqlDecisionStore.open(str(tmp_path / "log.sqlite3"))
+    store.database._failed("gone")
+    refused(store.size, "gone")
+    clock.now += 1.0
+
+    def conflict() -> None:
+        with store.database.writing():
+            raise DocumentConflict
+
+    with pytest.raises(DocumentConflict):
+        conflict()
+    assert store.size() == 0
+    store.database._failed("gone")
+    clock.now += 1.0
+    store.database.prepare(lambda _: None, busy_s=0.0)
+    assert store.size() == 0
 
 
 def test_nothing_of_a_connection_outlives_its_transaction(away: SqlDecisionStore, tries: Tries) -> None:
