@@ -134,6 +134,8 @@ async def open_gateway(
             )
         )
         periodic = await stack.enter_async_context(Periodic(registry))
+        if tracing is not None:
+            tracing.on_failure = periodic.failures_of("traces")
         observers = (
             *(PrometheusObserver(registry, traffic_metrics, ks), window, log, signals),
             *(learning.budget, RequestContextObserver(), tracing, learning.shadows),
