@@ -14,11 +14,14 @@ from app.calibrators import drift
 from app.calibrators.drift import DriftWatch, SignalDrift, SignalReport, promised
 from app.certify.drift import DriftTest
 from app.core.artifact import Artifact
+from app.core.effective_policy import resolve
 from app.core.feedback import Asked
+from app.core.policy import AskOptions
 from app.errors import LogUnavailable, StorageError
 from app.offline.refit.choose import Guarantee
 from app.storage.folder import checked
-from tests.fakes.artifacts import an_artifact
+from tests.fakes import walks
+from tests.fakes.artifacts import a_chat_artifact, an_artifact
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.records import a_record
 
@@ -343,6 +346,23 @@ def test_other_traffic_is_not() -> None:
     fed(watched, shift=0.0, times=400)
     back = watched.report().signals["k0.seq_logprob"]
     assert back.index < back.limit
+
+
+def test_turns_of_chats_have_no_confidence_to_estimate_accuracy_by() -> None:
+    """Of their evidence that of the first purchase counts: the search, which every answer after a search has alike."""
+    quantiles = {"search.cosine": tuple(number / 10 for number in range(1, 10))}
+    artifact = a_chat_artifact(version="one", quantiles=quantiles)
+    watched, chance = SignalDrift(lambda: artifact), random.Random(52)
+    policy = resolve(AskOptions(), artifact, ks=artifact.ks, chat=True)
+    done = walks.walk(policy, walks.World({0: {"seq_logprob": -0.5}}))
+    for _ in range(400):
+        evidence = {**done.available.evidence, "search.cosine": chance.random()}
+        available = replace(done.available, evidence=evidence)
+        record = replace(a_record(), policy=done.policy, steps=done.steps, available=available, reply=done.reply)
+        watched.observe(record)
+    seen = watched.report()
+    assert seen.signals["search.cosine"].index < seen.signals["search.cosine"].limit
+    assert seen.accuracy is None
 
 
 def test_a_new_calibrator_starts_from_nothing() -> None:

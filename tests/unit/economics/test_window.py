@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,14 @@ def test_row_holds_the_values_of_its_record(tmp_path: Path) -> None:
     assert not skipped["gated"]
     assert all(math.isnan(skipped[name]) for name in ("p", "embed_ms", "search_ms", "read_ms"))
     assert (skipped["read_prompt"], skipped["passages"]) == (0, 0)
+
+
+def test_turns_of_chats_are_left_out(tmp_path: Path) -> None:
+    """What they cost says nothing about short answers."""
+    with closing(a_window(tmp_path)) as window:
+        record = a_record()
+        window.observe(replace(record, policy=replace(record.policy, chat=True)))
+        assert len(window.read(60).rows) == 0
 
 
 def test_rows_of_the_window_come_oldest_first(tmp_path: Path) -> None:
