@@ -47,7 +47,8 @@ class Watched:
         with self.page.expect_response("**/answer") as answered:
             self.page.get_by_role("button", name="Ask", exact=True).click()
         assert answered.value.status == 200, answered.value.text()
-        expect(self.page.locator("#given")).to_be_visible()
+        # The status comes first. When the receipt is complete, the button can be used again.
+        expect(self.page.get_by_role("button", name="Ask", exact=True)).to_be_visible(timeout=PATIENCE_MS)
         expect(self.page.locator(".answer .asked")).to_have_text(question)
         # The page requests what it would have cost otherwise afterwards.
         expect(self.page.locator("#otherwise")).not_to_contain_text("Loading", timeout=PATIENCE_MS)

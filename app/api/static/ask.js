@@ -104,7 +104,7 @@ function request() {
 async function follow(asked, reply, signal) {
   let text = "";
   for await (const [event, data] of eventsOf(reply)) {
-    if (event === "step") wait(data.sentence);
+    if (event === "step") wait(`${data.sentence.split(":")[0]}…`);
     else if (event === "token") {
       text += data.text;
       const first = text === data.text;

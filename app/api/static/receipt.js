@@ -97,14 +97,15 @@ function answerCard(question, receipt) {
         : el("span", { class: "tag" }, `${percent(confidenceOf(receipt))} sure${full ? " of the short answer" : ""}`),
       el("span", { class: calibrator.certified ? "tag good" : "tag" }, calibratorWords(calibrator)),
     ),
-    withheld ? null : judging(receipt.id),
+    // A verdict would be about the long text, and not about the answer that was decided on.
+    withheld || full ? null : judging(receipt.id),
   );
 }
 
 const MARKS = {
-  supported: "a passage holds its words",
-  uncertain: "no passage holds its words, and the model was unsure of them",
-  unsupported: "no passage holds its words",
+  supported: "one passage holds most of its words",
+  uncertain: "no passage holds enough of its words, and the model was unsure of them",
+  unsupported: "no passage holds enough of its words",
 };
 
 /** A full answer with its sentences marked, by a line under each and not by colour alone, and what the lines mean. */
