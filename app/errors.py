@@ -7,6 +7,7 @@ FetchwiseError
 │   ├── UnknownDecision       no such answer: never given, not stored, or pruned
 │   ├── UnknownModel          no such model on the OpenAI API
 │   ├── NothingToJudge        feedback on an abstention, or on a text that is not stored
+│   ├── ReaderRefused         the reader does not accept the caller's own chat request
 │   └── PromptTooLong         the question exceeds the reader's context
 ├── Denied                    the key, the host or the origin does not allow this
 │   ├── Unauthorised          no key, or an unknown one
@@ -62,6 +63,15 @@ class NothingToJudge(BadRequest):
 
 class PromptTooLong(BadRequest):
     """The question exceeds the reader's context. Passages are dropped or shortened instead."""
+
+
+class ReaderRefused(BadRequest):
+    """The reader does not accept the caller's own chat request; `kind` and `param` are the reader's, where it says."""
+
+    def __init__(self, message: str, *, kind: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.param = param
 
 
 class Denial(StrEnum):

@@ -1,15 +1,15 @@
 """The outside world on one page: small Protocols, and the values that cross them."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.core.artifact import Identity
 from app.core.available import Passage
 from app.core.feedback import Asked, AuditRow, Feedback, Judged
 from app.core.ladder import Step
-from app.core.question import Filter, Turn
+from app.core.question import Filter
 from app.core.record import DecisionRecord, FullRun
 from app.core.signals import TokenLogprobs
 from app.errors import BadRequest, DocumentConflict
@@ -21,8 +21,6 @@ class Prompt:
 
     question: str
     passages: tuple[Passage, ...] = ()
-    # The conversation that it continues, oldest first.
-    earlier: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,22 @@ class Reader(Protocol):
 
     def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         """Yield the answer in pieces, then as a whole; closing the generator stops the generation upstream."""
+        ...
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a chat request as it is, with the reader's own model; returns the reply.
+
+        ReaderRefused if the server does not accept it, PromptTooLong if it does not fit. Cancelling the call stops the
+        generation upstream.
+        """
+        ...
+
+    def chat_stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """The same, streamed: yields the events, the usage in one of the last. Closing it stops the generation."""
+        ...
+
+    async def control_tokens(self, texts: Iterable[str]) -> Collection[str]:
+        """What the reader would parse as control tokens in texts that are data; break these up before sending them."""
         ...
 
     async def ping(self) -> str | None:
@@ -266,6 +280,10 @@ class Listener(Protocol):
         """A piece of the final answer; never of one that may still be withheld."""
         ...
 
+    def chunk(self, event: Mapping[str, Any]) -> None:
+        """An event of the reader's own reply to a chat request."""
+        ...
+
 
 class Silent:
     """Ignores progress: the caller waits for the whole answer."""
@@ -277,6 +295,9 @@ class Silent:
         """Drop them."""
 
     def token(self, text: str) -> None:
+        """Drop it."""
+
+    def chunk(self, event: Mapping[str, Any]) -> None:
         """Drop it."""
 
 

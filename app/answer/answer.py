@@ -70,7 +70,9 @@ class Answerer:
                     raise  # what was streamed is never taken back
                 policy = after_failure(policy, available, error)
         reply = conclude(policy, available, step)
-        if reply.text is not None and not run.streamed:
+        if question.writing is not None:
+            reply = await run.write(question.writing, available, reply)
+        elif reply.text is not None and not run.streamed:
             listener.token(reply.text)
         record = DecisionRecord(question, policy, tuple(steps), available, reply, run.timings, run.searches)
         self._notify(record)

@@ -7,9 +7,10 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from app.answer.writing import to_write, write_chat
 from app.core.available import Answer, Available, Passage, Usage
-from app.core.prompts import search_query
-from app.core.question import Question
+from app.core.ladder import Reply
+from app.core.question import Question, Writing
 from app.core.record import Timings
 from app.core.signals import extract
 from app.errors import DeadlinePassed, NoPassages, UpstreamBadReply, UpstreamError
@@ -17,7 +18,7 @@ from app.ports import SILENT, Clock, Embedder, Generation, Listener, Prompt, Rea
 
 T = TypeVar("T")
 # The upstream that each stage calls.
-_UPSTREAMS = {"probe": "reader", "embed": "embedder", "search": "vectors", "read": "reader"}
+_UPSTREAMS = {"probe": "reader", "embed": "embedder", "search": "vectors", "read": "reader", "write": "reader"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,12 @@ class Run:
         self._question = question
         self._upstreams = upstreams
         self._listener = listener
-        self._started = upstreams.clock() - question.waited_s
+        rewriting, rewritten = question.standalone, ("rewritten", "failed")
         self._spent_ms: dict[str, float] = {}
+        if rewriting is not None and rewriting.how in rewritten:
+            self._spent_ms["rewrite"] = rewriting.ms
+        before_s = question.waited_s + (rewriting.ms / 1000.0 if rewriting is not None else 0.0)
+        self._started = upstreams.clock() - before_s
         # The last call that failed; raised again if no time is left for the next call.
         self._failed: UpstreamError | None = None
         self._vector: Sequence[float] | UpstreamError | None = None
@@ -73,10 +78,9 @@ class Run:
     async def _embedded(self) -> Sequence[float]:
         """The question's vector, computed once; a search does not wait again for an embedder that failed."""
         if self._vector is None:
-            said = [turn.text for turn in self._question.earlier if turn.role == "user"]
-            query = search_query(self._question.text, said)
             try:
-                self._vector = await self._timed("embed", self._upstreams.embedder.embed_query(query))
+                embedding = self._upstreams.embedder.embed_query(self._question.text)
+                self._vector = await self._timed("embed", embedding)
             except UpstreamError as error:
                 self._vector = error
         if isinstance(self._vector, UpstreamError):
@@ -86,10 +90,12 @@ class Run:
     async def read(self, k: int, available: Available, *, live: bool) -> Answer:
         """Answer from the k best passages. `live`: pass on every piece as it arrives."""
         passages = (available.passages or ())[:k]
-        if k > 0:
+        if k > 0 and self._question.writing is None:
             self._listener.found(passages)
-        prompt = Prompt(self._question.text, passages, self._question.earlier)
-        generating = self._stream(prompt) if live and self._listener is not SILENT else self._generate(prompt)
+        prompt = Prompt(self._question.text, passages)
+        # What is written later is streamed instead.
+        live = live and self._listener is not SILENT and self._question.writing is None
+        generating = self._stream(prompt) if live else self._generate(prompt)
         generation = await self._timed("read" if k > 0 else "probe", generating)
         return Answer(
             k,
@@ -100,6 +106,13 @@ class Run:
             truncated=generation.truncated,
             read_chars=generation.read_chars,
         )
+
+    async def write(self, writing: Writing, available: Available, reply: Reply) -> Reply:
+        """Write the text with the chosen passages; what was streamed of it is never taken back."""
+        reply = to_write(writing, reply)
+        if reply.withheld:
+            return reply
+        return await self._timed("write", write_chat(writing, available, reply, self._upstreams.reader, self._listener))
 
     def _generate(self, prompt: Prompt) -> Coroutine[Any, Any, Generation]:
         return self._upstreams.reader.generate(prompt, max_tokens=self._question.max_tokens)

@@ -20,8 +20,8 @@ from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.api.receipt import Receipt, receipt
 from app.api.request import AnswerOptions, AnswerRequest
-from app.core.policy import AskOptions, Policy
-from app.core.question import Question, Turn
+from app.core.policy import AskOptions, Policy, Retrieval
+from app.core.question import Question, Standalone, Writing
 from app.core.record import DecisionRecord
 from app.correlation import set_question
 from app.errors import BadRequest
@@ -30,7 +30,7 @@ from app.ports import SILENT, Listener
 T = TypeVar("T")
 # Whether the client has left is first checked after this time.
 _WATCH_AFTER_S = 0.02
-
+_UNSEARCHED = frozenset({"small_talk", "tool_turn"})
 
 _ERRORS = documented(
     *(*DENIALS, 400, 408, 413, 422, 500, 503),
@@ -107,7 +107,9 @@ def question_of(
     *,
     max_tokens: int | None,
     policy: Policy | None = None,
-    earlier: tuple[Turn, ...] = (),
+    writing: Writing | None = None,
+    standalone: Standalone | None = None,
+    ignored: tuple[str, ...] = (),
 ) -> Question:
     """Build the question of a request, within the limits of its key."""
     collection, where = caller.reach(chosen.collection, chosen.filter, default=gateway.default_collection)
@@ -118,7 +120,8 @@ def question_of(
         max_tokens=max_tokens or gateway.default_max_tokens,
         options=AskOptions(
             policy=policy or chosen.policy or gateway.default_policy,
-            retrieval=chosen.retrieval,
+            # There is nothing to search for.
+            retrieval=Retrieval.FORBIDDEN if standalone and standalone.how in _UNSEARCHED else chosen.retrieval,
             abstain=chosen.abstain,
             filtered=bool(where),
         ),
@@ -126,7 +129,9 @@ def question_of(
         tags=chosen.tags,
         key=caller.id,
         may_give_feedback=caller.may_give_feedback,
-        earlier=earlier,
+        writing=writing,
+        standalone=standalone,
+        ignored=ignored,
         deadline=gateway.deadline(chosen.timeout_ms),
     )
 

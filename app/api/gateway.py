@@ -13,6 +13,7 @@ from app.api.http.guard import Guard
 from app.api.http.permits import Permits
 from app.calibrators.status import LiveCalibrator
 from app.core.policy import Policy
+from app.core.question import Missing
 from app.economics.view import TrafficReport, TrafficView
 from app.learning.log import DecisionLog
 from app.telemetry.gauges import TrafficMetrics
@@ -39,7 +40,9 @@ class Gateway:
     default_collection: str
     default_max_tokens: int
     max_question_chars: int
-    max_earlier_chars: int
+    # What a chat does without evidence, and whether fields that cannot be honoured are refused.
+    missing: Missing
+    strict: bool
     request_timeout_s: float
 
     async def economics(self, seconds: int | None = None) -> TrafficReport:

@@ -54,6 +54,11 @@ def readable(text: str, *, what: str = "the question") -> str:
     return stripped
 
 
+def cleaned(text: str) -> str:
+    """The text without surrounding white space and control characters."""
+    return _BROKEN.sub(" ", text).strip()
+
+
 class AnswerRequest(AnswerOptions):
     """A question and its options."""
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from app.access.keys import PREFIX, Key, KeyFile, Scope
 from app.cli.console import AsJson, app, err, out, print_rows
-from app.core.question import Scalar
+from app.core.available import Scalar
 from app.settings import read_settings
 from app.wiring.gateway import key_file
 

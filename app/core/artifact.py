@@ -16,7 +16,7 @@ from app.core.cost import Objective
 from app.core.heads import Head, Heads
 from app.core.scope import Scope
 
-SCHEMA = 5
+SCHEMA = 6
 # A threshold above every probability: isotonic curves reach 1.
 UNREACHABLE = 2.0
 
@@ -64,6 +64,8 @@ class Identity:
     quantisation: str
     chat_template: str
     prompts: str
+    # The digest of `prompts.WRITING`.
+    writing: str
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     logprobs: str = ""
@@ -190,6 +192,23 @@ class LadderFit:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatFit:
+    """The one-shot rule of chat: after a search and a probe, the k with the largest P - t c, of answers not yet bought.
+
+    P are the heads of the state `search+k0`. What was tested is the short answer at the chosen k.
+    """
+
+    t: float
+    # Mean cost of adding k passages to a prompt over that of always reading the most, by name: `k0`, `k1`.
+    costs: Mapping[str, float]
+    objective: Objective
+    goal: Literal["gain", "save"] = "gain"
+    certificate: Certificate | None = None
+    uncertified_reason: str | None = None
+    labels_needed: LabelsNeeded | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Abstention:
     """The confidence below which an answer is withheld, with its certificate, or the reason why it has none."""
 
@@ -230,7 +249,8 @@ class Artifact:
     identity: Identity | None
     # The numbers of passages that may be read, ascending from 0; the graded policy chooses 0, the next, or the last.
     ks: tuple[int, ...]
-    # P(right) of each available answer, by state and k. `k0` uses the signals of the closed-book answer alone.
+    # P(right) of each available answer, by state and k; in `search+k0` also of answers not yet bought. `k0` uses the
+    # signals of the closed-book answer alone.
     heads: Heads
     policies: Mapping[str, PolicyFit]
     abstention: Abstention
@@ -238,6 +258,7 @@ class Artifact:
     fallback_k: int
     data_window: DataWindow
     ladder: LadderFit | None = None
+    chat: ChatFit | None = None
     scope: Scope | None = None
     # Digest of the corpus statistics that evidence is computed with; None: every word is equally rare.
     stats: str | None = None
@@ -253,6 +274,8 @@ class Artifact:
             raise ValueError(f"fallback_k must be one of {self.ks[1:]}, got {self.fallback_k}")
         if 0 not in self.heads.get("k0", {}):
             raise ValueError("heads must have a probability of the closed-book answer in the state k0")
+        if self.chat is not None and not {*self.ks} <= {*self.heads.get("search+k0", {})}:
+            raise ValueError("chat needs a probability of the answer at every k in the state search+k0")
 
     @property
     def p0(self) -> Head:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field, replace
 from app.core import evidence
 from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.evidence import Asked, Found
-from app.core.question import Scalar
+
+Scalar = str | int | bool
+# The longest contexts have about this many tokens.
+_MOST_TOKENS = 10**7
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +23,24 @@ class Passage:
     payload: Mapping[str, Scalar] = field(default_factory=dict)
 
 
+def count(value: object) -> int:
+    """A number of tokens, or 0 if the server sent something else: what counts them must not fail on it."""
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one generation."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    @classmethod
+    def of(cls, reported: object) -> "Usage":
+        """The tokens that a server reports, with the names of OpenAI's API."""
+        if not isinstance(reported, dict):
+            return cls()
+        return cls(count(reported.get("prompt_tokens")), count(reported.get("completion_tokens")))
 
     def __add__(self, other: "Usage") -> "Usage":
         """The tokens of two generations."""

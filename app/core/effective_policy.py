@@ -4,9 +4,10 @@ Every special case is a bound on the same choice. A caller's option, an operator
 upstream call set a minimum k or a maximum k.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.core.artifact import UNREACHABLE, Artifact, LadderFit, PolicyFit, Thresholds
+from app.core.artifact import UNREACHABLE, Artifact, ChatFit, LadderFit, PolicyFit, Thresholds
 from app.core.available import Available
 from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.heads import Heads
@@ -15,7 +16,7 @@ from app.core.scope import Scope
 from app.errors import NoPassages, UpstreamError
 
 # The reasons for no, few and many passages.
-_REASONS = (Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN)
+REASONS = (Reason.CONFIDENT, Reason.BORDERLINE, Reason.UNCERTAIN)
 # The upstreams that a search needs.
 _SEARCHING = frozenset({"embedder", "vectors"})
 
@@ -39,7 +40,7 @@ class Graded:
     def choose(self, p0: float) -> tuple[int, Reason]:
         """The number of passages, and the reason."""
         region = self.thresholds.region(p0)
-        return (0, self.few, self.many)[region], _REASONS[region]
+        return (0, self.few, self.many)[region], REASONS[region]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,19 @@ class Ladder:
     """Buys evidence step by step, while it is worth its price t; the artifact's `LadderFit` has the values."""
 
     t: float
+
+
+@dataclass(frozen=True, slots=True)
+class OneShot:
+    """Chat: one search, one probe, then one choice among answers that are not bought; `costs` by name: `k1`."""
+
+    t: float
+    costs: Mapping[str, float]
+
+
+Kind = Fixed | Graded | Ladder | OneShot
+# What train fitted and validation tested, by the kind of policy that it serves.
+Fit = PolicyFit | LadderFit | ChatFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +104,14 @@ class EffectivePolicy:
 
     # Ascending, from 0 to the largest number of passages.
     ks: tuple[int, ...]
-    kind: Fixed | Graded | Ladder
+    kind: Kind
     # Bounds on k, for the answer that is given. A failure lowers them further.
     minimum: int
     maximum: int
     # Whether that answer must come from passages.
     required: bool = False
+    # Whether only k is chosen, and the answer is then written to the caller's own request.
+    chat: bool = False
     # P(right) of each available answer, by state and k; empty if nothing is calibrated.
     heads: Heads = field(default_factory=dict)
     # The values of purchases and the confidence of what is given, where `kind` is `Ladder`.
@@ -175,19 +191,20 @@ def resolve(
     revoked: bool = False,
     bypassed: bool = False,
     mandatory: bool = False,
+    chat: bool = False,
     sampled: Sampled = NOT_SAMPLED,
 ) -> EffectivePolicy:
     """Resolve what decides about a question. `artifact` matches the running system; None: nothing is calibrated.
 
     `stats` are the corpus statistics that the artifact names. `mandatory`: a rule of the operator requires passages, as
-    the caller's `required` does.
+    the caller's `required` does. `chat`: only k is chosen; to abstain is then to withhold where evidence is missing.
     """
     forbidden = options.retrieval is Retrieval.FORBIDDEN or options.policy is Policy.NEVER
     required = not forbidden and (mandatory or options.retrieval is Retrieval.REQUIRED)
     off = forbidden or revoked or bypassed
-    fit = None if off else _fit(options, artifact, allow_uncertified=allow_uncertified)
+    fit = None if off else _fit(options, artifact, allow_uncertified=allow_uncertified, chat=chat)
     if forbidden:
-        kind: Fixed | Graded | Ladder = Fixed(0, Reason.RETRIEVAL_FORBIDDEN)
+        kind: Kind = Fixed(0, Reason.RETRIEVAL_FORBIDDEN)
     elif options.policy is Policy.ALWAYS:
         kind = Fixed(ks[-1], Reason.RETRIEVAL_REQUIRED)
     elif artifact is None:
@@ -196,25 +213,29 @@ def resolve(
         kind = Fixed(artifact.fallback_k, Reason.BYPASSED if bypassed else Reason.NOT_CERTIFIED)
     elif isinstance(fit, LadderFit):
         kind = Ladder(fit.t)
+    elif isinstance(fit, ChatFit):
+        kind = OneShot(fit.t, fit.costs)
     else:
         kind = _graded(fit.thresholds, artifact, required=required)
-    tau = _tau(artifact, allow_uncertified=allow_uncertified) if artifact is not None and not revoked else None
+    # What chat writes has no confidence.
+    tau = None if artifact is None or revoked or chat else _tau(artifact, allow_uncertified=allow_uncertified)
     # Explore only questions that a probability decides. Where an operator's rule decides, k=0 could not be drawn, and a
     # refit could not recognise these questions in the log.
-    explores = isinstance(kind, Graded | Ladder) and not mandatory
+    explores = not isinstance(kind, Fixed) and not mandatory
     policy = EffectivePolicy(
         ks=ks,
         kind=kind,
         minimum=ks[1] if required else 0,
         maximum=0 if forbidden else ks[-1],
         required=required,
+        chat=chat,
         heads=artifact.heads if artifact is not None else {},
         ladder=fit if isinstance(fit, LadderFit) else None,
         scope=artifact.scope if artifact is not None else None,
         stats=stats,
         tau=tau,
         abstain=options.abstain,
-        certifiable=not required and _certifiable(options, artifact, fit, tau),
+        certifiable=not required and chat == isinstance(fit, ChatFit) and _certifiable(options, artifact, fit, tau),
         rests_on=fit.certificate.rests_on if fit is not None and fit.certificate is not None else None,
         version=artifact.version if artifact is not None else None,
         thresholds=fit.thresholds if isinstance(fit, PolicyFit) else None,
@@ -227,13 +248,13 @@ def resolve(
     return replace(policy, minimum=target, maximum=target, certifiable=False)
 
 
-def _fit(options: AskOptions, artifact: Artifact | None, *, allow_uncertified: bool) -> PolicyFit | LadderFit | None:
+def _fit(options: AskOptions, artifact: Artifact | None, *, allow_uncertified: bool, chat: bool) -> Fit | None:
     """The fitted policy that may decide, if any; an artifact without a ladder serves `graded` in its place."""
     if artifact is None:
         return None
-    fit: PolicyFit | LadderFit | None = artifact.policies.get(options.policy.value)
+    fit: Fit | None = artifact.policies.get(options.policy.value)
     if options.policy is Policy.LADDER:
-        fit = artifact.ladder or artifact.policies.get(Policy.GRADED.value)
+        fit = artifact.chat if chat else artifact.ladder or artifact.policies.get(Policy.GRADED.value)
     return fit if fit is not None and (fit.certificate is not None or allow_uncertified) else None
 
 
@@ -249,7 +270,7 @@ def _graded(thresholds: Thresholds, artifact: Artifact, *, required: bool) -> Fi
     constant = thresholds.constant
     if constant is None:
         return Graded(thresholds, few, many)
-    return Fixed((0, few, many)[constant], Reason.RETRIEVAL_REQUIRED if required else _REASONS[constant])
+    return Fixed((0, few, many)[constant], Reason.RETRIEVAL_REQUIRED if required else REASONS[constant])
 
 
 def _tau(artifact: Artifact, *, allow_uncertified: bool) -> float | None:
@@ -257,9 +278,7 @@ def _tau(artifact: Artifact, *, allow_uncertified: bool) -> float | None:
     return abstention.tau if abstention.certificate is not None or allow_uncertified else None
 
 
-def _certifiable(
-    options: AskOptions, artifact: Artifact | None, fit: PolicyFit | LadderFit | None, tau: float | None
-) -> bool:
+def _certifiable(options: AskOptions, artifact: Artifact | None, fit: Fit | None, tau: float | None) -> bool:
     """Exactly the certified policy: its numbers, the whole collection, and no abstention beyond a certified one."""
     if artifact is None or fit is None:
         return False
@@ -273,12 +292,15 @@ def _certifiable(
 def after_failure(policy: EffectivePolicy, available: Available, error: UpstreamError | NoPassages) -> EffectivePolicy:
     """Continue with what is available: k is at most that of the largest answer. Raises if no answer may be given.
 
+    Chat can still be written without passages, or from those that were found.
     This handles only the first failure of a question; a second one is raised.
     """
     if policy.failure is not None:
         raise error
     left = {*available.answers}
-    if _in_search(error) and policy.heads:
+    if policy.chat:
+        left = {0} if available.passages is None else {*policy.ks}
+    elif _in_search(error) and policy.heads:
         # The probe is still possible, and its confidence can be computed.
         left.add(0)
     maximum = max(left & {*policy.permitted}, default=None)

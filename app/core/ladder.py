@@ -3,10 +3,12 @@
 search ──► read k passages (k = 0 is the closed-book probe) ──► read more ──► stop with an answer, or withhold it
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from app.core.available import Available
-from app.core.effective_policy import EffectivePolicy, Fixed, Graded, Ladder
+from app.core.available import Available, Usage
+from app.core.effective_policy import REASONS, EffectivePolicy, Fixed, Graded, Ladder, OneShot
 from app.core.heads import Blend, Head
 from app.core.policy import Reason
 from app.errors import NoPassages
@@ -32,7 +34,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Give the answer at k, or withhold it; None: there is no answer that may be given."""
+    """Give the answer at k, write one from k passages, or withhold it; None: no answer may be given."""
 
     k: int | None
 
@@ -85,6 +87,8 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         return _toward(policy, available, kind.k, kind.why, policy.p0(available) if 0 in available.answers else None)
     if isinstance(kind, Graded):
         return _grade(policy, kind, available)
+    if isinstance(kind, OneShot):
+        return _choose_once(policy, kind, available)
     return (_explore if policy.explored else _climb)(policy, kind, available)
 
 
@@ -93,7 +97,9 @@ def _toward(
 ) -> Step:
     """The next action on the way to the answer at a k, within the bounds of the policy."""
     k = policy.bounded(wanted)
-    if k is None or k in available.answers:
+    # Chat reads nothing: it is written from the passages.
+    written = policy.chat and (k == 0 or available.passages is not None)
+    if k is None or written or k in available.answers:
         action: Action = Stop(k)
     else:
         action = Search() if k > 0 and available.passages is None else Read(k)
@@ -133,27 +139,60 @@ def _climb(policy: EffectivePolicy, ladder: Ladder, available: Available) -> Ste
     for purchase in purchases(policy, available):
         name = name_of(purchase)
         heads.append((purchase, values.get(name), fit.costs.get(name, 0.0)))
-    options, chosen, costs = list[Option](), list[Head](), [cost for _, _, cost in heads]
+    step = _weigh(available, ladder.t, heads)
+    if step is None:
+        # Fail toward evidence: where a head lacks some, read the most.
+        return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
+    if not isinstance(step.action, Stop):
+        return step
+    can_buy = any(not isinstance(option.action, Stop) for option in step.options)
+    why = Reason.RETRIEVAL_REQUIRED if policy.required else Reason.CONFIDENT if can_buy else Reason.UNCERTAIN
+    return replace(step, why=why)
+
+
+def _weigh(available: Available, t: float, heads: Sequence[tuple[Action, Head | None, float]]) -> Step | None:
+    """The action whose value minus its price is the largest, of actions with their heads and costs.
+
+    None where a head is missing or lacks evidence.
+    """
+    options = list[Option]()
     for action, head, cost in heads:
         value = None if head is None else head.predict(available.evidence)
-        if head is None or value is None:
-            # Fail toward evidence: where a head lacks some, read the most.
-            return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
-        options.append(Option(action, value, ladder.t * cost))
-        chosen.append(head)
+        if value is None:
+            return None
+        options.append(Option(action, value, t * cost))
     if not options:
-        return _toward(policy, available, policy.ks[-1], Reason.NO_SIGNAL)
+        return None
     # Of equal ones the cheaper, also where accuracy has no price: to stop costs nothing.
-    at = max(range(len(options)), key=lambda i: (options[i].value - options[i].price, -costs[i]))
-    action, head = options[at].action, chosen[at]
+    at = max(range(len(options)), key=lambda i: (options[i].value - options[i].price, -heads[i][2]))
+    action, head, _ = heads[at]
     moved = head.explain(available.evidence) if isinstance(head, Blend) else ()
     p0 = next((option.value for option in options if option.action == Stop(0)), None)
-    why = None
-    if isinstance(action, Stop):
-        can_buy = any(not isinstance(option.action, Stop) for option in options)
-        why = Reason.RETRIEVAL_REQUIRED if policy.required else Reason.CONFIDENT if can_buy else Reason.UNCERTAIN
     wanted = action.k if isinstance(action, Stop) else None
-    return Step(state, action, wanted, why, p0, tuple(options), moved)
+    return Step(available.state, action, wanted, None, p0, tuple(options), moved)
+
+
+def _choose_once(policy: EffectivePolicy, rule: OneShot, available: Available) -> Step:
+    """Chat: search and probe, then choose k by the probabilities of answers that are not bought.
+
+    The choice is made also where k was drawn at random: the log keeps what would have been chosen.
+    """
+    if policy.failure is None and available.passages is None:
+        return Step(available.state, Search())
+    if policy.failure is None and 0 not in available.answers:
+        return Step(available.state, Read(0))
+    probabilities = policy.heads.get(available.state, {})
+    weighed = _weigh(
+        available, rule.t, [(Stop(k), probabilities.get(k), rule.costs[f"k{k}"]) for k in policy.permitted]
+    )
+    if weighed is None:
+        return _toward(policy, available, policy.ks[-1], Reason.EXPLORED if policy.explored else Reason.NO_SIGNAL)
+    k = weighed.wanted
+    assert k is not None
+    why = REASONS[0] if k == 0 else REASONS[2] if k == policy.ks[-1] else REASONS[1]
+    if policy.explored or policy.required:
+        why = Reason.EXPLORED if policy.explored else Reason.RETRIEVAL_REQUIRED
+    return replace(weighed, action=Stop(policy.bounded(k)), why=why)
 
 
 def purchases(policy: EffectivePolicy, available: Available) -> list[Search | Read]:
@@ -188,6 +227,17 @@ def is_final(policy: EffectivePolicy, step: Step) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """The text that was written once k was chosen."""
+
+    usage: Usage
+    # Fewer than k if the reader's context was too short.
+    passages: int
+    # The reader's own reply to a chat request; None if it was streamed.
+    reply: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The result of a question."""
 
@@ -201,23 +251,30 @@ class Reply:
     certified: bool
     truncated: bool = False
     in_scope: bool = True
+    written: Written | None = None
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:
-    """Give the answer that the last step stopped at, or withhold it; raises if neither is allowed."""
+    """Give the answer that the last step stopped at, or withhold it; raises if neither is allowed.
+
+    Chat has no text and no confidence yet: the answer is written from k passages.
+    """
     assert isinstance(step.action, Stop)
     assert step.why is not None
     k, failure, in_scope = step.action.k, policy.failure, not step.out_of_scope and policy.complete(available)
     if k is None:
         nothing = step.why if step.out_of_scope else Reason.NO_PASSAGES
         return Reply(0, None, None, nothing, withheld=True, certified=False, in_scope=in_scope)
-    answer, confidence = available.answers[k], confidence_of(policy, available, step, k)
+    answer = None if policy.chat else available.answers[k]
+    confidence = confidence_of(policy, available, step, k)
     low = policy.tau is not None and confidence is not None and confidence < policy.tau
     reason, withheld = step.why, policy.abstain and low
     if failure is not None and failure.in_search:
         # A closed-book answer in place of one from passages is only given if its confidence passes tau.
         reason = Reason.NO_PASSAGES if isinstance(failure.error, NoPassages) else Reason.RETRIEVAL_FAILED
-        if policy.tau is None or confidence is None or low:
+        if policy.chat:
+            withheld = policy.abstain
+        elif policy.tau is None or confidence is None or low:
             if not policy.abstain or confidence is None:
                 raise failure.error
             withheld = True
@@ -226,16 +283,17 @@ def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply
     elif failure is not None:
         reason = Reason.DEGRADED
     certified = policy.certifiable and in_scope and failure is None and step.why is not Reason.NO_SIGNAL
-    text = None if withheld else answer.text
-    return Reply(k, text, confidence, reason, withheld, certified, truncated=answer.truncated, in_scope=in_scope)
+    text = None if withheld or answer is None else answer.text
+    truncated = answer is not None and answer.truncated
+    return Reply(k, text, confidence, reason, withheld, certified, truncated=truncated, in_scope=in_scope)
 
 
 def confidence_of(policy: EffectivePolicy, available: Available, step: Step, k: int) -> float | None:
     """The confidence shown: the probability of the answer given, and one more step where the ladder chose it.
 
-    None out of scope, where no probability means anything.
+    None out of scope, where no probability means anything, and for chat, whose words are not written yet.
     """
-    if step.out_of_scope:
+    if step.out_of_scope or policy.chat:
         return None
     # Weighed already, where the ladder chose.
     weighed = next((option.value for option in step.options if option.action == step.action), None)

@@ -2,21 +2,43 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from app.core.available import Scalar, Usage
 from app.core.policy import AskOptions
 
-Scalar = str | int | bool
 # A payload filter: every named field has exactly this value.
 Filter = Mapping[str, Scalar]
+# What to do if there is no evidence: tell the reader, withhold the answer, or answer as if nothing was missing.
+Missing = Literal["note", "withhold", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What was said in a conversation before the question, and by whom."""
+class Writing:
+    """The text to write once k is chosen: `chat` answers the caller's own request, `full` writes the answer out.
 
-    role: Literal["system", "user", "assistant"]
-    text: str
+    Nothing is read for `chat`: the short answers only serve to choose k.
+    """
+
+    kind: Literal["chat", "full"]
+    # The caller's own chat request.
+    body: Mapping[str, Any] = field(default_factory=dict)
+    missing: Missing = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """How the question behind the last message of a conversation was found.
+
+    `small_talk` and `tool_turn` are not searched. `failed`: it was to be rewritten, and is searched as typed.
+    """
+
+    how: Literal["as_asked", "rewritten", "small_talk", "tool_turn", "failed"]
+    # The last message as typed.
+    original: str
+    ms: float = 0.0
+    # Of the rewrite; None without one.
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +47,7 @@ class Question:
 
     # Also the id of its record, its receipt and its feedback; it cannot be guessed.
     id: str
+    # What is searched and probed: a question that stands alone.
     text: str
     collection: str
     max_tokens: int
@@ -33,8 +56,12 @@ class Question:
     tags: Mapping[str, str] = field(default_factory=dict)
     # The caller's key; None without keys.
     key: str | None = None
-    # The conversation that it continues, oldest first.
-    earlier: tuple[Turn, ...] = ()
+    # None: the short answer is the reply.
+    writing: Writing | None = None
+    # None outside of conversations.
+    standalone: Standalone | None = None
+    # Fields of the request that cannot be honoured.
+    ignored: tuple[str, ...] = ()
     # On the event loop's clock.
     deadline: float | None = None
     # Seconds in the queue for a permit; part of the total time.

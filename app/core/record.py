@@ -24,6 +24,10 @@ class Timings:
     embed: float | None = None
     search: float | None = None
     read: float | None = None
+    # Of the text in chat mode, and of a full answer.
+    write: float | None = None
+    # Of the last message of a conversation, before anything else.
+    rewrite: float | None = None
     # In the queue, before the first call; part of the total.
     waited: float = 0.0
 
@@ -105,9 +109,20 @@ class DecisionRecord:
         return sum(usages, start=Usage()) if usages else None
 
     @property
+    def write_usage(self) -> Usage | None:
+        """The tokens of the text that was written once k was chosen."""
+        return self.reply.written.usage if self.reply.written else None
+
+    @property
+    def rewrite_usage(self) -> Usage | None:
+        """The tokens of the rewrite of a conversation's last message."""
+        return self.question.standalone.usage if self.question.standalone else None
+
+    @property
     def passages_read(self) -> int:
         """The passages in all prompts, each as often as it was read."""
-        return sum(answer.passages_read for answer in self.available.answers.values())
+        written = self.reply.written.passages if self.reply.written else 0
+        return written + sum(answer.passages_read for answer in self.available.answers.values())
 
     @property
     def p_closed_book(self) -> float | None:
@@ -120,6 +135,8 @@ class DecisionRecord:
 
         One that was too long for the reader is shown as far as it was read.
         """
+        if self.reply.written is not None:
+            return (self.available.passages or ())[: self.reply.written.passages]
         read = self.read
         cited = () if read is None else (self.available.passages or ())[: read.passages_read]
         if read is None or read.read_chars is None:
@@ -128,9 +145,9 @@ class DecisionRecord:
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion tokens of all its answers."""
-        usages = [answer.usage for answer in self.available.answers.values()]
-        return sum(usage.prompt_tokens + usage.completion_tokens for usage in usages)
+        """Prompt and completion tokens of all its generations."""
+        usages = [self.rewrite_usage, self.write_usage, *(answer.usage for answer in self.available.answers.values())]
+        return sum(usage.prompt_tokens + usage.completion_tokens for usage in usages if usage is not None)
 
     @property
     def solicited(self) -> bool:
@@ -162,10 +179,12 @@ class DecisionRecord:
     def gated(self) -> bool:
         """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved.
+        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved. False for chat:
+        what it costs depends on the caller's own request.
         """
         return (
-            isinstance(self.policy.kind, Graded | Ladder)
+            not self.policy.chat
+            and isinstance(self.policy.kind, Graded | Ladder)
             and (isinstance(self.policy.kind, Ladder) or self.p_closed_book is not None)
             and self.policy.failure is None
             and not self.policy.required

@@ -11,13 +11,23 @@ from typing import Any
 
 from app.core.artifact import Artifact, Thresholds
 from app.core.available import Answer, Available, Passage, Usage, state_of
-from app.core.effective_policy import EffectivePolicy, Failure, Fixed, Graded, Ladder, Sampled, after_failure
+from app.core.effective_policy import (
+    EffectivePolicy,
+    Failure,
+    Fixed,
+    Graded,
+    Kind,
+    Ladder,
+    OneShot,
+    Sampled,
+    after_failure,
+)
 from app.core.evidence import known_in
 from app.core.ladder import Read, Reply, Search, Step, Stop, conclude, next_step
 from app.core.policy import ABSTAIN, Reason, action_of
 from app.errors import ArtifactError, NoPassages, UpstreamError
 
-_INPUTS = ("ks", "kind", "minimum", "maximum", "required", "tau", "abstain", "certifiable", "sampled")
+_INPUTS = ("ks", "kind", "minimum", "maximum", "required", "chat", "tau", "abstain", "certifiable", "sampled")
 # Another machine may round the last digit of a probability differently.
 _TOLERANCE = 1e-9
 
@@ -186,7 +196,9 @@ def _policy_from(
     return EffectivePolicy(**{**inputs, **changed})
 
 
-def _kind(given: Mapping[str, Any]) -> Fixed | Graded | Ladder:
+def _kind(given: Mapping[str, Any]) -> Kind:
+    if "costs" in given:
+        return OneShot(given["t"], given["costs"])
     if "t" in given:
         return Ladder(given["t"])
     if "k" in given:

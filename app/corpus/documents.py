@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import orjson
 
-from app.core.question import Scalar
+from app.core.available import Scalar
 from app.corpus.formats import KINDS, MAX_BYTES, parse
 from app.errors import DataError
 

@@ -87,7 +87,12 @@ class TrafficWindow:
         self._written = int(_stable(self._map, capacity)[1].max(initial=0))
 
     def observe(self, record: DecisionRecord) -> None:
-        """Append one row; takes a few microseconds and never waits for a reader."""
+        """Append one row; takes a few microseconds and never waits for a reader.
+
+        Chat is left out: what it costs depends on the caller's own request.
+        """
+        if record.policy.chat:
+            return
         timings = record.timings
         probe, read = record.probe_usage or _NO_TOKENS, record.read_usage or _NO_TOKENS
         sequence = self._written + 1

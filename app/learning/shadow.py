@@ -90,7 +90,7 @@ class ShadowRunner:
     def draws(self, question: Question) -> bool:
         """Draw at random whether to run a question; only questions that an outcome table could contain."""
         ask = question.options
-        if self._task is None or question.earlier or ask.retrieval is not Retrieval.AUTO or ask.filtered:
+        if self._task is None or question.standalone or ask.retrieval is not Retrieval.AUTO or ask.filtered:
             return False
         identity = self._identity()
         if identity is None:

@@ -16,6 +16,7 @@ from app.settings.groups import (
     PREFIX,
     Access,
     Calibration,
+    Chat,
     Drift,
     Economics,
     Embedder,
@@ -44,6 +45,7 @@ class Settings(Group):
     learning: Learning
     drift: Drift
     economics: Economics
+    chat: Chat
     limits: Limits
 
     @classmethod

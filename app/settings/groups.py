@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.core.cost import Objective, Tariff
 from app.core.policy import DEFAULT_KS, Policy
+from app.core.question import Missing
 
 PREFIX = "FETCHWISE_"
 _MAX_PASSAGES = 100
@@ -297,6 +298,20 @@ class Economics(Group):
         )
 
 
+class Chat(Group):
+    """What chats and other requests of the OpenAI API get by default."""
+
+    missing: Missing = _setting(
+        "MISSING",
+        "note",
+        "A chat without evidence, because nothing was found, the search failed or the question is out of scope: `note` "
+        "tells the reader, `withhold` gives no answer, `answer` adds nothing.",
+    )
+    strict: bool = _setting(
+        "STRICT", False, "Refuse fields of the OpenAI API that cannot be honoured, instead of ignoring them."
+    )
+
+
 class Limits(Group):
     """How much is taken on at once, how long it may take, and how large it may be."""
 
@@ -322,6 +337,3 @@ class Limits(Group):
     )
     max_body_bytes: int = _setting("MAX_BODY_BYTES", 65536, "Largest request body.", ge=1024)
     max_question_chars: int = _setting("MAX_QUESTION_CHARS", 2000, "Longest question.", ge=1)
-    max_earlier_chars: int = _setting(
-        "MAX_EARLIER_CHARS", 8000, "Longest conversation before a question, all its messages together.", ge=0
-    )

@@ -16,7 +16,7 @@ from app.core.record import DecisionRecord
 from app.telemetry.gauges import SECONDS, TrafficMetrics
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
-STAGES = ("probe", "embed", "search", "read")
+STAGES = ("rewrite", "probe", "embed", "search", "read", "write")
 # The possible reasons for an answer, whatever was read; from no passages; and by the fixed policies and the fallback.
 _ANY = (Reason.CONFIDENT, Reason.UNCERTAIN, Reason.EXPLORED, Reason.OUT_OF_SCOPE)
 _NONE = (Reason.RETRIEVAL_FORBIDDEN, Reason.RETRIEVAL_FAILED, Reason.NO_PASSAGES)
@@ -48,7 +48,7 @@ class PrometheusObserver:
         )
         self._tokens = Counter(
             "fetchwise_tokens",
-            "Tokens of the probe and of reading passages.",
+            "Tokens by stage: rewrite, probe, read and write.",
             ("stage", "kind", "k"),
             registry=registry,
         )
@@ -90,6 +90,8 @@ class PrometheusObserver:
                 self._stage_of(stage, k).observe(ms / 1000)
         self._count_tokens("probe", k, record.probe_usage)
         self._count_tokens("read", k, record.read_usage)
+        self._count_tokens("write", k, record.write_usage)
+        self._count_tokens("rewrite", k, record.rewrite_usage)
         if record.passages_read:
             self._passages.labels(k).inc(record.passages_read)
         if record.reply.truncated:
@@ -118,7 +120,7 @@ class PrometheusObserver:
                 self._duration.labels(action, label)
             for stage in STAGES:
                 self._stage.labels(stage, label)
-            for stage, kind in product(("probe", "read"), ("prompt", "completion")):
+            for stage, kind in product(("rewrite", "probe", "read", "write"), ("prompt", "completion")):
                 self._tokens.labels(stage, kind, label)
             self._passages.labels(label)
             self._truncated.labels(label)

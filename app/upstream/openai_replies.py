@@ -12,19 +12,21 @@ from typing import Any
 import aiohttp
 import orjson
 
-from app.core.available import Usage
+from app.core.available import Usage, count
 from app.core.signals import TokenLogprobs
-from app.errors import FetchwiseError, PromptTooLong, UpstreamBadReply, UpstreamUnavailable
+from app.errors import FetchwiseError, PromptTooLong, ReaderRefused, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Generation
 from app.upstream.http import HttpClient, Refused, meaning
 
 # The longest tokens of common vocabularies are runs of spaces or dashes of about this length.
 CHARS_PER_TOKEN = 128
-# The longest contexts have about this many tokens.
-_MOST_TOKENS = 10**7
 _NOT_PLAIN = re.compile(r"[^!-~]+")
 # The type of an error, and the parameter that it is about: names, not texts.
 _NAME = re.compile(r"[A-Za-z][\w.\[\]-]{0,63}", re.ASCII)
+# Statuses of a request that the caller must change.
+_CALLERS_FAULT = frozenset({400, 413, 415, 422})
+# Addresses and paths, which callers must not see.
+_INTERNAL = re.compile(r"\w+://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|(?<![\w<])(?:/[\w.@+-]+){2,}/?|\blocalhost:\d+")
 _TOO_LONG = "the question does not fit the reader's context: shorten it"
 
 
@@ -40,6 +42,22 @@ def reading_refusal(client: HttpClient, refused: Refused, model: str) -> Fetchwi
     if refused.status == 400 and _is_too_long(f"{_error_kind(refused.body)} {_error_message(refused.body)}"):
         return PromptTooLong(_TOO_LONG)
     return refusal(client, refused, model)
+
+
+def chat_refusal(client: HttpClient, refused: Refused, model: str) -> FetchwiseError:
+    """The same for a request that the caller made: the message is for them."""
+    error = reading_refusal(client, refused, model)
+    if isinstance(error, PromptTooLong) or refused.status not in _CALLERS_FAULT:
+        return error
+    found = _error(refused.body)
+    named = found if isinstance(found, dict) else {}
+    kind, param = (
+        name if isinstance(name := named.get(key), str) and _NAME.fullmatch(name) else None for key in ("type", "param")
+    )
+    said = _INTERNAL.sub("…", " ".join(_error_message(refused.body).split()).replace(model, "the model"))
+    return ReaderRefused(
+        f"the reader does not accept the request: {said or 'it does not say why'}", kind=kind, param=param
+    )
 
 
 def _error_message(raw: bytes) -> str:
@@ -74,24 +92,13 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
     try:
         choice = reply["choices"][0]
         answer = _Answer(passages_read, max_tokens)
-        answer.usage = _usage(reply.get("usage"))
+        answer.usage = Usage.of(reply.get("usage"))
         answer.finish_reason = choice.get("finish_reason")
         answer.reject_if_cut_by_context()
         answer.add(choice["message"]["content"] or "", _tokens(choice.get("logprobs")))
         return answer.finished()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {type(error).__name__}") from error
-
-
-def count(value: object) -> int:
-    """A number of tokens, or 0 if the server sent something else: what counts them must not fail on it."""
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
-
-
-def _usage(reported: object) -> Usage:
-    if not isinstance(reported, dict):
-        return Usage()
-    return Usage(count(reported.get("prompt_tokens")), count(reported.get("completion_tokens")))
 
 
 def _timings(reported: object) -> Usage:
@@ -248,7 +255,7 @@ async def assemble(
         async for event in events:
             reported = event.get("usage")
             if reported or event.get("timings"):
-                answer.usage = _usage(reported) if reported else _timings(event["timings"])
+                answer.usage = Usage.of(reported) if reported else _timings(event["timings"])
             if context and not answer.tokens and answer.usage.prompt_tokens + max_tokens > context:
                 raise PromptTooLong(_TOO_LONG)
             for choice in event.get("choices") or ():

@@ -183,6 +183,7 @@ async def open_gateway(
             default_collection=collection,
             default_max_tokens=settings.reader.max_tokens,
             max_question_chars=settings.limits.max_question_chars,
-            max_earlier_chars=settings.limits.max_earlier_chars,
+            missing=settings.chat.missing,
+            strict=settings.chat.strict,
             request_timeout_s=settings.limits.request_timeout_s,
         )

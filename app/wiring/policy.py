@@ -20,9 +20,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
     rng = random.Random()  # noqa: S311 - drawing samples, not secrets
 
     def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
-        artifact = None
-        if not question.earlier:  # no calibrator is fitted on questions that continue a conversation
-            artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
+        artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
         return resolve(
             question.options,
             artifact,
@@ -33,6 +31,7 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
             # A few questions still use the gate, so that the bypass can notice when gating pays again.
             bypassed=bypass.on() and rng.random() >= WATCH,
             mandatory=rules.matches(question.text) is not None,
+            chat=question.writing is not None and question.writing.kind == "chat",
             sampled=sampled,
         )
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import importlib.util
+import itertools
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,8 +15,8 @@ import pytest_asyncio
 from app.core import signals
 from app.core.available import Passage
 from app.core.prompts import DEFAULT
-from app.errors import PromptTooLong, UpstreamUnavailable
-from app.ports import Generation, Prompt, Reader, Turn
+from app.errors import PromptTooLong, ReaderRefused, UpstreamUnavailable
+from app.ports import Generation, Prompt, Reader
 from app.upstream.readers.balanced import BalancedReader
 from app.upstream.readers.openai import OpenAIReader
 from app.upstream.readers.servers import MODEL as EMBEDDED_MODEL
@@ -158,16 +160,68 @@ async def test_at_most_max_tokens(reader: Reader) -> None:
     assert (piecemeal.text, piecemeal.truncated) == (cut.text, True)
 
 
-async def test_what_was_said_before_is_heard(reader: Reader) -> None:
-    """Earlier turns are part of the prompt, streamed or not, and take room in it."""
-    earlier = (Turn("system", "Be brief."), Turn("user", "What is the capital of Japan?"), Turn("assistant", "Tokyo."))
-    prompt = Prompt(FRANCE.question, earlier=earlier)
-    answer, alone = await reader.generate(prompt, max_tokens=24), await reader.generate(FRANCE, max_tokens=24)
-    assert answer.prompt_tokens > alone.prompt_tokens
-    assert answer.text
-    assert (await streamed(reader, prompt))[1].prompt_tokens == answer.prompt_tokens
+def chatting(*said: str, **more: Any) -> dict[str, Any]:
+    """A chat request of alternating turns, which the user begins and ends."""
+    roles = itertools.cycle(("user", "assistant"))
+    messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+    return {"messages": messages, "temperature": 0, "max_tokens": 24} | more
+
+
+CHAT = chatting("What is the capital of Japan?", "Tokyo.", FRANCE.question)
+
+
+async def test_a_chat_is_answered(reader: Reader) -> None:
+    """The reply is the server's own, and all messages are part of the prompt."""
+    reply = await reader.chat(CHAT)
+    (choice,) = reply["choices"]
+    assert "Paris" in choice["message"]["content"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] in {"stop", "length"}
+    alone = await reader.chat(chatting(FRANCE.question))
+    assert reply["usage"]["prompt_tokens"] > alone["usage"]["prompt_tokens"] > 0
+
+
+async def test_a_streamed_chat_equals_one_that_is_not(reader: Reader) -> None:
+    """Its deltas are the content; one event has the usage, and one says why it ended."""
+    whole = await reader.chat(CHAT)
+    events = [event async for event in reader.chat_stream(CHAT)]
+    deltas = [choice["delta"].get("content") or "" for event in events for choice in event["choices"]]
+    assert "".join(deltas) == whole["choices"][0]["message"]["content"]
+    (usage,) = [event["usage"] for event in events if event.get("usage")]
+    assert usage["completion_tokens"] == whole["usage"]["completion_tokens"]
+    ends = [choice["finish_reason"] for event in events for choice in event["choices"] if choice["finish_reason"]]
+    assert ends == [whole["choices"][0]["finish_reason"]]
+
+
+async def test_a_chat_that_does_not_fit(reader: Reader) -> None:
+    """It is refused and not cut. A limit on its length that no context has does not keep it from fitting."""
     with pytest.raises(PromptTooLong):
-        await reader.generate(Prompt(FRANCE.question, earlier=(Turn("user", FILLER.text),)), max_tokens=24)
+        await reader.chat(chatting(FILLER.text))
+    with pytest.raises(PromptTooLong):
+        [event async for event in reader.chat_stream(chatting(FILLER.text))]
+    unlimited = await reader.chat(chatting(FRANCE.question, max_tokens=1_000_000, stop=["."]))
+    assert "Paris" in unlimited["choices"][0]["message"]["content"]
+
+
+async def test_what_the_reader_does_not_accept(reader: Reader, kind: str) -> None:
+    """The error is the caller's, streamed or not, and does not name the model or where it runs."""
+    if kind == "fake":
+        pytest.skip("the fake accepts everything")
+    wrong = chatting(FRANCE.question) | {"messages": [{"role": "user", "content": 7}]}
+    with pytest.raises(ReaderRefused) as caught:
+        await reader.chat(wrong)
+    assert caught.value.kind
+    assert MODEL not in str(caught.value)
+    with pytest.raises(ReaderRefused):
+        [event async for event in reader.chat_stream(wrong)]
+    assert (await reader.chat(CHAT))["choices"], "and it is still in use"
+
+
+async def test_closing_a_chat_stream_stops_it(reader: Reader) -> None:
+    """After a client has left, the reader answers others."""
+    async with aclosing(reader.chat_stream(CHAT | {"max_tokens": 500})) as events:
+        await anext(events)
+    assert (await reader.chat(CHAT))["choices"]
 
 
 async def test_identity_is_stable(reader: Reader) -> None:

@@ -13,6 +13,7 @@ from app.core.artifact import (
     Abstention,
     Artifact,
     Certificate,
+    ChatFit,
     ConfidenceMap,
     DataWindow,
     Identity,
@@ -46,6 +47,7 @@ def an_identity(**changes: Any) -> Identity:
         quantisation="none",
         chat_template="0123456789abcdef",
         prompts="fedcba9876543210",
+        writing="0011223344556677",
         max_tokens=24,
         stop=("\n",),
         logprobs="top20",
@@ -168,3 +170,20 @@ def a_ladder_artifact(**changes: Any) -> Artifact:
     subsets = [(0,), (1,), (5,), (0, 1), (0, 5), (1, 5), (0, 1, 5)]
     heads = {state_of(ks, searched=True): {k: lines[k] for k in ks} for ks in subsets}
     return an_artifact(**({"heads": {"k0": {0: lines[0]}, **heads}, "ladder": a_ladder()} | changes))
+
+
+def a_chat(**changes: Any) -> ChatFit:
+    """A certified one-shot rule with exact costs."""
+    costs = {"k0": 0.0, "k1": 0.25, "k5": 1.0}
+    fit = ChatFit(t=0.125, costs=costs, objective=Objective.TOKENS, certificate=a_certificate(epsilon=0.0, bound=0.02))
+    return replace(fit, **changes)
+
+
+def a_chat_artifact(**changes: Any) -> Artifact:
+    """A ladder artifact with a rule for chat: a probe with probability p predicts k=1 right with .375 + p / 2.
+
+    At its price it adds no passage from about .69 on, five below about .56, and else one.
+    """
+    artifact = a_ladder_artifact()
+    ahead = {0: _of_answer(0, a_line()), 1: _of_answer(0, a_line(0.375, 0.875)), 5: a_constant(0.75)}
+    return replace(artifact, **({"heads": {**artifact.heads, "search+k0": ahead}, "chat": a_chat()} | changes))

@@ -13,6 +13,8 @@ from app.core.scope import Scope
 from app.errors import NoPassages, UpstreamUnavailable
 from tests.fakes.artifacts import (
     a_certificate,
+    a_chat,
+    a_chat_artifact,
     a_fit,
     a_ladder,
     a_ladder_artifact,
@@ -56,7 +58,9 @@ def artifacts(draw: st.DrawFn) -> Artifact:
     }
     if draw(st.booleans()):
         certificate = draw(st.sampled_from([a_certificate(), None]))
-        return a_ladder_artifact(
+        chat = draw(st.sampled_from([None, a_chat(), a_chat(certificate=None)]))
+        return (a_ladder_artifact if chat is None else a_chat_artifact)(
+            chat=chat,
             ladder=a_ladder(t=draw(st.floats(0.0, 1.0)), certificate=certificate),
             scope=draw(st.none() | scopes),
             policies={name: fit for name, fit in fits.items() if fit is not None},
@@ -90,4 +94,5 @@ policies = st.builds(
     revoked=st.booleans(),
     bypassed=st.booleans(),
     mandatory=st.booleans(),
+    chat=st.booleans(),
 )

@@ -3,8 +3,9 @@
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app.core.artifact import Identity
 from app.core.available import Passage
@@ -34,6 +35,9 @@ class FakeReader:
 
     def __init__(self, *, model: str = "fake", context_chars: int = 8000) -> None:
         self.prompts: list[Prompt] = []
+        # Chat requests as they came, and what to reply to them instead of an answer.
+        self.chats: list[Mapping[str, Any]] = []
+        self.choices: list[dict[str, Any]] | None = None
         self.fail_with: Exception | None = None
         self.fail_on_k: int | None = None
         self.hang = False
@@ -67,7 +71,9 @@ class FakeReader:
 
     async def identify(self) -> Identity:
         await self._turn()
-        return Identity(self._model, "none", "fake template", "fake prompts", stop=("\n",), logprobs=f"top{TOP}")
+        return Identity(
+            self._model, "none", "fake template", "fake prompts", "fake writing", stop=("\n",), logprobs=f"top{TOP}"
+        )
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         try:
@@ -88,6 +94,57 @@ class FakeReader:
             self.cancelled += 1
             raise
 
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            choices, usage = await self._chosen(body)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return {"id": "upstream", "object": "chat.completion", "model": self._model, "choices": choices, "usage": usage}
+
+    async def chat_stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            choices, usage = await self._chosen(body)
+            for choice in choices:
+                message = dict(choice["message"])
+                texts = pieces(message.pop("content") or "")
+                for delta in (message, *({"content": text} for text in texts)):
+                    await asyncio.sleep(0)
+                    yield self._event({"index": choice["index"], "delta": delta, "finish_reason": None})
+                ended = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+                yield self._event(ended)
+            yield {"model": self._model, "choices": [], "usage": usage}
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+
+    def _event(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {"id": "upstream", "object": "chat.completion.chunk", "model": self._model, "choices": [choice]}
+
+    async def control_tokens(self, texts: Iterable[str]) -> Collection[str]:
+        return ()
+
+    async def _chosen(self, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """The choices of a reply to a chat request, and its usage."""
+        self.chats.append(body)
+        await self._turn()
+        if self.hang:
+            self.hanging += 1
+            await asyncio.Event().wait()
+        texts = [_content(message) for message in body["messages"]]
+        if sum(map(len, texts)) > self._context_chars:
+            raise PromptTooLong("the question does not fit the reader's context: shorten it")
+        scripted = self._script.get((texts[-1].rpartition("\n")[2], None))
+        said = pieces(scripted.text if scripted else from_passages(texts[-1], "\n".join(texts)))
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(said) + 1
+        message = {"role": "assistant", "content": "".join(said[:limit]).strip()}
+        choice = {"index": 0, "message": message, "finish_reason": "length" if len(said) > limit else "stop"}
+        usage = {
+            "prompt_tokens": 1 + sum(map(len, texts)) // 4,
+            "completion_tokens": min(len(said) + 1, limit),
+        }
+        return self.choices or [choice], usage
+
     async def ping(self) -> None:
         self.pings += 1
         await self._turn()
@@ -105,11 +162,10 @@ class FakeReader:
         passages, read_chars = self._fitting(prompt)
         scripted = self._scripted(prompt.question, passages)
         texts = pieces(scripted.text)
-        earlier = "".join(turn.text for turn in prompt.earlier)
         return Generation(
             text="".join(texts[:max_tokens]).strip(),
             tokens=scripted.tokens[:max_tokens],
-            prompt_tokens=1 + _length(earlier + prompt.question, passages) // 4,
+            prompt_tokens=1 + _length(prompt.question, passages) // 4,
             # The end token counts if it was reached.
             completion_tokens=min(len(texts) + 1, max_tokens),
             passages_read=len(passages),
@@ -125,9 +181,9 @@ class FakeReader:
         return Scripted(text, tuple(surely(0.9) for _ in pieces(text)))
 
     def _fitting(self, prompt: Prompt) -> tuple[tuple[Passage, ...], int | None]:
-        passages, earlier = prompt.passages, "".join(turn.text for turn in prompt.earlier)
+        passages = prompt.passages
         read_chars = None
-        while _length(earlier + prompt.question, passages) > self._context_chars:
+        while _length(prompt.question, passages) > self._context_chars:
             if len(passages) > 1:
                 passages = passages[:-1]
             elif passages and len(passages[0].text) >= 200:
@@ -166,6 +222,12 @@ def from_passages(question: str, passages: str) -> str:
     found = re.search(rf"capital of {asked[1]} is (\w+)", passages)
     capital = found[1] if found else _KNOWN.get(asked[1], "unknown")
     return f"The capital of {asked[1]} is {capital}."
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The text of a message, in one string or in parts."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _length(question: str, passages: Sequence[Passage]) -> int:

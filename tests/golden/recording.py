@@ -94,6 +94,20 @@ class _Reader(FakeReader):
         # Outside: who closes the stream now has the whole answer.
         yield piece
 
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self._calls.note("reader.chat", body=dict(body)):
+            await self._calls.fail("write", "reader")
+            return await super().chat(body)
+
+    async def chat_stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        with self._calls.note("reader.chat_stream", body=dict(body)):
+            await self._calls.fail("write", "reader")
+            async with aclosing(super().chat_stream(body)) as events:
+                async for event in events:
+                    yield event
+                    if self._calls.fails("write", "broken-off"):
+                        raise UpstreamUnavailable("reader", "the reader breaks off")
+
 
 class _Embedder(FakeEmbedder):
     def __init__(self, calls: Calls) -> None:
@@ -125,14 +139,11 @@ def _stage(prompt: Prompt) -> str:
 
 
 def _asked(prompt: Prompt, max_tokens: int) -> dict[str, Any]:
-    asked: dict[str, Any] = {
+    return {
         "question": prompt.question,
         "passages": [passage.id for passage in prompt.passages],
         "max_tokens": max_tokens,
     }
-    if prompt.earlier:
-        asked["earlier"] = [[turn.role, turn.text] for turn in prompt.earlier]
-    return asked
 
 
 def _let_time_pass() -> None:

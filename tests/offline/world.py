@@ -19,7 +19,7 @@ from app.offline.refit.train import Trained
 from app.offline.table import Outcomes
 
 KS = (0, 1, 5)
-IDENTITY = Identity("reader", "q8", "t", "p", 24, ("\n",), "top20", "embedder", "world", KS)
+IDENTITY = Identity("reader", "q8", "t", "p", "w", 24, ("\n",), "top20", "embedder", "world", KS)
 # The cost is the number of passages, or the number of tokens.
 OPTIONS = Options("world", "2026-01-01T00:00:00Z", objective=Objective.MONEY, tariff=Tariff(passage=1.0))
 BY_TOKENS = replace(OPTIONS, objective=Objective.TOKENS)

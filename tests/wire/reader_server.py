@@ -142,6 +142,8 @@ class ReaderServer:
     def _refusal(self, body: Any) -> web.Response | None:
         if self.dialect is Dialect.VLLM and body["model"] != MODEL:
             return _error(404, "NotFoundError", f"The model `{body['model']}` does not exist.")
+        if any(isinstance(message.get("content"), int) for message in body["messages"]):
+            return _error(400, "BadRequestError", f"{MODEL} at {self.url}: content must be a string")
         if _length(body) <= self.context_chars:
             return None
         if self.dialect is Dialect.VLLM:
@@ -156,7 +158,7 @@ class ReaderServer:
         )
 
     def _generate(self, body: Any) -> _Answer:
-        content = body["messages"][-1]["content"]
+        content = _text(body["messages"][-1])
         text, newline, _ = self.answer(content).partition("\n")
         made = [piece for word in pieces(text) for piece in self._tokens(word)]
         if newline and self.dialect is Dialect.VLLM:
@@ -165,7 +167,7 @@ class ReaderServer:
             end = "<|im_end|>" if self.dialect is Dialect.VLLM else ""
             made.append(_Piece("", _entry(end, end.encode(), len(made))))
         room = max(1, (self.context_chars - _length(body)) // CHARS_PER_TOKEN)
-        limit = min(room, body["max_tokens"])
+        limit = min(room, body.get("max_completion_tokens") or body.get("max_tokens") or room)
         finish = "length" if len(made) > limit else "stop"
         prompt_tokens = self._context - room
         return _Answer(made[:limit], finish, "\n" if newline and finish == "stop" else None, prompt_tokens)
@@ -245,7 +247,13 @@ def _entry(token: str, raw: bytes, number: int) -> dict[str, Any]:
 
 def _length(body: Any) -> int:
     """The context that all messages use, in characters."""
-    return sum(len(message["content"]) for message in body["messages"])
+    return sum(len(_text(message)) for message in body["messages"])
+
+
+def _text(message: Any) -> str:
+    """The text of a message, in one string or in parts."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _error(status: int, kind: str, message: str) -> web.Response:

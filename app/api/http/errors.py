@@ -23,6 +23,7 @@ from app.errors import (
     OverLimit,
     Overloaded,
     PromptTooLong,
+    ReaderRefused,
     Unauthorised,
     UnknownCollection,
     UnknownDecision,
@@ -45,6 +46,7 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (NothingToJudge, 409, "nothing_to_judge"),
     (ContradictoryRequest, 422, "contradictory_request"),
     (PromptTooLong, 422, "prompt_too_long"),
+    (ReaderRefused, 422, "reader_refused"),
     (BadRequest, 422, "invalid_request"),
     (Unauthorised, 401, "unauthorised"),
     (OverLimit, 429, "rate_limit_exceeded"),
@@ -135,10 +137,12 @@ def problem(
     path: str,
     fields: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
+    openai_type: str | None = None,
 ) -> JSONResponse:
-    """An error response in our shape; below `/v1/` in the shape of OpenAI's API."""
+    """An error response in our shape; below `/v1/` in the shape of OpenAI's API, where `openai_type` is its type."""
     if path.startswith(OPENAI_PREFIX):
         status, body = as_openai(status, kind, message, fields or [])
+        body["error"]["type"] = openai_type or body["error"]["type"]
     else:
         body = {"error": {"type": kind, "message": message, "fields": fields or []}}
     return JSONResponse(body, status_code=status, headers=headers)
@@ -170,6 +174,9 @@ def explain(error: FetchwiseError, scope: Scope) -> JSONResponse:
     headers = {"retry-after": str(known_wait or RETRY_AFTER_S)} if status in {429, 503} else {}
     if isinstance(error, Unauthorised):
         headers["www-authenticate"] = error.challenge
+    if isinstance(error, ReaderRefused):
+        fields = [{"field": error.param, "message": str(error)}] if error.param else []
+        return problem(status, kind, str(error), path=scope["path"], fields=fields, openai_type=error.kind)
     return problem(status, kind, str(error), path=scope["path"], headers=headers)
 
 

@@ -48,6 +48,10 @@ class Rendering(Protocol):
         """A piece of the answer."""
         ...
 
+    def chunk(self, event: Mapping[str, Any]) -> bytes:
+        """An event of the reader's own reply."""
+        ...
+
     def final(self, record: DecisionRecord) -> bytes:
         """The answer is complete."""
         ...
@@ -73,6 +77,10 @@ class ReceiptEvents:
     def token(self, text: str) -> bytes:
         """The text."""
         return _event("token", {"text": text})
+
+    def chunk(self, _event: Mapping[str, Any]) -> bytes:
+        """Send nothing: this route passes no chat on."""
+        return b""
 
     def final(self, record: DecisionRecord) -> bytes:
         """The receipt."""
@@ -129,6 +137,10 @@ class AnswerStream:
         """Send a piece of the answer."""
         self._send_passages(None if self._passages is None else len(self._passages))
         self._send(self._render.token(text))
+
+    def chunk(self, event: Mapping[str, Any]) -> None:
+        """Pass on an event of the reader."""
+        self._send(self._render.chunk(event))
 
     def _send_passages(self, k: int | None) -> None:
         """Send the k passages that the answer was requested from, once."""

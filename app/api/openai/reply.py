@@ -1,4 +1,7 @@
-"""Replies of the OpenAI API: completions and chunks, with the decision receipt in an additional field."""
+"""Replies of the OpenAI API: completions and chunks, with the decision receipt in an additional field.
+
+In chat mode the choices are those of the reader.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +14,19 @@ from app.api.receipt import Receipt, receipt
 from app.core.available import Passage, Usage
 from app.core.ladder import Read, Step, Stop
 from app.core.policy import Policy, Reason
+from app.core.question import Question
 from app.core.record import DecisionRecord
 
 MODEL = "fetchwise"
+# The field of a message that says that the answer is withheld.
+Abstention = Literal["content", "refusal"]
 _DONE = b"data: [DONE]\n\n"
+MODES = ("answer", "chat")
 # None: the default policy of the server.
-POLICIES: dict[str, Policy | None] = {MODEL: None} | {f"{MODEL}-{policy.value}": policy for policy in Policy}
+POLICIES: dict[str, Policy | None] = {
+    **dict.fromkeys((MODEL, *(f"{MODEL}-{mode}" for mode in MODES))),
+    **{f"{MODEL}-{policy.value}": policy for policy in Policy},
+}
 
 _REFUSALS = {
     Reason.NO_PASSAGES: "I do not know: no passages were found.",
@@ -27,27 +37,31 @@ _UNSURE = "I do not know: the confidence in the answer is too low."
 
 
 class MessageOut(BaseModel):
-    """The answer, or a refusal."""
+    """The answer, or why there is none. In chat mode the reader's own message, with its tool calls."""
 
-    role: Literal["assistant"]
-    content: str | None = Field(description="The answer; null if it is withheld.")
-    refusal: str | None = Field(description="Why the answer is withheld; else null.")
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | None = Field(None, description="The answer; if it is withheld, a sentence that says so.")
 
 
 class ChoiceOut(BaseModel):
-    """The only choice."""
+    """The only choice; in chat mode one of the reader's."""
 
-    index: Literal[0]
+    model_config = ConfigDict(extra="allow")
+
+    index: int
     message: MessageOut
-    logprobs: None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: str | None
 
 
 class StagesOut(BaseModel):
     """Tokens by stage."""
 
+    rewrite_tokens: int
     probe_tokens: int
     read_tokens: int
+    write_tokens: int
 
 
 class CompletionUsage(BaseModel):
@@ -83,8 +97,18 @@ class ChatCompletion(BaseModel):
                         "prompt_tokens": 171,
                         "completion_tokens": 17,
                         "total_tokens": 188,
-                        "prompt_tokens_details": {"probe_tokens": 47, "read_tokens": 124},
-                        "completion_tokens_details": {"probe_tokens": 9, "read_tokens": 8},
+                        "prompt_tokens_details": {
+                            "rewrite_tokens": 0,
+                            "probe_tokens": 47,
+                            "read_tokens": 124,
+                            "write_tokens": 0,
+                        },
+                        "completion_tokens_details": {
+                            "rewrite_tokens": 0,
+                            "probe_tokens": 9,
+                            "read_tokens": 8,
+                            "write_tokens": 0,
+                        },
                     },
                     "fetchwise": Receipt.model_config["json_schema_extra"]["examples"][0],  # type: ignore[index]
                 }
@@ -102,7 +126,7 @@ class ChatCompletion(BaseModel):
 
 
 class ModelOut(BaseModel):
-    """A policy, listed as a model."""
+    """A mode or a policy, listed as a model."""
 
     id: str
     object: Literal["model"] = "model"
@@ -112,28 +136,27 @@ class ModelOut(BaseModel):
 
 
 class ModelsOut(BaseModel):
-    """The policies, listed as models."""
+    """The modes and the policies, listed as models."""
 
     object: Literal["list"] = "list"
     data: list[ModelOut]
 
 
-def completion(record: DecisionRecord, model: str) -> bytes:
+def completion(record: DecisionRecord, model: str, abstention: Abstention) -> bytes:
     """The complete answer."""
+    written = record.reply.written
+    if written is not None and written.reply is not None:
+        choices = written.reply["choices"]
+    else:
+        message = {"role": "assistant", "content": record.reply.text, "refusal": None} | withheld(record, abstention)
+        choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(record)}]
     return orjson.dumps(
         {
             "id": completion_id(record.question.id),
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": record.reply.text, "refusal": refusal(record)},
-                    "logprobs": None,
-                    "finish_reason": finish_reason(record),
-                }
-            ],
+            "choices": choices,
             "usage": usage(record),
             "fetchwise": receipt(record),
         }
@@ -145,9 +168,12 @@ def completion_id(identifier: str) -> str:
     return f"chatcmpl-{identifier}"
 
 
-def refusal(record: DecisionRecord) -> str | None:
-    """Why the answer is withheld; None if it is not."""
-    return _REFUSALS.get(record.reply.reason, _UNSURE) if record.reply.withheld else None
+def withheld(record: DecisionRecord, abstention: Abstention) -> dict[str, str]:
+    """The sentence that says why the answer is withheld, by its field; empty if it is not.
+
+    Many clients show an empty text, or an error, in place of a `refusal`.
+    """
+    return {abstention: _REFUSALS.get(record.reply.reason, _UNSURE)} if record.reply.withheld else {}
 
 
 def finish_reason(record: DecisionRecord) -> str:
@@ -158,8 +184,10 @@ def finish_reason(record: DecisionRecord) -> str:
 def usage(record: DecisionRecord) -> dict[str, Any]:
     """The tokens of all stages, added up."""
     stages = {
+        "rewrite_tokens": record.rewrite_usage or Usage(),
         "probe_tokens": record.probe_usage or Usage(),
         "read_tokens": record.read_usage or Usage(),
+        "write_tokens": record.write_usage or Usage(),
     }
     total = sum(stages.values(), Usage())
     return {
@@ -174,7 +202,7 @@ def usage(record: DecisionRecord) -> dict[str, Any]:
 def headers(record: DecisionRecord) -> dict[str, str]:
     """The decision as headers, for clients that hide the body."""
     fields = {
-        "x-fetchwise-id": record.question.id,
+        **_headers(record.question),
         "x-fetchwise-action": record.action,
         "x-fetchwise-k": str(record.reply.k),
         "x-fetchwise-reason": record.reply.reason.value,
@@ -184,14 +212,23 @@ def headers(record: DecisionRecord) -> dict[str, str]:
     return fields
 
 
+def _headers(question: Question) -> dict[str, str]:
+    """What is known before anything is decided."""
+    fields = {"x-fetchwise-id": question.id, "x-fetchwise-mode": "chat" if question.writing else "answer"}
+    # Only names that are valid in a header; a misspelt field may contain anything.
+    named = [name for name in question.ignored if name.isascii() and name.isidentifier()]
+    return fields | ({"x-fetchwise-ignored": ", ".join(named)} if named else {})
+
+
 class Chunks:
     """The chunks of one answer; together they contain the same as a completion."""
 
-    def __init__(self, identifier: str, model: str, *, with_usage: bool) -> None:
-        self._id = identifier
+    def __init__(self, question: Question, model: str, *, with_usage: bool, abstention: Abstention) -> None:
+        self._question = question
         self._with_usage = with_usage
+        self._abstention = abstention
         self._common: dict[str, Any] = {
-            "id": completion_id(identifier),
+            "id": completion_id(question.id),
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": model,
@@ -200,6 +237,8 @@ class Chunks:
         self._decided = False
         self._begun = False
         self._held = ""
+        # The reader's last chunk of a choice, which gets the receipt if none follows.
+        self._last: dict[str, Any] | None = None
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -220,11 +259,12 @@ class Chunks:
         self._decided = True
         assert step.why is not None
         self._headers = {
-            "x-fetchwise-id": self._id,
+            **_headers(self._question),
             "x-fetchwise-k": str(k or 0),
             "x-fetchwise-reason": step.why.value,
         }
-        return self._chunk({"role": "assistant"})
+        # In chat mode the reader begins the message, or refuses the request.
+        return b"" if self._question.writing else self._chunk({"role": "assistant"})
 
     def found(self, _passages: Sequence[Passage]) -> bytes:
         """Send nothing: the receipt cites them."""
@@ -242,13 +282,29 @@ class Chunks:
         self._begun = True
         return self._chunk({"content": said})
 
+    def chunk(self, event: Mapping[str, Any]) -> bytes:
+        """Pass on the reader's choices; of the rest, the gateway has its own."""
+        choices = event.get("choices")
+        if not choices:
+            return b""
+        said = {**self._common, "choices": choices} | ({"usage": None} if self._with_usage else {})
+        ends = any(isinstance(one, dict) and one.get("finish_reason") for one in choices)
+        before, self._last = self._last, said if ends else None
+        return (b"" if before is None else _event(before)) + (b"" if ends else _event(said))
+
     def final(self, record: DecisionRecord) -> bytes:
         """End the message with the receipt, and send the usage in a separate chunk if it was requested."""
-        declined = refusal(record)
+        sentence = withheld(record, self._abstention)
+        if sentence and self._question.writing:
+            sentence = {"role": "assistant"} | sentence
+        if self._last is not None:
+            last = _event(self._last | {"fetchwise": receipt(record)})
+        else:
+            last = self._chunk({}, finish_reason(record), fetchwise=receipt(record))
         return b"".join(
             (
-                b"" if declined is None else self._chunk({"refusal": declined}),
-                self._chunk({}, finish_reason(record), fetchwise=receipt(record)),
+                self._chunk(sentence) if sentence else b"",
+                last,
                 _event({**self._common, "choices": [], "usage": usage(record)}) if self._with_usage else b"",
                 _DONE,
             )

@@ -1,16 +1,18 @@
 """The OpenAI API: every client of it can ask questions, and gets the decision receipt in an additional field."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
 from app.api.answer import question_of, streamed, whole
-from app.api.gateway import TheGateway
+from app.api.gateway import Gateway, TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, OpenAIErrorOut, documented
-from app.api.http.guard import AnswerCaller
+from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.openai.reply import (
+    MODEL,
+    MODES,
     POLICIES,
     ChatCompletion,
     Chunks,
@@ -19,9 +21,19 @@ from app.api.openai.reply import (
     completion,
     headers,
 )
-from app.api.openai.request import ChatRequest, conversation
+from app.api.openai.request import (
+    ChatOptions,
+    ChatRequest,
+    last_message,
+    mode_of,
+    not_honoured,
+    refuse,
+    shorter,
+    text_of,
+)
 from app.api.request import AnswerOptions
 from app.core.policy import Policy
+from app.core.question import Question, Standalone, Writing
 from app.correlation import set_question
 from app.errors import ContradictoryRequest, UnknownModel
 
@@ -61,26 +73,46 @@ models_router = APIRouter(prefix="/v1", tags=["OpenAI"])
     summary="Answer the last message of a chat, or abstain",
 )
 async def chat(body: ChatRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
-    """Answer a single message exactly as `/answer` does. A conversation reads the largest k: no calibrator fits it."""
-    chosen = body.fetchwise or AnswerOptions()
-    policy = _policy(body.model, chosen)
-    text, earlier = conversation(
-        body.messages, question_chars=gateway.max_question_chars, earlier_chars=gateway.max_earlier_chars
-    )
-    set_question(text, *(turn.text for turn in earlier))
-    question = question_of(text, chosen, gateway, caller, max_tokens=body.longest, policy=policy, earlier=earlier)
+    """Answer a short question exactly as `/answer` does. Pass everything else on to the reader, with passages added."""
+    chosen = body.fetchwise or ChatOptions()
+    question = _question(body, chosen, gateway, caller)
     if body.stream:
-        chunks = Chunks(question.id, body.model, with_usage=body.usage_wanted)
+        chunks = Chunks(question, body.model, with_usage=body.usage_wanted, abstention=chosen.abstention)
         return await streamed(question, gateway, caller, request, chunks)
     record = await whole(question, gateway, caller, request)
     if record is None:
         return Response(status_code=CLIENT_CLOSED)
-    return Response(completion(record, body.model), media_type="application/json", headers=headers(record))
+    content = completion(record, body.model, chosen.abstention)
+    return Response(content, media_type="application/json", headers=headers(record))
+
+
+def _question(body: ChatRequest, chosen: ChatOptions, gateway: Gateway, caller: Caller) -> Question:
+    """The question of a request, in the mode of its model or of its shape."""
+    forced = body.model.removeprefix(f"{MODEL}-")
+    policy = None if forced in MODES else _policy(body.model, chosen)
+    asked, longest = last_message(body.messages), gateway.default_max_tokens
+    set_question(asked.text, *map(text_of, body.messages))
+    if (forced if forced in MODES else mode_of(body)) == "answer":
+        if not asked.text:
+            refuse(("messages",), "contain no question")
+        ignored = not_honoured(body, longest=longest)
+        if ignored and (gateway.strict if chosen.strict is None else chosen.strict):
+            refuse(ignored)
+        limit = shorter(body, longest=longest)
+        return question_of(asked.text, chosen, gateway, caller, max_tokens=limit, policy=policy, ignored=ignored)
+    writing = Writing("chat", body.passed_on, chosen.missing or gateway.missing)
+    # A message may be long: its end says what is wanted.
+    text = asked.text[-gateway.max_question_chars :]
+    how: Literal["as_asked", "tool_turn"] = "tool_turn" if asked.tools or not text else "as_asked"
+    standalone = Standalone(how, asked.text)
+    return question_of(
+        text, chosen, gateway, caller, max_tokens=None, policy=policy, writing=writing, standalone=standalone
+    )
 
 
 @models_router.get("/models", responses=_DENIED, summary="List the policies, as models")
 async def models(_: AnswerCaller) -> ModelsOut:
-    """List `fetchwise`, which uses the default policy of the server, and one model for each policy."""
+    """List `fetchwise`, which chooses the mode, one model for each mode, and one for each policy."""
     return ModelsOut(data=[ModelOut(id=name) for name in POLICIES])
 
 

@@ -8,9 +8,20 @@ holds only for that model.
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from app.core.artifact import Identity
 from app.errors import ConfigurationError, UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
@@ -19,6 +30,7 @@ from app.upstream.resilience import Breaker, Resilience
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 # A replica with more than 1.5 times its share of questions passes new ones on; a few concurrent ones are fine.
 _LOAD = 1.5
 _FEW = 4
@@ -137,18 +149,52 @@ class BalancedReader:
 
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer at the question's replica; if it gives no answer, retry once at another."""
+        return await self._asked(prompt.question, lambda reader: reader.generate(prompt, max_tokens=max_tokens))
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Pass the request on to the conversation's replica; if it gives no answer, retry once at another."""
+        return await self._asked(_conversation(body), lambda reader: reader.chat(body))
+
+    async def _asked(self, key: str, ask: Callable[[Reader], Awaitable[T]]) -> T:
         self._retries.earn()
-        replica, tried = self._choose(prompt.question), 0
+        replica, tried = self._choose(key), 0
         while True:
             try:
                 with replica.visit():
-                    generation = await replica.reader.generate(prompt, max_tokens=max_tokens)
+                    reply = await ask(replica.reader)
                     if replica.suspect:
                         await self._confirm(replica)
-                    return generation
+                    return reply
             except UpstreamError as error:
                 tried += 1
-                replica = await self._next(prompt.question, replica, error, tried)
+                replica = await self._next(key, replica, error, tried)
+
+    async def chat_stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """Stream the reply; no retry after the first event."""
+        self._retries.earn()
+        key = _conversation(body)
+        replica, tried = self._choose(key), 0
+        while True:
+            begun = False
+            try:
+                with replica.visit():
+                    async with aclosing(replica.reader.chat_stream(body)) as events:
+                        async for event in events:
+                            if not begun and replica.suspect:
+                                await self._confirm(replica)
+                            begun = True
+                            yield event
+            except UpstreamError as error:
+                if begun:
+                    raise
+                tried += 1
+                replica = await self._next(key, replica, error, tried)
+            else:
+                return
+
+    async def control_tokens(self, texts: Iterable[str]) -> Collection[str]:
+        """Ask any of them: they serve the same model."""
+        return await self._choose("").reader.control_tokens(texts)
 
     async def stream(self, prompt: Prompt, *, max_tokens: int) -> AsyncGenerator[str | Generation, None]:
         """Stream the answer; no retry after the first piece."""
@@ -282,6 +328,11 @@ async def _within(seconds: float | None, message: str) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise UpstreamTimeout("reader", message) from error
+
+
+def _conversation(body: Mapping[str, Any]) -> str:
+    """What the turns of a conversation have in common: its first message of a user."""
+    return next((str(one.get("content")) for one in body["messages"] if one.get("role") == "user"), "")
 
 
 def _difference(one: Identity, other: Identity) -> str:

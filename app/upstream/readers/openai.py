@@ -1,7 +1,7 @@
 """The reader over the OpenAI chat API, as vLLM and llama.cpp speak it: short greedy answers with log-probabilities."""
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 
 from app.core.artifact import Identity
-from app.core.available import Passage
-from app.core.prompts import Prompts, break_markers, possible_markers
+from app.core.available import Passage, count
+from app.core.prompts import WRITING, Prompts, possible_markers
 from app.core.signals import TOP
 from app.errors import (
     ConfigurationError,
+    FetchwiseError,
     PromptTooLong,
     UpstreamBadReply,
     UpstreamError,
@@ -22,11 +23,14 @@ from app.errors import (
 )
 from app.ports import Generation, Prompt
 from app.upstream.http import HttpClient, Refused
-from app.upstream.openai_replies import assemble, count, events_of, generation, reading_refusal
+from app.upstream.openai_replies import assemble, chat_refusal, events_of, generation, reading_refusal
 
 STOP = ("\n",)
 _MOST_REMEMBERED = 10_000
 _CHAT = "/v1/chat/completions"
+_LENGTHS = ("max_tokens", "max_completion_tokens")
+# Translates the refusal of a server.
+Meaning = Callable[[HttpClient, Refused, str], FetchwiseError]
 # A passage that is too long is shortened to at most the first of these, and then by halves.
 _LONGEST_CHARS, _SHORTEST_CHARS = 100_000, 100
 # A fixed conversation whose rendering tells two chat templates apart.
@@ -81,6 +85,7 @@ class OpenAIReader:
             quantisation=self._quantisation or str(reported or "unquantised"),
             chat_template=await self._chat_template_digest(),
             prompts=self._prompts.digest,
+            writing=WRITING.digest,
             stop=STOP,
             logprobs=f"top{TOP}",
         )
@@ -110,7 +115,7 @@ class OpenAIReader:
     async def generate(self, prompt: Prompt, *, max_tokens: int) -> Generation:
         """Answer greedily, at most to the first newline, with as many of the passages as fit."""
         refused: PromptTooLong | None = None
-        markers = await self._control_tokens(prompt)
+        markers = await self.control_tokens(_texts(prompt))
         for passages, read_chars in _shrinking(prompt.passages):
             body = self._body(prompt, passages, max_tokens, markers)
             try:
@@ -129,7 +134,7 @@ class OpenAIReader:
             with suppress(ConfigurationError):
                 await self._served()
         begun, refused = False, None
-        markers = await self._control_tokens(prompt)
+        markers = await self.control_tokens(_texts(prompt))
         for passages, read_chars in _shrinking(prompt.passages):
             body = self._body(prompt, passages, max_tokens, markers)
             # Usage is known from the first event on, so a prompt that is too long is found before anything is yielded.
@@ -149,6 +154,34 @@ class OpenAIReader:
         assert refused is not None
         raise refused
 
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Pass the caller's request on, and return the reply as it is."""
+        reply = await self._json("POST", _CHAT, await self._passed_on(body), chat_refusal)
+        if not isinstance(reply.get("choices"), list):
+            raise UpstreamBadReply("reader", "the reader's reply holds no choices")
+        return reply
+
+    async def chat_stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """The same, streamed."""
+        options = {**(body.get("stream_options") or {}), "include_usage": True}
+        passed_on = await self._passed_on(body) | {"stream": True, "stream_options": options}
+        async with self._events(passed_on, chat_refusal) as events:
+            async for event in events:
+                yield event
+
+    async def _passed_on(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The caller's request with our model. A limit on the length that leaves no room for a prompt is dropped.
+
+        Then the server ends the answer where its context ends.
+        """
+        if self._context is None:
+            with suppress(ConfigurationError):
+                await self._served()
+        room = (self._context or 0) // 2
+        dropped = {name for name in _LENGTHS if room and _larger(body.get(name), room)}
+        passed_on = {name: value for name, value in body.items() if name not in dropped}
+        return {**self._template, **passed_on, "model": self._model}
+
     async def ping(self) -> None:
         """Look for the model in the server's list: cheap, and it is listed only once it is loaded."""
         try:
@@ -165,15 +198,10 @@ class OpenAIReader:
     ) -> dict[str, Any]:
         texts = [(passage.title, passage.text) for passage in passages]
         content = self._prompts.render(prompt.question, texts, markers)
-        messages = [{"role": turn.role, "content": break_markers(turn.text, markers)} for turn in prompt.earlier]
-        messages.append({"role": "user", "content": content})
-        return {**self._always, "messages": messages, "max_tokens": max_tokens}
+        return {**self._always, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
 
-    async def _control_tokens(self, prompt: Prompt) -> Collection[str]:
-        """What this reader would parse as control tokens in the texts of a prompt; its tokenizer is asked once each."""
-        texts = [prompt.question, *(turn.text for turn in prompt.earlier)]
-        for passage in prompt.passages:
-            texts += (passage.title, passage.text)
+    async def control_tokens(self, texts: Iterable[str]) -> Collection[str]:
+        """What this reader would parse as control tokens in texts; its tokenizer is asked once each."""
         possible = set[str]().union(*map(possible_markers, texts))
         if not possible:
             return possible
@@ -200,22 +228,26 @@ class OpenAIReader:
             spelled = [token.get("piece") for token in tokens if isinstance(token, dict)]
         return {token for token in spelled if isinstance(token, str)}
 
-    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def _json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, meaning: Meaning = reading_refusal
+    ) -> dict[str, Any]:
         try:
             reply = self._http.parsed(await self._http.request(method, path, body))
         except Refused as refused:
-            raise reading_refusal(self._http, refused, self._model) from refused
+            raise meaning(self._http, refused, self._model) from refused
         if not isinstance(reply, dict):
             raise UpstreamBadReply("reader", "the reader's reply is not a JSON object")
         return reply
 
     @asynccontextmanager
-    async def _events(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    async def _events(
+        self, body: Mapping[str, Any], meaning: Meaning = reading_refusal
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         try:
             async with self._http.stream(_CHAT, body) as lines, aclosing(events_of(lines, self._http)) as events:
                 yield events
         except Refused as refused:
-            raise reading_refusal(self._http, refused, self._model) from refused
+            raise meaning(self._http, refused, self._model) from refused
 
     async def _chat_template_digest(self) -> str:
         """Fingerprint the chat template by a rendered example, because each server publishes templates differently."""
@@ -241,6 +273,17 @@ def _meta(model: Mapping[str, Any]) -> Mapping[str, Any]:
     """What llama.cpp says about a model."""
     meta = model.get("meta")
     return meta if isinstance(meta, dict) else {}
+
+
+def _texts(prompt: Prompt) -> Iterator[str]:
+    yield prompt.question
+    for passage in prompt.passages:
+        yield passage.title
+        yield passage.text
+
+
+def _larger(limit: object, room: int) -> bool:
+    return isinstance(limit, int) and limit > room
 
 
 def _for_now(error: UpstreamError) -> bool:

@@ -119,6 +119,7 @@ async def test_a_match_serves(world: World) -> None:
         ("quantisation", "q8", "none"),
         ("chat_template", "x", "0123456789abcdef"),
         ("prompts", "x", "fedcba9876543210"),
+        ("writing", "x", "0011223344556677"),
         ("max_tokens", 48, 24),
         ("stop", (), ("\n",)),
         ("logprobs", "top5", "top20"),
@@ -418,7 +419,7 @@ async def test_a_model_swapped_behind_the_url(world: World) -> None:
     """Another model is noticed when the reader is next identified, and nothing decides any more."""
     world.promote()
     await world.look()
-    world.reader.identity = Identity("swapped", "none", "x", "y", stop=("\n",), logprobs="top20")
+    world.reader.identity = Identity("swapped", "none", "x", "y", "z", stop=("\n",), logprobs="top20")
     assert (await world.look()).matches
     standing = await world.look(identify=True)
     assert not standing.matches

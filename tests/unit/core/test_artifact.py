@@ -26,6 +26,8 @@ from app.core.effective_policy import Graded
 from app.core.scope import Scope
 from tests.fakes.artifacts import (
     a_certificate,
+    a_chat,
+    a_chat_artifact,
     a_fit,
     a_ladder,
     a_line,
@@ -40,6 +42,7 @@ OTHER_IDENTITY: dict[str, Any] = {
     "quantisation": "q4",
     "chat_template": "another",
     "prompts": "another",
+    "writing": "another",
     "max_tokens": 25,
     "stop": ("\n", "."),
     "logprobs": "top5",
@@ -55,6 +58,7 @@ OTHER: dict[str, Any] = {
     "ks": (0, 1, 6),
     "heads": heads_by_k({0: a_line()}),
     "ladder": a_ladder(),
+    "chat": a_chat(),
     "scope": Scope(0.02, {}, None, ("LATIN",), "all"),
     "stats": "0123456789abcdef",
     "policies": {"graded": a_fit()},
@@ -63,7 +67,7 @@ OTHER: dict[str, Any] = {
     "data_window": DataWindow(rows=2000, groups=1000, source="another"),
     "quantiles": {"seq_logprob": (-1.0, -0.5, -0.25)},
     "report": {"test": {"accuracy": 0.5}},
-    "schema": 6,
+    "schema": 7,
 }
 
 
@@ -113,7 +117,7 @@ def test_canonical_bytes_refuse_what_json_has_not(number: float) -> None:
 def test_the_checksum_changes_with_every_field() -> None:
     """Each field of an artifact, its policies and its identity is under the checksum."""
     assert set(OTHER) == {part.name for part in fields(Artifact)}
-    one = an_artifact(calibrators={0: a_line(), 1: a_line()})
+    one = an_artifact(heads=a_chat_artifact().heads)
     seen = {checksum(one)} | {checksum(replace(one, **{name: value})) for name, value in OTHER.items()}
     assert len(seen) == len(OTHER) + 1
     inside = [
@@ -138,7 +142,7 @@ def test_the_checksum_distinguishes_any_two_numbers(one: float, other: float) ->
 
 def test_content_version_names_day_and_content() -> None:
     """The version begins with the day, follows the content, and does not depend on the version itself."""
-    artifact = an_artifact(calibrators={0: a_line(), 1: a_line()})
+    artifact = an_artifact(heads=a_chat_artifact().heads)
     version = content_version(artifact)
     assert version.startswith("2026-01-31-")
     assert len(version) == len("2026-01-31-") + 8

@@ -3,12 +3,13 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.prompts import DEFAULT, Prompts, break_markers, possible_markers, search_query
+from app.core.prompts import DEFAULT, WRITING, Prompts, WritingPrompts, break_markers, possible_markers
 
 PLAIN = Prompts(closed_book="Q: {question}", open_book="{passages}\nQ: {question}")
 
@@ -202,20 +203,41 @@ def test_the_default_reads_as_intended() -> None:
     assert opened.endswith("Who?")
 
 
-def test_a_single_question_is_searched_as_it_is() -> None:
-    """Also a long one: the embedder truncates it."""
-    assert search_query("Who?") == "Who?"
-    assert search_query("x" * 5000) == "x" * 5000
+ADDED = WritingPrompts("P:\n{passages}\nM: ", "None. ")
+TALK: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "One?"},
+    {"role": "assistant", "content": None, "tool_calls": []},
+    {"role": "user", "content": "Two {passages} <|im_end|>?", "name": "me"},
+    {"role": "assistant", "content": "T"},
+]
 
 
-def test_a_follow_up_is_searched_with_what_was_said_before() -> None:
-    """The question first, then the two newest turns, the newest first."""
-    assert search_query("And of Italy?", ["One?", "Two?", "Three?"]) == "And of Italy?\nThree?\nTwo?"
+def test_passages_are_added_to_the_last_message_of_the_user() -> None:
+    """Every other message, and every other field of that one, stays as it is."""
+    added = ADDED.with_passages(TALK, [("T", "x\n[2] y {passages}")], {"<y>"})
+    assert added[3] == TALK[3] | {"content": "P:\n[1] T: x [ 2] y {passages}\nM: Two {passages} <|im_end|>?"}
+    assert added[:3] + added[4:] == TALK[:3] + TALK[4:]
+    assert ADDED.with_note(TALK)[3]["content"] == "None. Two {passages} <|im_end|>?"
 
 
-@given(st.text(max_size=3000), st.lists(st.text(max_size=1500), max_size=4))
-def test_a_query_is_bounded_and_begins_with_the_question(question: str, said: list[str]) -> None:
-    """Whatever was said before."""
-    query = search_query(question, said)
-    assert query.startswith(question)
-    assert len(query) <= max(len(question), 2000)
+def test_control_tokens_are_broken_up_only_in_the_passages() -> None:
+    """The caller may send what they like; a passage may not."""
+    (message,) = ADDED.with_passages([{"role": "user", "content": "<|a|> <y>"}], [("", "<|a|> <y>")], {"<y>"})
+    assert message["content"] == "P:\n[1] < |a|> < y>\nM: <|a|> <y>"
+
+
+def test_passages_are_added_to_any_content() -> None:
+    """To parts as a part of their own, and to a message without content; without a user, to nothing."""
+    parts = [{"type": "image_url", "image_url": {"url": "x"}}]
+    (message,) = ADDED.with_note([{"role": "user", "content": parts}])
+    assert message["content"] == [{"type": "text", "text": "None. "}, *parts]
+    assert ADDED.with_note([{"role": "user"}])[0]["content"] == "None. "
+    assert ADDED.with_note(TALK[:1]) == TALK[:1]
+
+
+def test_digest_of_what_is_added() -> None:
+    """Another template has another digest."""
+    digests = {one.digest for one in (WRITING, ADDED, WritingPrompts("a", "b"), WritingPrompts("ab", ""))}
+    assert len(digests) == 4
+    assert all(len(digest) == 16 for digest in digests)

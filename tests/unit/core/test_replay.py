@@ -11,7 +11,7 @@ from app.core.effective_policy import resolve
 from app.core.policy import AskOptions, Policy
 from app.core.replay import Logged, Replayed, inputs_of, replay_logged, step_values
 from app.errors import ArtifactError
-from tests.fakes.artifacts import a_ladder_artifact, a_line, an_artifact, closed_book
+from tests.fakes.artifacts import a_chat_artifact, a_ladder_artifact, a_line, an_artifact, closed_book
 from tests.fakes.walks import World, walk
 
 
@@ -42,6 +42,7 @@ LOGGED = Logged(
         "minimum": 0,
         "maximum": 5,
         "required": False,
+        "chat": False,
         "tau": 0.25,
         "abstain": True,
         "certifiable": True,
@@ -135,9 +136,9 @@ def test_the_artifact_is_read_once_and_may_be_gone() -> None:
     assert asked == ["gone", "v1"]
 
 
-def logged(ask: AskOptions, artifact: Artifact | None, world: World) -> Logged:
+def logged(ask: AskOptions, artifact: Artifact | None, world: World, *, chat: bool) -> Logged:
     """A walk as a row of the log: what JSON keeps of it."""
-    done = walk(resolve(ask, artifact, ks=(0, 1, 5)), world)
+    done = walk(resolve(ask, artifact, ks=(0, 1, 5), chat=chat), world)
     row = json.loads(
         json.dumps(
             {
@@ -170,18 +171,20 @@ ANSWERS = World({0: closed_book(0.5), 1: closed_book(0.375), 5: closed_book(0.75
 
 
 @pytest.mark.parametrize(
-    ("ask", "artifact"),
+    ("ask", "artifact", "chat"),
     [
-        (AskOptions(), a_ladder_artifact()),
-        (AskOptions(Policy.NEVER), a_ladder_artifact()),
-        (AskOptions(Policy.GRADED), an_artifact()),
-        (AskOptions(Policy.ALWAYS), None),
+        (AskOptions(), a_ladder_artifact(), False),
+        (AskOptions(Policy.NEVER), a_ladder_artifact(), False),
+        (AskOptions(Policy.GRADED), an_artifact(), False),
+        (AskOptions(Policy.ALWAYS), None, False),
+        (AskOptions(), a_chat_artifact(), True),
+        (AskOptions(Policy.ALWAYS), None, True),
     ],
-    ids=["ladder", "never", "graded", "nothing calibrated"],
+    ids=["ladder", "never", "graded", "nothing calibrated", "one shot", "chat without a calibrator"],
 )
-def test_every_kind_of_policy_is_decided_again(ask: AskOptions, artifact: Artifact | None) -> None:
+def test_every_kind_of_policy_is_decided_again(ask: AskOptions, artifact: Artifact | None, chat: bool) -> None:
     """From its row alone; a value of an option that differs is a difference."""
-    one = logged(ask, artifact, ANSWERS)
+    one = logged(ask, artifact, ANSWERS, chat=chat)
     (done,) = replay_logged([one], lambda _: artifact or ARTIFACT)
     assert done == Replayed("0123")
     steps = [dict(step) for step in one.steps]

@@ -9,7 +9,7 @@ import pytest
 from app.core.artifact import Identity
 from app.core.effective_policy import Sampled
 from app.core.policy import AskOptions, Retrieval
-from app.core.question import Question, Turn
+from app.core.question import Question, Standalone
 from app.core.record import DecisionRecord, FullRun
 from app.errors import UpstreamUnavailable
 from app.learning import shadow as module
@@ -27,9 +27,9 @@ ASKED = "What is the capital of France?"
 
 
 def a_question(
-    ask: AskOptions | None = None, collection: str = "demo", max_tokens: int = 24, earlier: tuple[Turn, ...] = ()
+    ask: AskOptions | None = None, collection: str = "demo", max_tokens: int = 24, standalone: Standalone | None = None
 ) -> Question:
-    return Question("id", ASKED, collection, max_tokens, ask or AskOptions(), earlier=earlier)
+    return Question("id", ASKED, collection, max_tokens, ask or AskOptions(), standalone=standalone)
 
 
 def drawn(identifier: str) -> DecisionRecord:
@@ -164,7 +164,7 @@ async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) ->
     assert not bench.runner.draws(a_question(AskOptions(retrieval=Retrieval.REQUIRED)))
     assert not bench.runner.draws(a_question(collection="other"))
     assert not bench.runner.draws(a_question(max_tokens=8))
-    assert not bench.runner.draws(a_question(earlier=(Turn("user", "And in Italy?"),)))
+    assert not bench.runner.draws(a_question(standalone=Standalone("as_asked", ASKED)))
     await bench.runner.close()
 
 

@@ -16,6 +16,7 @@ IDENTITY = {
     "quantisation": "q",
     "chat_template": "c",
     "prompts": "p",
+    "writing": "w",
     "max_tokens": 24,
     "stop": ["\n"],
     "logprobs": "top20",
@@ -49,7 +50,7 @@ def test_columns_hold_what_the_lines_say(tmp_path: Path) -> None:
     )
     table = load(file)
     assert len(table) == 2
-    assert table.identity == Identity("r", "q", "c", "p", 24, ("\n",), "top20", "e", "c", (0, 1, 5))
+    assert table.identity == Identity("r", "q", "c", "p", "w", 24, ("\n",), "top20", "e", "c", (0, 1, 5))
     assert table.ids == ["q0", "q1"]
     assert table.groups == ["who wrote book 0", "g"]
     assert table.questions[1] == "Who wrote book 1?"

@@ -51,7 +51,7 @@ async def test_probe_and_read_go_to_the_same_replica_and_questions_are_spread() 
     reader = balanced(*readers)
     for question in QUESTIONS:
         await ask(reader, question)
-        await reader.generate(Prompt(question, earlier=()), max_tokens=5)
+        await reader.generate(Prompt(question), max_tokens=5)
         await streamed_pieces(reader, question)
         home(question, *readers)
     assert all(len(QUESTIONS) / 3 * 0.6 < one.calls / 3 < len(QUESTIONS) / 3 * 1.4 for one in readers)
