@@ -1,15 +1,18 @@
 """The decision receipt: the reply of `/answer`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.explain import scope_out, step_out
+from app.api.request import Style
 from app.core.available import Passage, Usage
 from app.core.effective_policy import Ladder
 from app.core.policy import Policy, Reason
+from app.core.question import Question
 from app.core.record import DecisionRecord
+from app.core.sentences import SUPPORTED, UNSURE, Mark
 
 
 class CitationOut(BaseModel):
@@ -20,6 +23,39 @@ class CitationOut(BaseModel):
     title: str
     text: str
     score: float
+
+
+class SentenceOut(BaseModel):
+    """One sentence of a long answer, beside the passages that were read."""
+
+    text: str
+    support: float | None = Field(
+        None,
+        description="Share of its words that `passage` holds, without those of the question. Null if no passage was "
+        "read, and if the sentence only repeats the question.",
+    )
+    passage: int | None = Field(None, description="The passage that supports it most, by its `index` in `citations`.")
+    logprob: float | None = Field(
+        None, description="Mean log-probability of its tokens. Null if the reader did not report them."
+    )
+    mark: Mark = Field(
+        description=f"`supported`: `support` is at least {SUPPORTED}. `uncertain`: it is not, and the geometric mean "
+        f"of the token probabilities is below {UNSURE}. `unsupported`: all others. Not calibrated."
+    )
+
+
+class StandaloneOut(BaseModel):
+    """The question that was searched for, of a conversation."""
+
+    question: str
+    how: str = Field(description="How it was made of the last message: `as_asked`, `rewritten`, ….")
+
+
+class ShortAnswerOut(BaseModel):
+    """The answer that was decided on, before a long one was written."""
+
+    text: str
+    confidence: float | None = Field(None, description="P(the short answer is right), as in a short receipt.")
 
 
 class CalibratorOut(BaseModel):
@@ -86,13 +122,20 @@ class DecisionOut(BaseModel):
         "pay at the moment."
     )
     calibrator: CalibratorOut
+    short_answer: ShortAnswerOut | None = Field(
+        None,
+        description="With `style: full`: the short answer, which the decision, its confidence and its certificate are "
+        "about. Null otherwise.",
+    )
 
 
 class UsageOut(BaseModel):
     """Tokens, passages and searches of the answer; a stage that did not run is null."""
 
+    rewrite: Usage | None = Field(description="The tokens of the rewrite of a conversation's last message.")
     probe: Usage | None
     read: Usage | None = Field(description="The tokens of all answers from passages.")
+    write: Usage | None = Field(description="The tokens of the text that was written once k was chosen.")
     searches: int = Field(description="Searches made.")
     passages: int = Field(description="Passages read, over all prompts.")
 
@@ -100,10 +143,12 @@ class UsageOut(BaseModel):
 class TimingsOut(BaseModel):
     """Milliseconds of each stage; a stage that did not run is null."""
 
+    rewrite: float | None
     probe: float | None
     embed: float | None
     search: float | None
     read: float | None
+    write: float | None
     total: float = Field(
         description="From the arrival of the question, including the queue and the time between stages."
     )
@@ -117,7 +162,10 @@ class Receipt(BaseModel):
             "examples": [
                 {
                     "id": "5b0c6f0e6d1f4c2a9d3e7a10",
+                    "mode": "answer",
+                    "style": "short",
                     "answer": "Kingston.",
+                    "sentences": [],
                     "action": "k1",
                     "k": 1,
                     "abstained": False,
@@ -132,6 +180,8 @@ class Receipt(BaseModel):
                             "score": 0.71,
                         }
                     ],
+                    "ignored": [],
+                    "standalone": None,
                     "decision": {
                         "p_closed_book": 0.44,
                         "steps": [
@@ -171,14 +221,25 @@ class Receipt(BaseModel):
                             "rests_on": "accuracy at most 0.02 below always-k5: 650 groups with 650 labels; questions "
                             "in scope that the corpus can answer, each group once; refit 1",
                         },
+                        "short_answer": None,
                     },
                     "usage": {
+                        "rewrite": None,
                         "probe": {"prompt_tokens": 47, "completion_tokens": 9},
                         "read": {"prompt_tokens": 124, "completion_tokens": 8},
+                        "write": None,
                         "searches": 1,
                         "passages": 1,
                     },
-                    "timings_ms": {"probe": 212.0, "embed": 14.2, "search": 0.8, "read": 391.5, "total": 620.3},
+                    "timings_ms": {
+                        "rewrite": None,
+                        "probe": 212.0,
+                        "embed": 14.2,
+                        "search": 0.8,
+                        "read": 391.5,
+                        "write": None,
+                        "total": 620.3,
+                    },
                     "feedback_wanted": False,
                 }
             ]
@@ -186,15 +247,23 @@ class Receipt(BaseModel):
     )
 
     id: str
+    mode: Literal["answer", "chat"] = Field(
+        description="`answer`: one question. `chat`: the caller's own messages, with passages added."
+    )
+    style: Style
     answer: str | None = Field(description="Null if it is withheld.")
+    sentences: list[SentenceOut] = Field(description="With `style: full`: the answer by its sentences. Else empty.")
     action: str = Field(description="What was done: `k` and the number of passages read, or `abstain`.")
     k: int = Field(description="Number of passages that the answer was requested from, also if it is withheld.")
     abstained: bool = Field(description="Whether the answer is withheld.")
     truncated: bool = Field(description="Whether the limit on its length cut the answer off.")
     confidence: float | None = Field(
-        description="P(this answer is right); null without a matching calibrator, and out of scope."
+        description="P(this answer is right); null without a matching calibrator, out of scope, and for text that was "
+        "written after the decision."
     )
     citations: list[CitationOut]
+    ignored: list[str] = Field(description="Fields of the request that were not honoured.")
+    standalone: StandaloneOut | None = Field(None, description="In a conversation: the question behind it.")
     decision: DecisionOut
     usage: UsageOut
     timings_ms: TimingsOut
@@ -209,13 +278,27 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
     thresholds = policy.thresholds
     return {
         "id": record.question.id,
+        "mode": mode_of(record.question),
+        "style": "short",
         "answer": reply.text,
+        "sentences": [
+            {
+                "text": one.text,
+                "support": one.support,
+                "passage": one.passage,
+                "logprob": one.logprob,
+                "mark": one.mark,
+            }
+            for one in reply.sentences
+        ],
         "action": record.action,
         "k": reply.k,
         "abstained": reply.withheld,
         "truncated": reply.truncated,
         "confidence": reply.confidence,
         "citations": cited(record.citations),
+        "ignored": record.question.ignored,
+        "standalone": _standalone(record.question),
         "decision": {
             "p_closed_book": record.p_closed_book,
             "steps": [step_out(step, available.evidence) for step in record.steps],
@@ -234,22 +317,36 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "certified": reply.certified,
                 "rests_on": policy.rests_on if reply.certified else None,
             },
+            "short_answer": None,
         },
         "usage": {
+            "rewrite": record.rewrite_usage,
             "probe": record.probe_usage,
             "read": record.read_usage,
+            "write": record.write_usage,
             "searches": record.searches,
             "passages": record.passages_read,
         },
         "timings_ms": {
+            "rewrite": _ms(timings.rewrite),
             "probe": _ms(timings.probe),
             "embed": _ms(timings.embed),
             "search": _ms(timings.search),
             "read": _ms(timings.read),
+            "write": _ms(timings.write),
             "total": _ms(timings.total),
         },
         "feedback_wanted": record.solicited or policy.sampled.shadow,
     }
+
+
+def mode_of(question: Question) -> Literal["answer", "chat"]:
+    """Whether a question is answered, or a chat is passed on with passages."""
+    return "chat" if question.writing is not None and question.writing.kind == "chat" else "answer"
+
+
+def _standalone(question: Question) -> dict[str, str] | None:
+    return None if question.standalone is None else {"question": question.text, "how": question.standalone.how}
 
 
 def cited(passages: Sequence[Passage]) -> list[dict[str, Any]]:

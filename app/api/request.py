@@ -1,13 +1,14 @@
 """The request to `/answer`, and the options that every route takes."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.core.policy import Policy, Retrieval
 
 Scalar = Annotated[str, Field(max_length=256)] | bool | int
+Style = Literal["short", "full"]
 Tag = Annotated[str, Field(max_length=128)]
 
 

@@ -11,6 +11,7 @@ from app.core.available import Available, Usage
 from app.core.effective_policy import REASONS, EffectivePolicy, Fixed, Graded, Ladder, OneShot
 from app.core.heads import Blend, Head
 from app.core.policy import Reason
+from app.core.sentences import Sentence
 from app.errors import NoPassages
 
 
@@ -252,6 +253,8 @@ class Reply:
     truncated: bool = False
     in_scope: bool = True
     written: Written | None = None
+    # Of a long answer that was written after the decision.
+    sentences: tuple[Sentence, ...] = ()
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:

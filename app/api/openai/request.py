@@ -145,7 +145,7 @@ def last_message(messages: list[dict[str, Any]]) -> LastMessage:
     """The last message of the user; a turn with tools continues what was asked before it."""
     last = messages[-1]
     asked: Mapping[str, Any] = next((message for message in reversed(messages) if message.get("role") == "user"), {})
-    tools = last.get("role") in {"tool", "function"} or bool(last.get("tool_calls") or last.get("function_call"))
+    tools = last.get("role") in ("tool", "function") or bool(last.get("tool_calls") or last.get("function_call"))
     return LastMessage(cleaned(text_of(asked)), tools)
 
 

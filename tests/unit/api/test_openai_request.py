@@ -1,151 +1,92 @@
-"""Chat requests: the question, the conversation before it, and the other fields."""
+"""Chat requests: their mode, what answer mode cannot honour, and what goes to the reader."""
 
 from typing import Any, get_type_hints
 
 import pytest
-from fastapi.exceptions import RequestValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
-from app.api.openai.request import MAX_MESSAGES, ChatRequest, Message, conversation
-from app.ports import Turn
+from app.api.openai.request import ChatRequest, last_message, mode_of, not_honoured, shorter, text_of
 
-ASKED = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}
-LONGEST = 60
+ASKED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}
 
 
-def parsed(messages: list[Any]) -> tuple[str, tuple[Turn, ...]]:
-    """The question and the turns before it."""
-    request = ChatRequest.model_validate({"model": "fetchwise", "messages": messages})
-    return conversation(request.messages, question_chars=LONGEST, earlier_chars=3 * LONGEST)
+def parsed(**changes: Any) -> ChatRequest:
+    return ChatRequest.model_validate(ASKED | changes)
 
 
-def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def said(content: Any, role: str = "user", **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content} | more
 
 
-def refused(*messages: dict[str, Any]) -> tuple[str, str]:
-    """The invalid field of a conversation, and the message."""
-    with pytest.raises(RequestValidationError) as caught:
-        parsed(list(messages))
-    (one,) = caught.value.errors()
-    return ".".join(str(part) for part in one["loc"][1:]), one["msg"]
-
-
-def test_a_single_question() -> None:
-    """A single message has no earlier turns, as a string or in parts."""
-    assert parsed([said("user", " Who? ")]) == ("Who?", ())
-    assert parsed([said("user", [{"type": "text", "text": "Who"}, {"type": "text", "text": "was it?"}])]) == (
-        "Who\nwas it?",
-        (),
-    )
-
-
-def test_earlier_turns_keep_their_order_behind_the_instructions() -> None:
-    """All instructions become one turn in front; a refusal is the text of its message."""
-    messages = [
-        said("user", "One?"),
-        said("system", "Be brief."),
-        said("assistant", None, refusal="I do not know."),
-        said("developer", "Be kind."),
-        said("assistant", [{"type": "refusal", "refusal": "No."}]),
-        said("user", "Two?"),
-    ]
-    assert parsed(messages) == (
-        "Two?",
-        (
-            Turn("system", "Be brief.\n\nBe kind."),
-            Turn("user", "One?"),
-            Turn("assistant", "I do not know."),
-            Turn("assistant", "No."),
-        ),
-    )
-
-
-def test_messages_without_text_say_nothing() -> None:
-    """An empty system message does not change a single question."""
-    assert parsed([said("system", " \n"), said("assistant", None), said("user", "Who?")]) == ("Who?", ())
-
-
-def test_what_is_no_question() -> None:
-    """The error names the invalid message."""
-    assert refused(said("user", "Who?"), said("assistant", "She.")) == (
-        "messages.1.role",
-        "the last message is the question, so its role must be `user`",
-    )
-    assert refused(said("user", " ")) == ("messages.0.content", "the question is empty")
-    assert refused(said("user", None)) == ("messages.0.content", "the question is empty")
-    assert refused(said("user", "x" * (LONGEST + 1)))[0] == "messages.0.content"
-    assert refused(said("system", "a\x00b"), said("user", "Who?")) == (
-        "messages.0.content",
-        "the message contains the control character U+0000: remove it",
-    )
-    where, why = refused(*[said("user", "x" * LONGEST) for _ in range(4)], said("user", "Who?"))
-    assert where == "messages"
-    assert "(240)" in why
-    assert "180" in why
+TEXT = {"type": "text", "text": "Who?"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
 
 @pytest.mark.parametrize(
-    ("where", "message"),
+    "message", [said("Who?"), said(" Who? \n"), said("x" * 300), said([TEXT]), said("Who?", name="me")]
+)
+def test_a_short_line_is_a_question(message: dict[str, Any]) -> None:
+    """One message of the user, of one line and at most 300 characters, as a string or in parts."""
+    assert mode_of(parsed(messages=[message])) == "answer"
+
+
+@pytest.mark.parametrize(
+    "messages",
     [
-        ("messages.0.content", said("user", [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}])),
-        ("messages.0.content", said("user", [{"type": "input_audio", "input_audio": {}}])),
-        ("messages.0.content", said("user", ["Who?"])),
-        ("messages.0.content", said("user", 7)),
-        ("messages.0.role", said("tool", "7")),
-        ("messages.0.role", said("function", "7")),
-        ("messages.0.tool_calls", said("assistant", None, tool_calls=[{"id": "1", "type": "function"}])),
-        ("messages.0.function_call", said("assistant", None, function_call={"name": "f", "arguments": ""})),
-        ("messages.0.audio", said("assistant", None, audio={"id": "1"})),
-        ("messages.0.colour", said("user", "Who?", colour="red")),
+        [said("x" * 301)],
+        [said("Who?\nAnd why?")],
+        [said("Who\u2028is it?")],
+        [said("Who\x00?")],
+        [said(" ")],
+        [said(None)],
+        [said([])],
+        [said([TEXT, IMAGE])],
+        [said([TEXT, TEXT])],
+        [said("Who?", role="assistant")],
+        [said("7", role="tool", tool_call_id="1")],
+        [said("Be brief.", role="system"), said("Who?")],
+        [said("One?"), said("She.", role="assistant"), said("Who?")],
     ],
 )
-def test_anything_but_text(where: str, message: dict[str, Any]) -> None:
-    """Images, audio and tools are refused, and the error names the part."""
-    assert where in wrong({"messages": [message]})
+def test_everything_else_is_a_chat(messages: list[dict[str, Any]]) -> None:
+    """A longer text, a conversation, a system prompt, images and tools."""
+    assert mode_of(parsed(messages=messages)) == "chat"
 
 
-def wrong(changes: dict[str, Any]) -> dict[str, str]:
-    """The errors of a request, by field."""
-    with pytest.raises(ValidationError) as caught:
-        ChatRequest.model_validate(ASKED | changes)
-    return {".".join(str(part) for part in one["loc"]): one["msg"] for one in caught.value.errors()}
-
-
-REFUSED: dict[str, list[Any]] = {
+OF_A_CHAT: dict[str, list[Any]] = {
     "n": [2, 0, True, "1"],
+    "logprobs": [True],
+    "top_logprobs": [5],
+    "stop": ["\n", ["."]],
+    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x"}}],
+    "tools": [[{"type": "function", "function": {"name": "f"}}]],
+    "functions": [[{"name": "f"}]],
+}
+NOT_HONOURED: dict[str, list[Any]] = {
     "temperature": [0.7, 1, False, "0"],
     "top_p": [0.9, True],
     "frequency_penalty": [0.1],
     "presence_penalty": [-1],
     "logit_bias": [{"50256": -100}],
-    "logprobs": [True],
-    "top_logprobs": [5],
-    "stop": ["\n", ["."], ""],
-    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x"}}],
     "modalities": [["text", "audio"], ["audio"]],
     "audio": [{"voice": "alloy", "format": "mp3"}],
-    "tools": [[{"type": "function", "function": {"name": "f"}}]],
-    "tool_choice": ["auto", "required", {"type": "function"}],
-    "functions": [[{"name": "f"}]],
-    "function_call": ["auto", {"name": "f"}],
+    "tool_choice": ["required", {"type": "function"}],
+    "function_call": [{"name": "f"}],
     "web_search_options": [{}],
     "prediction": [{"type": "content", "content": "x"}],
     "reasoning_effort": ["low", "high"],
     "verbosity": ["low"],
     "moderation": [{"model": "x"}],
     "store": [True],
-    "max_tokens": [0, 513, "24", 2.5, True],
-    "max_completion_tokens": [0, 513],
-    "stream": ["yes", 1],
-    "stream_options": [{"include_usage": True}],
-    "messages": [[], [said("user", "Who?")] * (MAX_MESSAGES + 1)],
-    "fetchwise": [{"policy": "greedy"}, {"question": "Who?"}, {"stream": True}],
+    "seed": [7],
+    "max_tokens": [0, 25, "24", 2.5, True],
+    "max_completion_tokens": [0, 100_000],
+    "temprature": [0],
 }
-ACCEPTED: dict[str, list[Any]] = {
+WITHOUT_EFFECT: dict[str, list[Any]] = {
     "n": [1],
     "temperature": [0, 0.0],
     "top_p": [1, 1.0],
@@ -154,16 +95,15 @@ ACCEPTED: dict[str, list[Any]] = {
     "logit_bias": [{}],
     "logprobs": [False],
     "top_logprobs": [0],
-    "stop": [[]],
+    "stop": [[], ""],
     "response_format": [{"type": "text"}],
     "modalities": [["text"]],
     "tools": [[]],
-    "tool_choice": ["none"],
+    "tool_choice": ["none", "auto"],
     "functions": [[]],
     "function_call": ["none"],
     "reasoning_effort": ["none"],
     "store": [False],
-    "seed": [7],
     "user": ["me"],
     "safety_identifier": ["me"],
     "metadata": [{"a": "b"}],
@@ -173,42 +113,116 @@ ACCEPTED: dict[str, list[Any]] = {
     "prompt_cache_retention": ["24h"],
     "prompt_cache_options": [{"mode": "implicit"}],
     "max_tokens": [24],
-    "max_completion_tokens": [24],
+    "max_completion_tokens": [1],
+    "stream_options": [{"include_usage": True}],
     "stream": [True, False],
-    "fetchwise": [{}, {"policy": "binary", "retrieval": "required", "tags": {"team": "x"}}],
+    "fetchwise": [{}, {"policy": "binary", "strict": True, "missing": "answer", "abstention": "refusal"}],
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in REFUSED.items() for value in values])
-def test_what_cannot_be_honoured_is_refused(field: str, value: Any) -> None:
-    """An unsupported field is refused with a reason, never ignored."""
-    problems = wrong({field: value})
-    assert all(name.split(".")[0] == field for name in problems), problems
-    assert all(problems.values())
+def each(fields: dict[str, list[Any]]) -> list[tuple[str, Any]]:
+    return [(field, value) for field, values in fields.items() for value in values]
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in ACCEPTED.items() for value in values])
-def test_what_changes_nothing_is_accepted(field: str, value: Any) -> None:
-    """Defaults that clients spell out, and labels that are ignored."""
-    ChatRequest.model_validate(ASKED | {field: value})
+@pytest.mark.parametrize(("field", "value"), each(OF_A_CHAT))
+def test_what_only_a_chat_has(field: str, value: Any) -> None:
+    """Tools, formats, several choices, log-probabilities and stops make a chat, and are ignored where it is none."""
+    request = parsed(**{field: value})
+    assert mode_of(request) == "chat"
+    assert not_honoured(request, longest=24) == (field,)
+
+
+@pytest.mark.parametrize(("field", "value"), each(NOT_HONOURED))
+def test_what_answer_mode_cannot_honour_is_named(field: str, value: Any) -> None:
+    """It does not change the mode; also a field that nobody knows is named."""
+    request = parsed(**{field: value})
+    assert mode_of(request) == "answer"
+    assert not_honoured(request, longest=24) == (field,)
+
+
+@pytest.mark.parametrize(("field", "value"), each(WITHOUT_EFFECT))
+def test_what_changes_nothing_is_not_named(field: str, value: Any) -> None:
+    """Defaults that clients spell out, labels, and a length that is honoured."""
+    request = parsed(**{field: value})
+    assert mode_of(request) == "answer"
+    assert not_honoured(request, longest=24) == ()
 
 
 def test_null_is_absence() -> None:
-    """Null is accepted: clients send it for missing values."""
-    fields = set(ChatRequest.model_fields) - {"model", "messages"}
-    assert ChatRequest.model_validate(ASKED | dict.fromkeys(fields)) == ChatRequest.model_validate(ASKED)
+    """Clients send null for missing values."""
+    request = parsed(**dict.fromkeys({*OF_A_CHAT, *NOT_HONOURED, *WITHOUT_EFFECT}))
+    assert mode_of(request) == "answer"
+    assert not_honoured(request, longest=24) == ()
 
 
-def test_an_unknown_field_is_refused() -> None:
-    """An unknown field is refused, because a misspelt one would be ignored."""
-    assert wrong({"temprature": 0}) == {"temprature": "Extra inputs are not permitted"}
+def test_earlier_messages_are_not_honoured() -> None:
+    """Where answer mode is forced, the last message of the user is the question."""
+    request = parsed(messages=[said("Be brief.", role="system"), said("Who?")], temperature=1)
+    assert not_honoured(request, longest=24) == ("messages", "temperature")
 
 
-def test_two_names_for_one_length() -> None:
-    """Either name is accepted, and both if they agree."""
-    assert ChatRequest.model_validate(ASKED | {"max_tokens": 7}).longest == 7
-    assert ChatRequest.model_validate(ASKED | {"max_completion_tokens": 8, "max_tokens": 8}).longest == 8
-    assert "max_tokens" in wrong({"max_tokens": 7, "max_completion_tokens": 8})
+def test_the_shorter_of_two_lengths() -> None:
+    """Either name; one that is no shorter than usual changes nothing."""
+    assert shorter(parsed(max_tokens=7), longest=24) == 7
+    assert shorter(parsed(max_completion_tokens=8, max_tokens=9), longest=24) == 8
+    assert shorter(parsed(max_tokens=25), longest=24) is None
+    assert shorter(parsed(), longest=24) is None
+
+
+CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+def test_a_turn_with_tools_asks_nothing() -> None:
+    """The result of a tool, and calls that the assistant goes on with; its question is that of the last user."""
+    asked, called = said("Who?"), said(None, role="assistant", tool_calls=CALLS)
+    result = said("7", role="tool", tool_call_id="1")
+    for messages in ([asked, called, result], [asked, called], [asked, said("7", role="function", name="f")]):
+        assert last_message(messages).tools
+        assert last_message(messages).text == "Who?"
+    assert not last_message([asked, called, result, said("Seven.", role="assistant"), said("Why?")]).tools
+    assert last_message([said("Be brief.", role="system")]).text == ""
+
+
+def test_the_text_of_a_message() -> None:
+    """Of parts, those that are text."""
+    assert text_of(said([TEXT, IMAGE, {"type": "text"}, "x", TEXT])) == "Who?\nWho?"
+    assert text_of(said(7)) == text_of({}) == ""
+    assert last_message([said("a\x00b")]).text == "a b"
+
+
+def test_what_goes_to_the_reader() -> None:
+    """Every field as it came, known or not, without those of the gateway."""
+    sent = {"temperature": 0.7, "top_k": 5, "seed": None, "tools": [{"x": 1}]}
+    messages = [said([TEXT, IMAGE], name="me", colour="red")]
+    request = parsed(messages=messages, **sent, fetchwise={"missing": "note"}, stream=False)
+    assert request.passed_on == {"messages": messages, **sent}
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    streamed = parsed(stream=True, stream_options=options, **sent)
+    assert streamed.passed_on == {"messages": ASKED["messages"], **sent, "stream_options": options}
+    assert not streamed.usage_wanted
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("messages", []),
+        ("messages", "Who?"),
+        ("messages", ["Who?"]),
+        ("stream", "yes"),
+        ("stream", 1),
+        ("stream_options", 7),
+        ("model", None),
+        ("fetchwise", {"policy": "greedy"}),
+        ("fetchwise", {"question": "Who?"}),
+        ("fetchwise", {"missing": "maybe"}),
+        ("fetchwise", {"abstention": "loud"}),
+    ],
+)
+def test_what_is_refused(field: str, value: Any) -> None:
+    """Only what the gateway itself must understand."""
+    with pytest.raises(ValidationError) as caught:
+        parsed(**{field: value})
+    assert all(str(one["loc"][0]) == field for one in caught.value.errors())
 
 
 def test_every_field_that_the_client_can_send_is_decided_on() -> None:
@@ -219,40 +233,23 @@ def test_every_field_that_the_client_can_send_is_decided_on() -> None:
         completion_create_params.CompletionCreateParamsStreaming,
     ):
         known |= get_type_hints(params).keys()
-    assert known <= ChatRequest.model_fields.keys()
-    assert ChatRequest.model_fields.keys() - known == {"fetchwise"}
-    assert known - {"model", "messages"} <= REFUSED.keys() | ACCEPTED.keys()
+    assert known - {"model", "messages"} <= OF_A_CHAT.keys() | NOT_HONOURED.keys() | WITHOUT_EFFECT.keys()
 
 
-TEXTS = st.text(st.characters(exclude_categories=()), max_size=LONGEST + 5)
-CONTENTS = TEXTS | st.none() | st.lists(st.builds(lambda text: {"type": "text", "text": text}, TEXTS), max_size=3)
-MESSAGES = st.lists(
-    st.builds(said, st.sampled_from(["system", "developer", "user", "assistant"]), CONTENTS), min_size=1, max_size=6
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
 )
+FIELDS = ("role", "content", "tool_calls", "name")
+MESSAGES = st.lists(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4), min_size=1, max_size=4)
 
 
-@given(messages=MESSAGES)
-def test_any_conversation(messages: list[dict[str, Any]]) -> None:
-    """Any conversation is refused, or gives a question and turns within the limits that contain every text."""
-    try:
-        question, earlier = parsed(messages)
-    except RequestValidationError as error:
-        (one,) = error.errors()
-        assert one["loc"][:2] == ("body", "messages")
-        assert one["msg"]
-        return
-    except ValidationError:
-        # Only lone surrogates do not make a message.
-        assert any("\ud800" <= c <= "\udfff" for message in messages for c in str(message["content"]))
-        return
-    texts = [Message.model_validate(message).text.strip() for message in messages]
-    assert question == texts[-1]
-    assert 0 < len(question) <= LONGEST
-    assert sum(len(turn.text) for turn in earlier) <= 3 * LONGEST
-    assert "system" not in {turn.role for turn in earlier[1:]}
-    spoken = [
-        (message["role"], text)
-        for message, text in zip(messages[:-1], texts[:-1], strict=True)
-        if text and message["role"] in {"user", "assistant"}
-    ]
-    assert [(turn.role, turn.text) for turn in earlier if turn.role != "system"] == spoken
+@given(messages=MESSAGES, others=st.dictionaries(st.sampled_from([*OF_A_CHAT, *NOT_HONOURED]), ANYTHING, max_size=3))
+def test_any_messages(messages: list[dict[str, Any]], others: dict[str, Any]) -> None:
+    """Whatever a message holds, its mode is known, and it goes to the reader as it is."""
+    request = parsed(messages=messages, **others)
+    assert mode_of(request) in {"answer", "chat"}
+    assert isinstance(last_message(request.messages).text, str)
+    assert set(not_honoured(request, longest=24)) <= {*others, "messages"}
+    assert request.passed_on == {"messages": messages, **others}
