@@ -5,6 +5,7 @@ and every request needs its key. Replies are JSON, not streams.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -28,9 +29,9 @@ from app.answer.run import Run
 from app.api.answer import asked, question_of, whole, with_permit
 from app.api.gateway import Gateway
 from app.api.http.direct import DirectRoute
-from app.api.http.errors import DENIALS, documented, explain
+from app.api.http.errors import explain
 from app.api.http.guard import AnswerCaller, Caller
-from app.api.openai.reply import refusal
+from app.api.openai.reply import withheld
 from app.api.receipt import cited, receipt
 from app.api.request import AnswerOptions, AnswerRequest, readable
 from app.core.available import Passage
@@ -38,15 +39,10 @@ from app.correlation import set_question
 from app.errors import BadRequest, FetchwiseError, NoPassages
 from app.ports import SILENT
 
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The reply, as JSON-RPC.", "content": {"application/json": {"schema": {"type": "object"}}}},
-    202: {"description": "A notification was received."},
-    406: {"description": "The client does not accept JSON."},
-}
 _CALLER = "fetchwise.caller"
 _LEFT = CallToolResult(content=[TextContent(text="the client left")], is_error=True)
 
-router = APIRouter(tags=["MCP"], route_class=DirectRoute)
+router = APIRouter(route_class=DirectRoute)
 
 
 class SearchRequest(BaseModel):
@@ -54,18 +50,14 @@ class SearchRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    query: Annotated[str, AfterValidator(readable)] = Field(description="What to search for.")
+    query: Annotated[str, AfterValidator(partial(readable, what="it"))] = Field(description="What to search for.")
     limit: int = Field(default=5, ge=1, le=20, description="Most passages to return.")
     collection: str | None = AnswerOptions.model_fields["collection"]
     filter: dict[str, str | bool | int] | None = AnswerOptions.model_fields["filter"]
 
 
-@router.post(
-    "/mcp",
-    response_class=Response,
-    responses=_RESPONSES | documented(*DENIALS, 413, 500, own={400: "The body is not a request of the protocol."}),
-    summary="The Model Context Protocol: the tools `ask` and `search`",
-)
+# Not in the OpenAPI document: the protocol describes itself.
+@router.post("/mcp", include_in_schema=False)
 async def mcp(request: Request, caller: AnswerCaller) -> Response:
     """Streamable HTTP without sessions. An error of a tool is a result of the tool, with `isError`."""
     request.scope[_CALLER] = caller
@@ -88,7 +80,7 @@ async def _ask(arguments: Mapping[str, Any], gateway: Gateway, caller: Caller, r
     if record is None:
         return _LEFT
     sources = "".join(f"\n[{one}] {passage.title or passage.id}" for one, passage in enumerate(record.citations, 1))
-    said = refusal(record) or f"{record.reply.text}{sources}"
+    said = withheld(record, "content").get("content") or f"{record.reply.text}{sources}"
     return _result(said, orjson.loads(orjson.dumps(receipt(record))))
 
 
@@ -163,7 +155,8 @@ async def _call_tool(context: ServerRequestContext[Any], params: CallToolRequest
         return await tool(params.arguments or {}, request.app.state.gateway, request.scope[_CALLER], request)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        problem: FetchwiseError = BadRequest(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        problem: FetchwiseError = BadRequest(f"{where}: {why}")
     except FetchwiseError as error:
         problem = error
     # As every error: counted, logged, and in the same words.

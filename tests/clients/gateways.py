@@ -3,21 +3,41 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
+from app.settings import Settings
+from app.upstream.parts import identity_of, open_parts
 from tests.e2e.processes import REPO, gateway
+from tests.fakes.artifacts import an_artifact
+from tests.fakes.gateway import publish
 from tests.fakes.keys import make_key
-from tests.wire.reader_server import Dialect, ReaderServer
+from tests.wire.embedding_server import embedding_server
+from tests.wire.reader_server import MODEL, Dialect, ReaderServer
 from tests.wire.servers import handling
+
+T = TypeVar("T")
+# A question that the gateways abstain from: it is about none of their documents, and the simulated reader is unsure.
+UNSURE = "How long must sourdough bread bake?"
 
 
 class ToolReader(ReaderServer):
     """Calls the first tool that it is offered, and writes JSON where it must; else it answers as the other does."""
+
+    def _generate(self, body: Any) -> Any:
+        """The answer to `UNSURE` with tokens of a low probability."""
+        answer = super()._generate(body)
+        if UNSURE not in str(body["messages"][-1]["content"]):
+            return answer
+        unsure = [{"token": f"t{rank}", "logprob": -3.1, "bytes": [116]} for rank in range(20)]
+        entries = [piece.entry | {"logprob": -3.1, "top_logprobs": unsure} for piece in answer.pieces]
+        pieces = [replace(piece, entry=entry) for piece, entry in zip(answer.pieces, entries, strict=True)]
+        return replace(answer, pieces=pieces)
 
     async def _chat(self, request: web.Request, body: Any) -> web.StreamResponse:
         if body.get("tools") and body.get("tool_choice") != "none" and body["messages"][-1]["role"] == "user":
@@ -63,9 +83,9 @@ async def _reply(request: web.Request, body: Any, message: Any, finish: str) -> 
         return web.json_response({**about, "object": "chat.completion", "choices": [choice], "usage": usage})
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
-    for delta, finished in ((message, None), ({}, finish)):
-        if delta.get("tool_calls"):
-            delta = delta | {"tool_calls": [{"index": 0, **call} for call in delta["tool_calls"]]}
+    calls = [{"index": 0, **call} for call in message.get("tool_calls", [])]
+    begun = message | ({"tool_calls": calls} if calls else {})
+    for delta, finished in ((begun, None), ({}, finish)):
         choice = {"index": 0, "delta": {"role": "assistant", **delta}, "logprobs": None, "finish_reason": finished}
         event = {**about, "object": "chat.completion.chunk", "choices": [choice]}
         await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
@@ -77,41 +97,53 @@ async def _reply(request: web.Request, body: Any, message: Any, finish: str) -> 
 
 
 @contextmanager
-def tool_reader() -> Iterator[str]:
-    """Serve such a reader in a thread; yields its URL."""
-    ready, done = threading.Event(), asyncio.Event()
-    url: list[str] = []
-
-    async def serve() -> None:
-        async with handling(ToolReader(Dialect.VLLM).handle, client_max_size=2**24) as at:
-            url.append(at)
-            ready.set()
-            await done.wait()
-
+def simulated_gateway(folder: Path) -> Iterator[dict[str, Any]]:
+    """A gateway with such a reader and a calibrator that matches; the servers run in a thread."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread = threading.Thread(target=loop.run_forever)
     thread.start()
+
+    def do(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    stack = AsyncExitStack()
     try:
-        assert ready.wait(60)
-        yield url[0]
+        reader = do(stack.enter_async_context(handling(ToolReader(Dialect.VLLM).handle, client_max_size=2**24)))
+        embedder = do(stack.enter_async_context(embedding_server())).url
+        settings = {
+            "reader": reader,
+            "reader_model": MODEL,
+            "embedder": embedder,
+            "embedder_model": "hashed-words",
+            "calibrators": str(folder / "calibrators"),
+        }
+        asyncio.run(_calibrate(Settings.of(**settings, data_dir=folder / "other")))
+        with gateway_for_clients(folder, **settings) as gateway:
+            yield gateway | {"calls_tools": True, "abstains": True}
     finally:
-        loop.call_soon_threadsafe(done.set)
+        do(stack.aclose())
+        loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _calibrate(settings: Settings) -> None:
+    async with open_parts(settings) as parts:
+        running = await identity_of(parts.reader, parts.embedder, settings)
+    publish(settings.calibration.where, an_artifact(identity=running))
 
 
 @contextmanager
 def gateway_for_clients(folder: Path, **settings: str) -> Iterator[dict[str, Any]]:
     """A gateway with a few passages; yields what a client's program needs.
 
-    `key` may do everything, `nothing` finds no passages, and each of `limited` may send one request a minute.
+    `key` may do everything, and each of `limited` may send one request a minute.
     """
     lines = (REPO / "demo/passages.jsonl").read_text().splitlines()
     seed = folder / "seed.jsonl"
     seed.write_text("\n".join([line for line in lines if "Jamaica" in line] + lines[:10]) + "\n")
     keys = folder / "data" / "keys.json"
     _, key = make_key(keys, "everything")
-    _, nothing = make_key(keys, "nothing", filter={"language": "none"})
     limited = [make_key(keys, f"limited {number}", per_minute=1)[1] for number in range(20)]
     with gateway(folder / "data", seed=str(seed), request_timeout_s="240", **settings) as running:
-        yield {"url": running.url, "key": key, "nothing": nothing, "limited": limited}
+        yield {"url": running.url, "key": key, "limited": limited}

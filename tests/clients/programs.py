@@ -10,9 +10,18 @@ from tests.e2e.processes import REPO
 
 HERE = Path(__file__).parent
 PATIENCE_S = 900
-_OPENAI2 = {"instructor_", "llama_index_openai_like"}
+_OPENAI2 = {"instructor_", "litellm_sdk", "llama_index_openai_like"}
 # Every program and its scenarios.
-_USUAL = ("chat", "stream", "system_prompt", "three_turns", "structured_output", "tool_call", "abstention", "rate_limit")
+_USUAL = (
+    "chat",
+    "stream",
+    "system_prompt",
+    "three_turns",
+    "structured_output",
+    "tool_call",
+    "abstention",
+    "rate_limit",
+)
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "openai_python": (
         *_USUAL,

@@ -202,9 +202,12 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    kind = _HTTP_TYPES.get(error.status_code, "http_error")
-    headers = dict(error.headers or {})
-    return problem(error.status_code, kind, str(error.detail), path=request.scope["path"], headers=headers)
+    kind, path = _HTTP_TYPES.get(error.status_code, "http_error"), request.scope["path"]
+    headers, message = dict(error.headers or {}), str(error.detail)
+    if error.status_code == 404 and path.startswith(OPENAI_PREFIX):
+        known = sorted(known for known in request.app.openapi()["paths"] if known.startswith(OPENAI_PREFIX))
+        message = f"there is no {path[:100]}: the gateway has {', '.join(known)}"
+    return problem(error.status_code, kind, message, path=path, headers=headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -3,6 +3,7 @@
 Nothing is stored, so every request must bring its whole conversation.
 """
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, cast
 
@@ -30,6 +31,7 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
     }
 }
 _IGNORED = "x-fetchwise-ignored"
+_NAME = re.compile(r"[A-Za-z_.]{1,40}")
 router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=DirectRoute)
 
 
@@ -97,8 +99,10 @@ async def responses(body: ResponsesRequest, gateway: TheGateway, caller: AnswerC
 def _to_chat(body: ResponsesRequest) -> tuple[dict[str, Any], list[str]]:
     """The chat request, and what of the request it leaves out."""
     text = dict(body.text or {})
-    ignored = [name for name, value in (body.model_extra or {}).items() if value not in (None, False, [], {})]
-    ignored += [f"text.{name}" for name in text if name != "format"]
+    others = {name: value for name, value in (body.model_extra or {}).items() if value not in (None, False, [], {})}
+    others |= {f"text.{name}": value for name, value in text.items() if name != "format"}
+    # They become a header.
+    ignored = [name for name in others if _NAME.fullmatch(name)]
     messages: list[dict[str, Any]] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
@@ -308,7 +312,8 @@ class _Stream:
             for field, kind in (("content", "output_text"), ("refusal", "refusal")):
                 if delta.get(field):
                     events.append(self._said(kind, delta[field]))
-            events += [self._called(call) for call in delta.get("tool_calls") or []]
+            for position, call in enumerate(delta.get("tool_calls") or []):
+                events.append(self._called(call.get("index", position), call))
         return b"".join(events)
 
     def end(self) -> bytes:
@@ -347,9 +352,8 @@ class _Stream:
         logprobs = {"logprobs": []} if kind == "output_text" else {}
         return b"".join([*events, self._event(f"response.{kind}.delta", **place, delta=text, **logprobs)])
 
-    def _called(self, call: Mapping[str, Any]) -> bytes:
+    def _called(self, position: int, call: Mapping[str, Any]) -> bytes:
         events = []
-        position = call["index"]
         if ("call", position) not in self._items:
             item = _call(_identifier(self._completion), position, call)
             events.append(self._event("response.output_item.added", output_index=len(self._items), item=item))

@@ -3,7 +3,7 @@ import { createOpenAI } from '@ai-sdk/openai'
 import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from 'ai'
 import { z } from 'zod'
 import {
-  ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, abstains, check, raised, report, saysSomething,
+  ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, UNSURE, abstains, check, raised, report, saysSomething,
 } from './scenarios.mjs'
 
 const Capital = z.object({ capital: z.string(), country: z.string() })
@@ -71,8 +71,8 @@ await report({
     }
   },
   async abstention(gateway) {
-    for (const model of models(gateway, gateway.nothing))
-      abstains((await generateText({ model, prompt: QUESTION })).text)
+    for (const model of models(gateway))
+      abstains((await generateText({ model, prompt: UNSURE })).text)
   },
   async rate_limit(gateway) {
     const key = gateway.limited.pop()

@@ -3,7 +3,7 @@ import OpenAI from 'openai'
 import { zodResponseFormat } from 'openai/helpers/zod'
 import { z } from 'zod'
 import {
-  ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, abstains, check, raised, report, saysSomething,
+  ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, UNSURE, abstains, check, raised, report, saysSomething,
 } from './scenarios.mjs'
 
 const Capital = z.object({ capital: z.string(), country: z.string() })
@@ -19,8 +19,8 @@ const forced = { type: 'function', function: { name: 'population' } }
 
 const client = (gateway, key, more = {}) =>
   new OpenAI({ baseURL: `${gateway.url}/v1`, apiKey: key ?? gateway.key, ...more })
-const ask = (gateway, messages, more = {}, key = undefined) =>
-  client(gateway, key).chat.completions.create({ model: MODEL, messages, ...more })
+const ask = (gateway, messages, more = {}) =>
+  client(gateway).chat.completions.create({ model: MODEL, messages, ...more })
 const question = [{ role: 'user', content: QUESTION }]
 
 await report({
@@ -57,7 +57,7 @@ await report({
     saysSomething((await ask(gateway, [...asked, message, result], { max_completion_tokens: 40 })).choices[0].message.content)
   },
   async abstention(gateway) {
-    abstains((await ask(gateway, question, {}, gateway.nothing)).choices[0].message.content)
+    abstains((await ask(gateway, [{ role: 'user', content: UNSURE }])).choices[0].message.content)
   },
   async rate_limit(gateway) {
     const asked = client(gateway, gateway.limited.pop(), { maxRetries: 0 })

@@ -12,6 +12,8 @@ export const TURNS = [
 ]
 export const ASK_FOR_JSON = 'Give the capital of Jamaica and its country as JSON.'
 export const ASK_FOR_TOOL = 'Look up the population of Kingston with the tool.'
+// The gateways abstain from it.
+export const UNSURE = 'How long must sourdough bread bake?'
 const WITHHELD = 'I do not know'
 
 export function check(condition, about) {

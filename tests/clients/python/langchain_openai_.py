@@ -13,6 +13,7 @@ from scenarios import (
     QUESTION,
     SYSTEM,
     TURNS,
+    UNSURE,
     Capital,
     abstains,
     raises,
@@ -63,7 +64,7 @@ def tool_call(gateway: Any) -> None:
 
 
 def abstention(gateway: Any) -> None:
-    abstains(client(gateway, gateway["nothing"]).invoke(QUESTION).content)
+    abstains(client(gateway).invoke(UNSURE).content)
 
 
 def rate_limit(gateway: Any) -> None:

@@ -11,6 +11,7 @@ from scenarios import (
     QUESTION,
     SYSTEM,
     TURNS,
+    UNSURE,
     Capital,
     abstains,
     raises,
@@ -77,7 +78,7 @@ def tool_call(gateway: Any) -> None:
 
 
 def abstention(gateway: Any) -> None:
-    abstains(ask(gateway, question(), gateway["nothing"]).choices[0].message.content)
+    abstains(ask(gateway, [{"role": "user", "content": UNSURE}]).choices[0].message.content)
 
 
 def rate_limit(gateway: Any) -> None:

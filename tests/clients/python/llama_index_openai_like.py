@@ -13,6 +13,7 @@ from scenarios import (
     QUESTION,
     SYSTEM,
     TURNS,
+    UNSURE,
     Capital,
     abstains,
     raises,
@@ -61,11 +62,13 @@ def tool_call(gateway: Any) -> None:
     (call,) = asked.get_tool_calls_from_response(reply)
     assert (call.tool_name, set(call.tool_kwargs)) == ("population", {"city"})
     result = ChatMessage("1,200,000", role="tool", additional_kwargs={"tool_call_id": call.tool_id})
-    says_something(client(gateway, max_tokens=40).chat([ChatMessage(ASK_FOR_TOOL), reply.message, result]).message.content)
+    says_something(
+        client(gateway, max_tokens=40).chat([ChatMessage(ASK_FOR_TOOL), reply.message, result]).message.content
+    )
 
 
 def abstention(gateway: Any) -> None:
-    abstains(client(gateway, gateway["nothing"]).chat([ChatMessage(QUESTION)]).message.content)
+    abstains(client(gateway).chat([ChatMessage(UNSURE)]).message.content)
 
 
 def rate_limit(gateway: Any) -> None:

@@ -11,6 +11,7 @@ from scenarios import (
     QUESTION,
     SYSTEM,
     TURNS,
+    UNSURE,
     Capital,
     abstains,
     raises,
@@ -88,12 +89,12 @@ def tool_call(gateway: Any) -> None:
 
 
 def abstention(gateway: Any) -> None:
-    asked = client(gateway, gateway["nothing"])
-    reply = asked.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": QUESTION}])
+    asked = client(gateway)
+    reply = asked.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": UNSURE}])
     abstains(reply.choices[0].message.content)
     assert reply.choices[0].finish_reason == "stop"
     assert reply.model_extra["fetchwise"]["abstained"] is True
-    abstains(asked.responses.create(model=MODEL, input=QUESTION).output_text)
+    abstains(asked.responses.create(model=MODEL, input=UNSURE).output_text)
 
 
 def rate_limit(gateway: Any) -> None:
@@ -119,9 +120,7 @@ def responses(gateway: Any) -> None:
 
 
 def responses_structured(gateway: Any) -> None:
-    parsed = client(gateway).responses.parse(
-        model=MODEL, input=ASK_FOR_JSON, text_format=Capital, max_output_tokens=80
-    )
+    parsed = client(gateway).responses.parse(model=MODEL, input=ASK_FOR_JSON, text_format=Capital, max_output_tokens=80)
     assert isinstance(parsed.output_parsed, Capital)
 
 

@@ -11,6 +11,7 @@ from scenarios import (
     MODEL,
     QUESTION,
     SYSTEM,
+    UNSURE,
     Capital,
     abstains,
     raises,
@@ -69,7 +70,7 @@ def tool_call(gateway: Any) -> None:
 
 
 def abstention(gateway: Any) -> None:
-    abstains(agent(gateway, gateway["nothing"]).run_sync(QUESTION).output)
+    abstains(agent(gateway).run_sync(UNSURE).output)
 
 
 def rate_limit(gateway: Any) -> None:

@@ -20,6 +20,8 @@ TURNS = [
 ]
 ASK_FOR_JSON = "Give the capital of Jamaica and its country as JSON."
 ASK_FOR_TOOL = "Look up the population of Kingston with the tool."
+# The gateways abstain from it.
+UNSURE = "How long must sourdough bread bake?"
 WITHHELD = "I do not know"
 
 
