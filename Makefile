@@ -8,7 +8,6 @@ VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LITELLM := .venv-litellm
 VENV_TOOLS := .venv-tools
-VENV_CLIENTS := .venv-clients
 # Only wheels with a known hash, and nothing but those that are listed.
 PIP_INSTALL := -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary=:all:
 PIP := $(VENV)/bin/python $(PIP_INSTALL)
@@ -23,7 +22,8 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
-INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed $(VENV_CLIENTS)-openai2/.installed tests/clients/js/node_modules/.package-lock.json
+# In two environments: not all client libraries work with the same `openai`.
+INSTALLED_CLIENTS := .venv-clients/.installed .venv-clients-openai2/.installed tests/clients/js/node_modules/.installed
 VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
@@ -32,7 +32,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-attack bench-ladder bench-guarantee soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e test-clients prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-attack bench-ladder bench-guarantee soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -42,7 +42,7 @@ serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT c
 	exec $(VENV)/bin/fetchwise serve
 
 test: $(INSTALLED) ## Run the tests that need only pip packages (three minutes on two cores)
-	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not vllm and not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not clients and not vllm and not slow"
 
 test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not vllm"
@@ -77,6 +77,9 @@ debian: ## Install missing Debian packages for `make test-e2e`
 test-e2e: $(INSTALLED) debian $(QDRANT) ## Run end-to-end tests with real processes (installs missing Debian packages)
 	$(PYTEST) -n 2 --dist loadfile -m e2e tests
 
+test-clients: $(INSTALLED) $(INSTALLED_CLIENTS) ## Run real client libraries against gateways (four minutes)
+	$(PYTEST) -n 2 --dist loadfile -m clients tests/clients
+
 prepare-vllm: ## Install vLLM and its model for `make test-vllm` in a separate environment (3 GB)
 	@! $(PYTHON) tests/vllm/prepare.py --check-cpu || $(MAKE) --no-print-directory $(VLLM_MODEL)/DONE
 
@@ -85,7 +88,7 @@ test-vllm: $(INSTALLED) ## Run the reader's tests with real vLLM on the CPU
 	elif [ "$${ALLOW_NO_VLLM:-}" = 1 ]; then echo "skipped, as ALLOW_NO_VLLM=1 allows"; \
 	else echo "ALLOW_NO_VLLM=1 lets this pass without it" >&2; exit 1; fi
 
-run-test-vllm: $(INSTALLED) $(VLLM_MODEL)/DONE
+run-test-vllm: $(INSTALLED) $(INSTALLED_CLIENTS) $(VLLM_MODEL)/DONE
 	TEST_VLLM_PYTHON=$(VENV_VLLM)/bin/python TEST_VLLM_MODEL=$(VLLM_MODEL) \
 	  $(VENV)/bin/python -m pytest --durations=10 -m vllm tests/vllm
 
@@ -129,7 +132,7 @@ bench-guarantee: $(INSTALLED) ## Count how often certificates and revocations ar
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and report whether anything grew (SOAK_SECONDS sets the length)
 	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
 
-lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, tools)
+lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, clients, clients-openai2, tools)
 	$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade) $(FILE)
 
 stack-keys: ## Make random keys for vLLM and Qdrant of the compose stack, and give them to its gateway
@@ -157,7 +160,7 @@ audit: $(INSTALLED_TOOLS) ## Look for known vulnerabilities of the pinned packag
 	$(VENV_TOOLS)/bin/pip-audit --disable-pip --require-hashes --requirement build/audited.txt
 
 clean: ## Remove build results, but not data/
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) build
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) .venv-clients* tests/clients/js/node_modules build
 
 size: ## Count lines and modules by package
 	@for top in app tests bench; do find $$top -name '*.py' | xargs wc -l | awk -v top=$$top '$$2 ~ "/" { \
@@ -204,11 +207,14 @@ $(INSTALLED_LITELLM): requirements/litellm.txt
 	@$(VENV_LITELLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@
 
-# Two environments: not all of these libraries work with the same `openai`.
-.venv-clients%/.installed .venv-clients/.installed: requirements/clients%.txt
+.venv-clients%installed: requirements/clients.txt requirements/clients-openai2.txt
 	@$(PYTHON) -m venv --clear $(@D)
-	@echo "installing $(basename $(<F)) (a minute)…"
-	@$(@D)/bin/python $(PIP_INSTALL) --quiet --requirement $<
+	@echo "installing client libraries in $(@D) (a minute)…"
+	@$(@D)/bin/python $(PIP_INSTALL) --quiet --requirement requirements/$(@D:.venv-%=%).txt
+	@touch $@
+
+tests/clients/js/node_modules/.installed: tests/clients/js/package-lock.json | debian
+	@npm ci --prefix tests/clients/js --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 $(INSTALLED_TOOLS): requirements/tools.txt

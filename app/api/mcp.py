@@ -22,14 +22,14 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from app.answer.run import Run
 from app.api.answer import asked, question_of, whole, with_permit
 from app.api.gateway import Gateway
 from app.api.http.direct import DirectRoute
-from app.api.http.errors import explain
+from app.api.http.errors import MCP_PATH, explain
 from app.api.http.guard import AnswerCaller, Caller
 from app.api.openai.reply import withheld
 from app.api.receipt import cited, receipt
@@ -45,19 +45,15 @@ _LEFT = CallToolResult(content=[TextContent(text="the client left")], is_error=T
 router = APIRouter(route_class=DirectRoute)
 
 
-class SearchRequest(BaseModel):
+class SearchRequest(AnswerOptions):
     """What to search for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     query: Annotated[str, AfterValidator(partial(readable, what="it"))] = Field(description="What to search for.")
     limit: int = Field(default=5, ge=1, le=20, description="Most passages to return.")
-    collection: str | None = AnswerOptions.model_fields["collection"]
-    filter: dict[str, str | bool | int] | None = AnswerOptions.model_fields["filter"]
 
 
 # Not in the OpenAPI document: the protocol describes itself.
-@router.post("/mcp", include_in_schema=False)
+@router.post(MCP_PATH, include_in_schema=False)
 async def mcp(request: Request, caller: AnswerCaller) -> Response:
     """Streamable HTTP without sessions. An error of a tool is a result of the tool, with `isError`."""
     request.scope[_CALLER] = caller
@@ -89,8 +85,7 @@ async def _search(arguments: Mapping[str, Any], gateway: Gateway, caller: Caller
     if len(body.query) > gateway.max_question_chars:
         raise BadRequest(f"query: it is longer than {gateway.max_question_chars} characters: shorten it")
     set_question(body.query)
-    options = AnswerOptions(collection=body.collection, filter=body.filter)
-    question = question_of(body.query, options, gateway, caller, max_tokens=None)
+    question = question_of(body.query, body, gateway, caller, max_tokens=None)
     run = Run(question, gateway.upstreams, SILENT)
     assert question.deadline is not None
     try:
@@ -135,7 +130,8 @@ _TOOLS = {
         Tool(
             name="search",
             description="Search the documents. Returns the most similar passages with their sources, best first.",
-            input_schema=_schema(SearchRequest),
+            # Of the options those that concern a search.
+            input_schema=_schema(SearchRequest, "policy", "retrieval", "abstain", "tags"),
             annotations=_READING,
         ),
     ),
@@ -146,22 +142,24 @@ async def _list_tools(_context: object, _params: PaginatedRequestParams | None) 
     return ListToolsResult(tools=[tool for _, tool in _TOOLS.values()])
 
 
-async def _call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
-    request: Request = context.request
+async def _call_tool(context: ServerRequestContext[Any, Request], params: CallToolRequestParams) -> CallToolResult:
+    request = context.request
+    assert request is not None
     try:
         if params.name not in _TOOLS:
             raise BadRequest(f"there is no tool {params.name[:64]!r}: choose one of {', '.join(_TOOLS)}")
         tool, _ = _TOOLS[params.name]
         return await tool(params.arguments or {}, request.app.state.gateway, request.scope[_CALLER], request)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False, include_input=False)[0]
         where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         problem: FetchwiseError = BadRequest(f"{where}: {why}")
-    except FetchwiseError as error:
-        problem = error
+    except FetchwiseError as raised:
+        problem = raised
     # As every error: counted, logged, and in the same words.
-    said = orjson.loads(explain(problem, request.scope).body)
-    return CallToolResult(content=[TextContent(text=said["error"]["message"])], structured_content=said, is_error=True)
+    error = orjson.loads(explain(problem, request.scope).body)["error"]
+    data = {"error": {"message": error["message"], **error["data"]}}
+    return CallToolResult(content=[TextContent(text=error["message"])], structured_content=data, is_error=True)
 
 
 _SERVER: Server[Any] = Server("fetchwise", on_list_tools=_list_tools, on_call_tool=_call_tool)

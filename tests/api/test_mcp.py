@@ -108,6 +108,8 @@ async def test_keys_and_tenants(keyed: Keyed) -> None:
     limited = await post(keyed.gateway, "tools/list", **bearer(slow))
     assert limited.status_code == 429
     assert int(limited.headers["retry-after"]) >= 1
+    assert "requests per minute" in limited.json()["error"]["message"]
+    assert limited.json()["jsonrpc"] == "2.0"
 
 
 async def test_other_sites_and_too_many_questions(open_gateway: Open) -> None:

@@ -1,4 +1,4 @@
-"""The table from exceptions to status codes, and the JSON shape of errors: our own, and OpenAI's below `/v1/`."""
+"""The table from exceptions to status codes, and the JSON shape of errors: our own, and those of other protocols."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -76,6 +76,9 @@ DENIALS = (401, 403, 429)
 _HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 # Every error below this path has the shape of OpenAI's API.
 OPENAI_PREFIX = "/v1/"
+MCP_PATH = "/mcp"
+# Of a server's own choice.
+_JSON_RPC_ERROR = -32000
 
 _OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
 # Codes of OpenAI that programs test for; for other errors the code is our own type.
@@ -139,10 +142,16 @@ def problem(
     headers: dict[str, str] | None = None,
     openai_type: str | None = None,
 ) -> JSONResponse:
-    """An error response in our shape; below `/v1/` in the shape of OpenAI's API, where `openai_type` is its type."""
+    """An error response in our shape; below `/v1/` in the shape of OpenAI's API, where `openai_type` is its type.
+
+    MCP clients show an error only if it is one of JSON-RPC.
+    """
     if path.startswith(OPENAI_PREFIX):
         status, body = as_openai(status, kind, message, fields or [])
         body["error"]["type"] = openai_type or body["error"]["type"]
+    elif path == MCP_PATH:
+        error = {"code": _JSON_RPC_ERROR, "message": message, "data": {"type": kind, "fields": fields or []}}
+        body = {"jsonrpc": "2.0", "id": None, "error": error}
     else:
         body = {"error": {"type": kind, "message": message, "fields": fields or []}}
     return JSONResponse(body, status_code=status, headers=headers)

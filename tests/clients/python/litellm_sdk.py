@@ -84,7 +84,7 @@ def abstention(gateway: Any) -> None:
 def rate_limit(gateway: Any) -> None:
     key = gateway["limited"].pop()
     error = raises(litellm.RateLimitError, lambda: ask(gateway, question(), key, max_retries=0))
-    assert int(error.response.headers["retry-after"]) >= 1
+    assert int(error.litellm_response_headers["retry-after"]) >= 1
 
 
 def responses(gateway: Any) -> None:
