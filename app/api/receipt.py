@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.explain import scope_out, step_out
 from app.api.request import Style
 from app.core.available import Passage, Usage
-from app.core.effective_policy import Ladder
+from app.core.effective_policy import Ladder, OneShot
 from app.core.policy import Policy, Reason
 from app.core.question import Question
 from app.core.record import DecisionRecord
@@ -305,7 +305,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
             "scope": scope_out(policy, available, in_scope=reply.in_scope),
             "evidence": available.evidence,
             "thresholds": {
-                "t": policy.kind.t if isinstance(policy.kind, Ladder) else None,
+                "t": policy.kind.t if isinstance(policy.kind, Ladder | OneShot) else None,
                 "tau0": thresholds.tau0 if thresholds else None,
                 "tau1": thresholds.tau1 if thresholds else None,
                 "tau_abstain": policy.tau,

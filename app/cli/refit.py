@@ -54,6 +54,10 @@ def refit(
         float | None,
         typer.Option(parser=seconds, metavar="SPAN", help="Only the latest part of the log, e.g. 30d, 12h or 15m."),
     ] = None,
+    population: Annotated[
+        Literal["answer", "chat"],
+        typer.Option(help="With --from-log: questions of answer mode, or those behind the turns of chats."),
+    ] = "answer",
     clip: Annotated[
         float, typer.Option(help="Largest weight of a logged answer; its weight is 1 / the probability of its action.")
     ] = 20.0,
@@ -103,8 +107,8 @@ def refit(
     """
     if from_log == (outcomes is not None):
         raise ConfigurationError("name the rows to fit on: --outcomes TABLE, or --from-log")
-    if not from_log and (log is not None or since is not None):
-        raise ConfigurationError("--log and --since need --from-log")
+    if not from_log and (log is not None or since is not None or population == "chat"):
+        raise ConfigurationError("--log, --since and --population need --from-log")
     with _refit_extra():
         from app.offline.builder import load  # noqa: PLC0415
         from app.offline.labelling import apply_labels  # noqa: PLC0415
@@ -118,8 +122,9 @@ def refit(
         with err.status("reading the table…"):
             table, source = load(outcomes, texts=False), outcomes.name
     else:
-        logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir)
-        table, rows, source = logged.outcomes, logged.rows, "decision log"
+        chat = population == "chat"
+        logged = _read_log(settings, log, since=since, clip=clip, out_dir=out_dir, chat=chat)
+        table, rows, source = logged.outcomes, logged.rows, "decision log, chats" if chat else "decision log"
     if labels is not None:
         table = apply_labels(table, labels)
     options = Options(
@@ -148,7 +153,9 @@ def refit(
     out.print(f"{'now' if published.current else 'NOT'} served: {published.why}", highlight=False)
 
 
-def _read_log(settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: str) -> "FromLog":
+def _read_log(
+    settings: Settings, log: str | None, *, since: float | None, clip: float, out_dir: str, chat: bool
+) -> "FromLog":
     """Read the decision log of the settings, or the given one, and the calibrators that it mentions."""
     from app.offline.from_log import identities, read_log, statistics  # noqa: PLC0415
 
@@ -156,7 +163,7 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
         task = bar.add_task("reading the log", total=None)
         return read_log(
-            LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start),
+            LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start, chat=chat),
             identity_of=identities(out_dir, settings.calibration.where),
             stats_of=statistics(out_dir, settings.calibration.where),
             clip=clip,

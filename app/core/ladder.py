@@ -82,7 +82,8 @@ def next_step(policy: EffectivePolicy, available: Available) -> Step:
         # Judged as soon as the evidence is there, before anything else is bought.
         if policy.abstain:
             return Step(available.state, Stop(None), why=Reason.OUT_OF_SCOPE)
-        return _toward(policy, available, policy.ks[-1], Reason.OUT_OF_SCOPE)
+        # No passage is about a chat turn out of scope; a question may still be answered from some.
+        return _toward(policy, available, 0 if policy.chat else policy.ks[-1], Reason.OUT_OF_SCOPE)
     kind = policy.kind
     if isinstance(kind, Fixed):
         return _toward(policy, available, kind.k, kind.why, policy.p0(available) if 0 in available.answers else None)

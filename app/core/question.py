@@ -30,7 +30,8 @@ class Writing:
 class Standalone:
     """How the question behind the last message of a conversation was found.
 
-    `small_talk` and `tool_turn` are not searched. `failed`: it was to be rewritten, and is searched as typed.
+    `small_talk` and `tool_turn` are not searched. `failed`: there is no rewrite, and it is searched with the
+    user's message before it.
     """
 
     how: Literal["as_asked", "rewritten", "small_talk", "tool_turn", "failed"]
@@ -68,3 +69,8 @@ class Question:
     waited_s: float = 0.0
     # Whether the caller may give feedback; other callers are not asked for it.
     may_give_feedback: bool = True
+
+    @property
+    def mode(self) -> Literal["answer", "chat", "full"]:
+        """What is given in the end: the short answer, a turn of a chat, or the answer written out."""
+        return self.writing.kind if self.writing is not None else "answer"

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 WAITING = 64
 IDLE_S = 0.25
+# Turns of a conversation with a question that stands alone.
+_ALONE = ("as_asked", "rewritten")
 
 
 class ShadowRunner:
@@ -90,7 +92,8 @@ class ShadowRunner:
     def draws(self, question: Question) -> bool:
         """Draw at random whether to run a question; only questions that an outcome table could contain."""
         ask = question.options
-        if self._task is None or question.standalone or ask.retrieval is not Retrieval.AUTO or ask.filtered:
+        found = question.standalone.how if question.standalone else "as_asked"
+        if self._task is None or ask.retrieval is not Retrieval.AUTO or ask.filtered or found not in _ALONE:
             return False
         identity = self._identity()
         if identity is None:

@@ -7,6 +7,9 @@ are an outcome table like any other. They were sampled at random, so they may be
 the fits on train and for nothing else, weighted by 1 / propensity. Every other decision is excluded, and counted by its
 reason.
 
+Turns of chats are a population of their own: the questions behind them differ, and a verdict is about the text that was
+written, not about a short answer. Their shadow runs are full rows like any other; their verdicts are only reported.
+
 Evidence weighs words by the statistics of the calibrator that was served. Rows with other word counts are excluded:
 their numbers mean something else.
 """
@@ -18,13 +21,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from app.calibrators.store import ArtifactStore
 from app.certify.plan import train_share
-from app.core.artifact import Identity
+from app.core.artifact import Artifact, Identity
 from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.core.evidence import NEARNESS
 from app.core.labels import judge
@@ -34,7 +37,7 @@ from app.offline.builder import TableBuilder
 from app.offline.lines import Head, not_a_number, read_identity
 from app.offline.refit.refit import MIN_GROUPS, LoggedRows
 from app.offline.refit.splits import position
-from app.offline.single_actions import SingleAction, size_note, weigh
+from app.offline.single_actions import SingleAction, shares, size_note, turns_note, weigh
 from app.offline.table import Outcomes, normalise_group
 from app.storage.reading import LoggedDecision, LoggedDecisions, Sample
 
@@ -48,6 +51,7 @@ _REMEDY = (
     "let FETCHWISE_SHADOW_SHARE=0.05 ask some questions at every k, send POST /feedback with `references` for them, "
     "and try again; or label questions yourself with `fetchwise collect`"
 )
+T = TypeVar("T")
 _DAMAGED = "the log is damaged; delete that decision, or choose a --since after it"
 
 
@@ -60,6 +64,7 @@ class Excluded(StrEnum):
     NO_TEXT = "texts not stored (FETCHWISE_LOG_TEXTS=hash)"
     OTHER_SYSTEM = "answered by another system (model, prompts, collection …)"
     NO_CALIBRATOR = "decided by a calibrator whose file is missing, so the system is unknown"
+    WRITTEN = "verdicts on written texts, which are not about the short answer"
     NARROWED = "restricted by the caller: a filter, or retrieval required or forbidden"
     DIVERTED = "not executed as decided: the search failed or found nothing"
     HELD_OUT = "single-action rows of validation and test questions"
@@ -107,33 +112,27 @@ def read_log(
 
 def identities(*folders: Path | str) -> Callable[[str], Identity | None]:
     """Look up calibrator versions in these folders; None if no readable file has the version."""
-
-    @cache
-    def identity_of(version: str) -> Identity | None:
-        for folder in folders:
-            try:
-                return ArtifactStore(folder).load(version).identity
-            except ArtifactError:
-                continue  # try the next folder; rows without a calibrator are counted
-        return None
-
-    return identity_of
+    return _looked_up(folders, lambda _, artifact: artifact.identity)
 
 
 def statistics(*folders: Path | str) -> Callable[[str], CorpusStats | None]:
     """Look up the word counts of calibrator versions in these folders; None if no readable file has them."""
+    return _looked_up(folders, lambda store, artifact: store.load_stats(artifact))
 
+
+def _looked_up(
+    folders: Sequence[Path | str], read: Callable[[ArtifactStore, Artifact], T | None]
+) -> Callable[[str], T | None]:
     @cache
-    def stats_of(version: str) -> CorpusStats | None:
-        for folder in folders:
-            store = ArtifactStore(folder)
+    def find(version: str) -> T | None:
+        for store in map(ArtifactStore, folders):
             try:
-                return store.load_stats(store.load(version))
+                return read(store, store.load(version))
             except ArtifactError:
-                continue  # try the next folder; rows without statistics are counted
+                continue  # try the next folder; rows without a calibrator are counted
         return None
 
-    return stats_of
+    return find
 
 
 class _Sorter:
@@ -161,6 +160,8 @@ class _Sorter:
         self._full_stats: list[CorpusStats | None] = []
         self._single_stats: list[CorpusStats | None] = []
         self._excluded: Counter[Excluded] = Counter()
+        # Verdicts on what chats wrote, by how its k was chosen.
+        self._turns: dict[str, dict[int, list[bool]]] = {"chosen": {}, "explored": {}}
         self._references: dict[str, Sequence[str]] = {}
         self._disputed: set[str] = set()
 
@@ -169,6 +170,9 @@ class _Sorter:
         if logged.question is None:
             self._excluded[Excluded.NO_TEXT] += 1
             return
+        if logged.mode == "chat" and logged.correct is not None and (logged.solicited or logged.shadowed):
+            how = "explored" if logged.reason == Reason.EXPLORED.value else "chosen"
+            self._turns[how].setdefault(logged.k, []).append(logged.correct)
         cells = self._cells(logged)
         if not isinstance(cells, dict):
             why = self._add_single(logged, logged.question)
@@ -219,12 +223,14 @@ class _Sorter:
             "clip": self._clip,
             "worth": {f"{state}:k{k}": asdict(one) for (state, k), one in sizes.items()},
             "excluded": {why.name.lower(): count for why, count in self._excluded.most_common()},
+            "turns": {how: shares(by_k) for how, by_k in self._turns.items()},
             "shadow_runs": {"labelled": asdict(labelled), "unlabelled": asdict(unlabelled)},
         }
         notes = (
             f"log: {len(outcomes)} full rows on {groups} questions, {outcomes.first} to {outcomes.last}; thresholds, "
             "certificates and the test use only these",
             size_note(sizes, self._clip),
+            *(turns_note(how, shares(by_k)) for how, by_k in self._turns.items()),
             _counted(self._excluded, "log: left out: "),
             _selection_note(labelled, unlabelled),
         )
@@ -250,6 +256,8 @@ class _Sorter:
             return Excluded.NO_CHANCE
         if not logged.solicited and not logged.shadowed:
             return Excluded.VOLUNTEERED
+        if logged.mode != "answer":
+            return Excluded.WRITTEN
         if logged.filtered or logged.retrieval != Retrieval.AUTO.value:
             return Excluded.NARROWED
         if Reason(logged.reason) not in _EXECUTED:

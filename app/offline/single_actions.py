@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.certify.intervals import Interval, wilson
 from app.core.available import state_of
+from app.core.policy import action_of
 from app.offline.builder import columns
 from app.offline.refit.ladder import SingleAnswers
 from app.offline.table import Floats
@@ -86,3 +88,14 @@ def size_note(sizes: Mapping[tuple[str, int], SampleSize], clip: float) -> str:
     )
     rows = sum(one.rows for one in sizes.values())
     return f"log: {rows} single-action rows are used for fitting on train, weights clipped at {clip:g}: {each}"
+
+
+def shares(by_k: Mapping[int, Sequence[bool]]) -> dict[str, Interval]:
+    """The share of right texts at each k."""
+    return {action_of(k): wilson(sum(right), len(right)) for k, right in sorted(by_k.items())}
+
+
+def turns_note(how: str, shares: Mapping[str, Interval]) -> str:
+    """How often what chats wrote was right, for the person who runs the refit."""
+    each = (f"{k} {one.value:.3f} of {one.n} ({one.low:.3f} to {one.high:.3f})" for k, one in shares.items())
+    return f"log: judged turns of chats whose k was {how}: {', '.join(each)} right" if shares else ""

@@ -56,6 +56,7 @@ class LoggedDecision:
     created_at: float
     # None if only hashes are kept.
     question: str | None
+    mode: str
     retrieval: str
     filtered: bool
     k: int
@@ -101,11 +102,12 @@ _LOGGED_DECISION = [
 
 
 class LoggedDecisions:
-    """Reads the judged decisions of one collection from a time on."""
+    """Reads the judged decisions of one collection and population from a time on: turns of chats, or all others."""
 
-    def __init__(self, engine: Engine, *, collection: str, since: float) -> None:
+    def __init__(self, engine: Engine, *, collection: str, since: float, chat: bool = False) -> None:
         self._engine = engine
-        self._wanted = (decisions.c.collection == collection, decisions.c.created_at >= since)
+        mode = decisions.c.mode == "chat" if chat else decisions.c.mode != "chat"
+        self._wanted = (decisions.c.collection == collection, decisions.c.created_at >= since, mode)
 
     def span(self) -> tuple[int, int]:
         """The numbers of the first and the last verdict in the log, to show progress; zeros without any."""
@@ -250,6 +252,8 @@ def asked(engine: Engine, version: str, *, after: int, until: float, wait: float
         .where(decisions.c.calibrator == version, decisions.c.seq > after, ASKED)
         .where(decisions.c.confidence.is_not(None), decisions.c.action != ABSTAIN)
         .where(decisions.c.explored.is_(False), decisions.c.filtered.is_(False))
+        # A verdict on a written text is not about the short answer, whose confidence is tested.
+        .where(decisions.c.mode == "answer")
         .order_by(decisions.c.seq)
         .limit(limit)
     )

@@ -83,6 +83,9 @@ _FIELDS = (
     # Whose question it was, where callers have keys.
     _Field("key", Text, lambda one: one.question.key, optional=True),
     _Field("collection", Text, lambda one: storable(one.question.collection)),
+    # How it was asked: `answer`, `chat` or `full`; in a conversation also how its question was found.
+    _Field("mode", Text, lambda one: one.question.mode),
+    _Field("standalone", Text, lambda one: one.question.standalone and one.question.standalone.how, optional=True),
     _Field("policy", Text, lambda one: one.question.options.policy.value),
     _Field("retrieval", Text, lambda one: one.question.options.retrieval.value),
     _Field("abstain", Boolean, lambda one: one.question.options.abstain),
@@ -117,10 +120,16 @@ _FIELDS = (
     _Field("probe_completion_tokens", BigInteger, lambda one: _completion(one.probe_usage), optional=True),
     _Field("read_prompt_tokens", BigInteger, lambda one: _prompt(one.read_usage), optional=True),
     _Field("read_completion_tokens", BigInteger, lambda one: _completion(one.read_usage), optional=True),
+    _Field("write_prompt_tokens", BigInteger, lambda one: _prompt(one.write_usage), optional=True),
+    _Field("write_completion_tokens", BigInteger, lambda one: _completion(one.write_usage), optional=True),
+    _Field("rewrite_prompt_tokens", BigInteger, lambda one: _prompt(one.rewrite_usage), optional=True),
+    _Field("rewrite_completion_tokens", BigInteger, lambda one: _completion(one.rewrite_usage), optional=True),
     _Field("probe_ms", Double, lambda one: one.timings.probe, optional=True),
     _Field("embed_ms", Double, lambda one: one.timings.embed, optional=True),
     _Field("search_ms", Double, lambda one: one.timings.search, optional=True),
     _Field("read_ms", Double, lambda one: one.timings.read, optional=True),
+    _Field("write_ms", Double, lambda one: one.timings.write, optional=True),
+    _Field("rewrite_ms", Double, lambda one: one.timings.rewrite, optional=True),
     _Field("total_ms", Double, lambda one: one.timings.total),
     _Field("tags", JSON, lambda one: as_json(storable_tags(one.question.tags))),
 )
@@ -152,6 +161,8 @@ decisions = _table(
     Column("question_sha256", Text, nullable=False),
     Column("answer", Text),
     Column("answer_sha256", Text),
+    # The last message of a conversation as typed, where `question` is another text.
+    Column("message", Text),
     *(Column(field.name, field.kind, nullable=field.optional) for field in _FIELDS),
 )
 
@@ -197,6 +208,7 @@ def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[objec
     """The columns of `decisions` after `seq`, in order; with `hash` only the SHA-256 of the texts."""
     question = storable(record.question.text)
     answer = None if record.reply.text is None else storable(record.reply.text)
+    typed = record.question.standalone and storable(record.question.standalone.original)
     kept = texts == "full"
     return (
         record.question.id,
@@ -205,6 +217,7 @@ def decision_row(at: float, record: DecisionRecord, texts: Texts) -> tuple[objec
         _sha256(question),
         answer if kept else None,
         None if answer is None else _sha256(answer),
+        typed if kept and typed != question else None,
         *[field.value(record) for field in _FIELDS],
     )
 

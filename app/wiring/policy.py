@@ -1,6 +1,7 @@
 """Builds the function that resolves the policy of a question, from the calibrator, the bypass and the settings."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from app.answer.answer import Resolve
@@ -21,17 +22,22 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
 
     def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
         artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
+        writing, options = question.writing, question.options
+        chat = question.mode == "chat"
+        if writing is not None and chat:
+            options = replace(options, abstain=writing.missing == "withhold")
         return resolve(
-            question.options,
+            options,
             artifact,
             ks=settings.ks,
             stats=NO_STATS if artifact is None else live_calibrator.stats_of(artifact),
             allow_uncertified=settings.allow_uncertified,
             revoked=artifact is not None and live_calibrator.revoked(artifact.version) is not None,
             # A few questions still use the gate, so that the bypass can notice when gating pays again.
-            bypassed=bypass.on() and rng.random() >= WATCH,
+            # It is judged by short answers alone.
+            bypassed=not chat and bypass.on() and rng.random() >= WATCH,
             mandatory=rules.matches(question.text) is not None,
-            chat=question.writing is not None and question.writing.kind == "chat",
+            chat=chat,
             sampled=sampled,
         )
 

@@ -81,11 +81,20 @@ def bars(results: Results, direct_p50_ms: float) -> list[Bar]:
     """The limits of a run; `direct_p50_ms` is the reader's own median at concurrency 1, without a gateway."""
     alone = results.get("fetchwise", {}).get("k0", {}).get("p50_ms_alone")
     added = None if alone is None else _short(alone - direct_p50_ms)
+    chats = [results.get(name, {}).get("chat", {}).get("p50_ms_alone") for name in ("fetchwise", "aiohttp")]
+    over = None if None in chats else _short(chats[0] - chats[1])
     return [
         _ratio(results, "k0", "aiohttp", 0.9),
         _ratio(results, "k5", "aiohttp", 0.9),
         _ratio(results, "k0", "litellm", 15.0),
         Bar("k0, added median latency at concurrency 1, ms", "< 2", added, None if added is None else added < 2.0),
+        _ratio(results, "chat", "aiohttp", 0.6),
+        Bar(
+            "chat, added median latency at concurrency 1 over aiohttp's, ms",
+            "< 3",
+            over,
+            None if over is None else over < 3.0,
+        ),
         *(_cpu_ratio(results, path) for path in results.get(BEFORE, {})),
     ]
 

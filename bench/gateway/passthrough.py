@@ -70,16 +70,40 @@ async def answer(asked: Ask, request: Request) -> Answer:
     answer = await generate(post, f"Answer the question in a few words.\n\nQuestion: {asked.question}")
     if asked.k == 0:
         return Answer(answer=answer, k=0, passages=[])
-    query = {"query": embedded["data"][0]["embedding"], "limit": LARGEST, "with_payload": True}
-    found = await post(f"/collections/{COLLECTION}/points/query", query)
-    passages = [point["payload"] for point in found["result"]["points"]]
-    lines = [f"[{i}] {passage['title']}: {passage['text']}" for i, passage in enumerate(passages, start=1)]
+    passages = await found(post, embedded)
+    lines = numbered(passages)
     for k in sorted({1, asked.k}):
         context = "\n".join(lines[:k])
         answer = await generate(
             post, f"{context}\n\nAnswer in a few words from the passages above.\n\n{asked.question}"
         )
     return Answer(answer=answer, k=asked.k, passages=passages[: asked.k])
+
+
+async def chat(asked: Request) -> dict[str, Any]:
+    """Embed the last message, search, ask it without passages, and pass the request on with five."""
+    post: Post = asked.app.state.post
+    body = await asked.json()
+    question = body["messages"][-1]["content"]
+    embedded = await post("/v1/embeddings", {"model": EMBEDDER, "input": [question], "encoding_format": "float"})
+    passages = await found(post, embedded)
+    await generate(post, f"Answer the question in a few words.\n\nQuestion: {question}")
+    context = "\n".join(numbered(passages))
+    last = {"role": "user", "content": f"Passages:\n---\n{context}\n---\n\n{question}"}
+    reply = await post("/v1/chat/completions", body | {"model": MODEL, "messages": [*body["messages"][:-1], last]})
+    return reply | {"passages": passages, "k": LARGEST}
+
+
+async def found(post: Post, embedded: dict[str, Any]) -> list[dict[str, Any]]:
+    """The passages next to a vector."""
+    query = {"query": embedded["data"][0]["embedding"], "limit": LARGEST, "with_payload": True}
+    reply = await post(f"/collections/{COLLECTION}/points/query", query)
+    return [point["payload"] for point in reply["result"]["points"]]
+
+
+def numbered(passages: list[dict[str, Any]]) -> list[str]:
+    """The lines of a prompt."""
+    return [f"[{i}] {passage['title']}: {passage['text']}" for i, passage in enumerate(passages, start=1)]
 
 
 async def generate(post: Post, content: str) -> str:
@@ -101,3 +125,4 @@ with_aiohttp = FastAPI(lifespan=over_aiohttp)
 with_httpx = FastAPI(lifespan=over_httpx)
 for one in (with_aiohttp, with_httpx):
     one.post("/answer")(answer)
+    one.post("/v1/chat/completions")(chat)

@@ -33,6 +33,7 @@ def on_paths(shipped: Artifact) -> Artifact:
     """
     assert shipped.ladder is not None
     assert shipped.scope is not None
+    assert shipped.chat is not None
     values = {
         state: {name: _blend(head, bias=math.log(VALUES[name] / (1.0 - VALUES[name]))) for name, head in each.items()}
         for state, each in shipped.ladder.values.items()
@@ -48,6 +49,8 @@ def on_paths(shipped: Artifact) -> Artifact:
         name="bench",
         heads=heads,
         ladder=replace(shipped.ladder, t=0.0, values=values),
+        # With its prices as in production; what an answer from passages brings is constant.
+        chat=replace(shipped.chat, t=0.0),
         abstention=replace(shipped.abstention, tau=0.0),
         scope=_everything(shipped.scope),
     )

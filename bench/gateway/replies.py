@@ -15,10 +15,13 @@ from app.core.signals import TOP
 
 MODEL, EMBEDDER, COLLECTION = "simulated-reader", "simulated-embedder", "bench"
 DIMENSION = 384
-PATHS = ("k0", "k1", "k5")
+# `chat` is a conversation, passed on with five passages after a search and a probe.
+PATHS = ("k0", "k1", "k5", "chat")
 # The mean log-probability is this minus 1. The ladder stops at a closed-book answer from 0.69, and at one from a single
 # passage from 0.55.
-SURE = {"k0": 0.9, "k1": 0.6, "k5": 0.3}
+SURE = {"k0": 0.9, "k1": 0.6, "k5": 0.3, "chat": 0.3}
+# Of the request that a chat passes on.
+PARAMETERS = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 300}
 _ANSWER = ("Saint", " Hel", "ier")
 _END = "<|im_end|>"
 _TEXT = """
@@ -38,6 +41,25 @@ def http(body: bytes, status: str = "200 OK", content_type: str = "application/j
 def question(path: str, number: int) -> str:
     """One of many questions that take this path."""
     return f"What is the chief town of island number {number}, by way of {path}?"
+
+
+def conversation(number: int) -> list[dict[str, str]]:
+    """A system prompt and three turns; the last is a question that stands alone."""
+    said = (
+        ("system", "You are the guide of a museum. Answer politely, in one or two sentences."),
+        ("user", "Which islands does the museum show on its maps?"),
+        ("assistant", "The maps on the first floor show every island of the channel, with its harbours."),
+        ("user", question("chat", number)),
+    )
+    return [{"role": role, "content": content} for role, content in said]
+
+
+def written() -> bytes:
+    """A reply of forty words to a chat, without log-probabilities."""
+    message = {"role": "assistant", "content": " ".join(_WORDS[:40])}
+    usage = {"prompt_tokens": 800, "total_tokens": 850, "completion_tokens": 50}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    return _json({"id": "chatcmpl-1", "object": "chat.completion", "model": MODEL, "choices": [choice], "usage": usage})
 
 
 def chat(sure: float) -> bytes:

@@ -17,6 +17,8 @@ from bench.gateway import replies
 _LIMIT = re.compile(rb'"limit":\s*(\d+)')
 # Passages are numbered in a prompt, in ours and in the pass-through's. Of five the reader is sure.
 _FIFTH = b"[5] "
+# A chat asks for none.
+_LOGPROBS = b'"logprobs"'
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Canned:
     def __init__(self) -> None:
         self._by_path = {f" {path}?".encode(): replies.chat(sure) for path, sure in replies.SURE.items()}
         self._from_five = replies.chat(0.95)
+        self._written = replies.written()
         self._found = {limit: replies.found(limit) for limit in (1, 5)}
         self._not_found = replies.not_found()
         of_collection = f"/collections/{replies.COLLECTION}"
@@ -70,7 +73,7 @@ class Canned:
         """The reply of the upstream behind this path."""
         if path == self.chat_path:
             if _FIFTH in body:
-                return self._from_five
+                return self._from_five if _LOGPROBS in body else self._written
             return next((reply for marker, reply in self._by_path.items() if marker in body), self._not_found)
         if path == self._query:
             limit = _LIMIT.search(body)

@@ -18,6 +18,7 @@ from tests.e2e.processes import REPO, command_environment, free_port
 
 # Different questions, so no system can cache answers; the same questions for every system.
 QUESTIONS = 1000
+_ANSWERED = [path for path in replies.PATHS if path != "chat"]
 UVICORN = ("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning")
 # A separate environment: its pinned versions conflict with the project's dependencies.
 LITELLM = REPO / ".venv-litellm/bin/litellm"
@@ -69,8 +70,9 @@ async def fetchwise(
     async with running(command, env, ready, folder / "log", core, cwd=checkout) as pid:
         targets = {
             path: _answers(port, path, lambda asked: {"question": asked}, [("authorization", f"Bearer {key}")])
-            for path in replies.PATHS
+            for path in _ANSWERED
         }
+        targets["chat"] = _conversations(port, [("authorization", f"Bearer {key}")])
         yield System(name, pid, targets)
 
 
@@ -82,9 +84,9 @@ async def passthrough(client: str, upstream: int, folder: Path, core: int) -> As
     env = command_environment(folder) | {"BENCH_UPSTREAM": f"http://127.0.0.1:{upstream}"}
     async with running([*command, *UVICORN], env, f"http://127.0.0.1:{port}/docs", folder / "log", core) as pid:
         targets = {
-            path: _answers(port, path, lambda asked, k=int(path[1:]): {"question": asked, "k": k})
-            for path in replies.PATHS
+            path: _answers(port, path, lambda asked, k=int(path[1:]): {"question": asked, "k": k}) for path in _ANSWERED
         }
+        targets["chat"] = _conversations(port)
         yield System(client, pid, targets)
 
 
@@ -123,6 +125,15 @@ def _answers(
     asked = (body(replies.question(path, number)) for number in range(QUESTIONS))
     requests = tuple(request("/answer", orjson.dumps(one), headers) for one in asked)
     return Target(port, requests, f'"k":{path[1:]},'.encode())
+
+
+def _conversations(port: int, headers: Iterable[tuple[str, str]] = ()) -> Target:
+    """Conversations with parameters of their own; a good reply was written with five passages."""
+    requests = []
+    for number in range(QUESTIONS):
+        body = {"model": "fetchwise", "messages": replies.conversation(number), **replies.PARAMETERS}
+        requests.append(request("/v1/chat/completions", orjson.dumps(body), headers))
+    return Target(port, tuple(requests), b'"k":5')
 
 
 def _chats(port: int) -> Target:

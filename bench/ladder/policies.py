@@ -8,18 +8,26 @@ from numpy.typing import NDArray
 
 from app.core.available import state_of
 from app.core.signals import ALL_NAMES
-from app.offline.refit.climb import SEARCH, answers_of, climb, have, purchases, right_of, states
+from app.offline.refit.climb import (
+    BUDGET,
+    SEARCH,
+    answers_of,
+    cheaper_steps,
+    climb,
+    have,
+    most_accurate,
+    purchases,
+    right_of,
+    states,
+)
 from app.offline.refit.heads import PARTS, Part, fit_head, predict_many
 from app.offline.refit.ladder import (
-    BUDGET,
     PRICES,
     FittedHeads,
     FittedValues,
     LadderStep,
     Sample,
-    cheaper_steps,
     choose_path,
-    most_accurate,
     predict_all,
     step_of,
 )

@@ -18,11 +18,6 @@ ASKED = "What is the secret?"
 SECRET = "It is the forty second word."
 # Confidences of every region of the fake artifact's thresholds: 0.25 abstain, 0.5 five, 0.75 one.
 CONFIDENT, BORDERLINE, UNCERTAIN, HOPELESS = 0.9, 0.6, 0.4, 0.1
-EARLIER = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "What is the capital of France?"},
-    {"role": "assistant", "content": "Paris."},
-]
 
 
 async def chat(gateway: FakeGateway, **more: Any) -> httpx.Response:
@@ -71,9 +66,10 @@ async def test_a_single_message_is_answered_like_answer(gateway: FakeGateway, su
         for receipt in (whole["fetchwise"], chunks[-1]["fetchwise"]):
             assert comparable(receipt) == comparable(plain)
         message = whole["choices"][0]["message"]
-        assert message["content"] == joined(chunks, "content") == plain["answer"]
-        assert message["refusal"] == joined(chunks, "refusal")
-        assert (message["refusal"] is None) == (plain["action"] != "abstain")
+        assert message["content"] == joined(chunks, "content")
+        assert message["content"] == plain["answer"] or plain["answer"] is None
+        assert message["content"].startswith("I do not know") == plain["abstained"]
+        assert message["refusal"] is None
         assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
         assert chunks[0]["id"] == f"chatcmpl-{chunks[-1]['fetchwise']['id']}"
         assert whole["id"] == f"chatcmpl-{whole['fetchwise']['id']}"
@@ -101,41 +97,51 @@ async def test_the_default_model_follows_the_server(open_gateway: Open) -> None:
         assert (await completed(gateway))["fetchwise"]["decision"]["policy"] == "always"
 
 
-async def test_a_refusal_is_whole(gateway: FakeGateway) -> None:
-    """The finish reason of a refusal is always `stop`."""
+async def test_an_abstention_is_readable(gateway: FakeGateway) -> None:
+    """A sentence in `content` says so, or in `refusal` where that is wanted; it always ends with `stop`."""
     gateway.reader.says(ASKED, "word " * 30, sure=HOPELESS)
-    (choice,) = (await completed(gateway))["choices"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "stop")
+    for chosen, field in (({}, "content"), ({"abstention": "refusal"}, "refusal")):
+        body = await completed(gateway, fetchwise=chosen)
+        (choice,) = body["choices"]
+        assert choice["message"][field] == "I do not know: the confidence in the answer is too low."
+        assert sum(choice["message"][name] is not None for name in ("content", "refusal")) == 1
+        assert choice["finish_reason"] == "stop"
+        assert body["fetchwise"]["abstained"]
+        chunks = await chunked(gateway, fetchwise=chosen)
+        assert joined(chunks, field) == choice["message"][field]
+        assert [one["choices"][0]["finish_reason"] for one in chunks][-1] == "stop"
 
 
 WRONG: dict[str, tuple[dict[str, Any], str | None]] = {
-    "warm": ({"temperature": 0.7}, "temperature"),
-    "empty": ({"messages": [{"role": "user", "content": " "}]}, "messages.0.content"),
-    "too long a question": ({"messages": [{"role": "user", "content": "x" * 201}]}, "messages.0.content"),
-    "too long a conversation": (
-        {"messages": [{"role": "user", "content": "x" * 300}, {"role": "user", "content": "Who?"}]},
-        "messages",
-    ),
+    "strict": ({"temperature": 0.7, "fetchwise": {"strict": True}}, "temperature"),
+    "no messages": ({"messages": []}, "messages"),
+    "empty": ({"model": "fetchwise-answer", "messages": [{"role": "user", "content": " "}]}, "messages"),
     "unknown choice": ({"fetchwise": {"colour": "red"}}, "fetchwise.colour"),
 }
 
 
 async def test_wrong_requests(open_gateway: Open) -> None:
     """Each is a 400 whose `param` names the field, and no upstream is called."""
-    async with open_gateway(max_question_chars=200, max_earlier_chars=250) as gateway:
+    async with open_gateway() as gateway:
         for name, (changes, param) in WRONG.items():
             error = check_shape(await chat(gateway, **changes), 422, "invalid_request")
             assert (name, error.error.type, error.error.param) == (name, "invalid_request_error", param)
         assert gateway.reader.calls == 0
 
 
-async def test_conversations_teach_nothing(open_gateway: Open) -> None:
-    """Conversations are neither explored nor repeated by shadow runs."""
-    async with open_gateway(artifact={}, explore_share=1.0, shadow_share=1.0) as gateway:
-        alone = (await completed(gateway))["fetchwise"]
-        assert alone["feedback_wanted"]
-        assert alone["decision"]["reason"] == "explored"
-        said = [*EARLIER, {"role": "user", "content": ASKED}]
-        talked = [(await completed(gateway, messages=said))["fetchwise"] for _ in range(20)]
-        assert {one["decision"]["reason"] for one in talked} == {"not_calibrated"}
-        assert not all(one["feedback_wanted"] for one in talked)
+async def test_what_cannot_be_honoured_is_ignored_and_named(open_gateway: Open) -> None:
+    """In the receipt and in a header, streamed or not; with the setting it is refused, unless the request says no."""
+    sent = {"temperature": 0.7, "seed": 7, "max_tokens": 513, "Ünknown\n": 1}
+    async with open_gateway(artifact={}) as gateway:
+        for more in ({}, {"stream": True}):
+            response = await chat(gateway, **sent, **more)
+            assert response.status_code == 200
+            assert response.headers["x-fetchwise-ignored"] == "max_tokens, seed, temperature"
+            assert response.headers["x-fetchwise-mode"] == "answer"
+        body = await completed(gateway, **sent)
+        assert body["fetchwise"]["ignored"] == ["max_tokens", "seed", "temperature", "Ünknown\n"]
+        assert body["fetchwise"]["decision"]["calibrator"]["version"], "a large limit does not lose the calibrator"
+        assert "x-fetchwise-ignored" not in (await chat(gateway)).headers
+    async with open_gateway(strict=True) as gateway:
+        check_shape(await chat(gateway, **sent), 422, "invalid_request")
+        assert (await chat(gateway, **sent, fetchwise={"strict": False})).status_code == 200

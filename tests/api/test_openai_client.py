@@ -103,30 +103,29 @@ async def test_the_clients_own_accumulation(running: tuple[FakeGateway, AsyncOpe
         assert gathered.choices[0].finish_reason == whole.choices[0].finish_reason
 
 
-async def test_an_abstention_is_a_refusal(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
-    """A refusal instead of content, without any withheld text; it can be sent back in a conversation."""
+async def test_an_abstention_is_readable(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
+    """Its sentence is the content, without any withheld text; it can be sent back in a conversation."""
     gateway, client = running
     gateway.reader.says(ASKED, SECRET, sure=HOPELESS)
     answer = await client.chat.completions.create(model="fetchwise", messages=MESSAGES)
     message = answer.choices[0].message
-    assert message.content is None
-    assert message.refusal is not None
-    assert message.refusal.startswith("I do not know")
+    assert message.refusal is None
+    assert message.content is not None
+    assert message.content.startswith("I do not know")
     assert "forty" not in answer.model_dump_json()
     chunks = await streamed(client)
-    assert "".join(c.choices[0].delta.refusal or "" for c in chunks) == message.refusal
-    assert not any(c.choices[0].delta.content for c in chunks)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == message.content
     again: Any = [*MESSAGES, message.model_dump(), {"role": "user", "content": "Why?"}]
     talked = await client.chat.completions.create(model="fetchwise", messages=again)
     assert talked.model_extra is not None
-    assert talked.model_extra["fetchwise"]["decision"]["reason"] == "not_calibrated"
+    assert talked.model_extra["fetchwise"]["mode"] == "chat"
 
 
 async def test_models(running: tuple[FakeGateway, AsyncOpenAI]) -> None:
     """Models can be listed, retrieved and used."""
     _, client = running
     names = [model.id async for model in client.models.list()]
-    assert names == ["fetchwise", *(f"fetchwise-{policy.value}" for policy in Policy)]
+    assert names == ["fetchwise", *(f"fetchwise-{name}" for name in ("answer", "chat", *Policy))]
     for name in names:
         assert (await client.models.retrieve(name)).id == name
         assert (await client.chat.completions.create(model=name, messages=MESSAGES)).model == name
@@ -150,10 +149,13 @@ async def test_refusals_are_its_own_exceptions(tmp_path: Path) -> None:
         assert unknown.value.code == "model_not_found"
         with pytest.raises(openai.NotFoundError):
             await client.models.retrieve("gpt-4")
+        strict = {"fetchwise": {"strict": True}}
         with pytest.raises(openai.BadRequestError) as warm:
-            await client.chat.completions.create(model="fetchwise", messages=MESSAGES, temperature=0.7)
+            await client.chat.completions.create(
+                model="fetchwise", messages=MESSAGES, temperature=0.7, extra_body=strict
+            )
         assert (warm.value.param, warm.value.type) == ("temperature", "invalid_request_error")
-        assert "greedy" in warm.value.message
+        assert "cannot be honoured" in warm.value.message
         with pytest.raises(openai.APIStatusError) as large:
             await client.chat.completions.create(model="fetchwise", messages=MESSAGES, user="x" * 5000)
         assert (large.value.status_code, large.value.code) == (413, "body_too_large")

@@ -68,11 +68,17 @@ def test_limits_compare_figures_of_one_run() -> None:
         "fetchwise": {"k0": a_cell(1800.0, 2200.0, 2000.0, alone_ms=1.5), "k5": a_cell(300.0, 300.0, 300.0)},
         "aiohttp": {"k0": a_cell(2000.0, 2000.0, 2000.0), "k5": a_cell(600.0, 600.0, 500.0)},
     }
-    k0, k5, litellm, added = bars(results, direct_p50_ms=0.1)
+    k0, k5, litellm, added, chat, over = bars(results, direct_p50_ms=0.1)
     assert (k0.measured, k0.met, k0.low, k0.high) == (1.0, True, 0.9, 1.1)
     assert (k5.measured, k5.met) == (0.5, False)
     assert (litellm.measured, litellm.met) == (None, None)
     assert (added.measured, added.met) == (1.4, True)
+    assert (chat.measured, over.measured) == (None, None)
+    results["fetchwise"]["chat"] = a_cell(350.0, 350.0, 350.0, alone_ms=5.5)
+    results["aiohttp"]["chat"] = a_cell(500.0, 500.0, 500.0, alone_ms=2.0)
+    chat, over = bars(results, direct_p50_ms=0.1)[4:]
+    assert (chat.measured, chat.met) == (0.7, True)
+    assert (over.measured, over.met) == (3.5, False)
     shown = bars_table([k0, k5, litellm, added])
     assert "| >= 0.9 | 1.00 | 0.90-1.10 | yes |" in shown
     assert "| >= 15 | not measured |  |  |" in shown

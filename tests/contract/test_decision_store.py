@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,8 @@ from app.core.artifact import Thresholds
 from app.core.available import Passage, Usage
 from app.core.effective_policy import EffectivePolicy
 from app.core.feedback import Asked, Feedback, Judged, Source
-from app.core.ladder import Reply
+from app.core.ladder import Reply, Written
+from app.core.question import Standalone, Writing
 from app.core.record import DecisionRecord, FullRun, Outcome, Timings
 from app.core.replay import Replayed, replay_logged
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
@@ -97,7 +98,10 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "key": None,
         "question": "Who?",
         "answer": "She",
+        "message": None,
         "collection": "demo",
+        "mode": "answer",
+        "standalone": None,
         "policy": "ladder",
         "retrieval": "auto",
         "abstain": True,
@@ -133,6 +137,7 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
             "minimum": 0,
             "maximum": 5,
             "required": False,
+            "chat": False,
             "tau": 0.25,
             "abstain": True,
             "certifiable": False,
@@ -151,10 +156,16 @@ def test_every_field_of_a_decision_is_kept(store: SqlDecisionStore) -> None:
         "probe_completion_tokens": 8,
         "read_prompt_tokens": 120,
         "read_completion_tokens": 9,
+        "write_prompt_tokens": None,
+        "write_completion_tokens": None,
+        "rewrite_prompt_tokens": None,
+        "rewrite_completion_tokens": None,
         "probe_ms": 200.0,
         "embed_ms": 15.0,
         "search_ms": 5.0,
         "read_ms": 400.0,
+        "write_ms": None,
+        "rewrite_ms": None,
         "total_ms": 620.0,
         "feedback": None,
         "feedback_history": [],
@@ -179,8 +190,39 @@ def test_what_is_absent_stays_absent(store: SqlDecisionStore) -> None:
         *("key", "answer", "answer_sha256", "confidence", "p_closed_book", "tau0", "tau1", "tau_abstain"),
         *("calibrator", "propensities", "failed_upstream", "failure_kind", "feedback"),
         *("probe_prompt_tokens", "probe_completion_tokens", "read_prompt_tokens", "read_completion_tokens"),
-        *("probe_ms", "embed_ms", "search_ms", "read_ms"),
+        *("write_prompt_tokens", "write_completion_tokens", "rewrite_prompt_tokens", "rewrite_completion_tokens"),
+        *("probe_ms", "embed_ms", "search_ms", "read_ms", "write_ms", "rewrite_ms"),
+        *("message", "standalone"),
     }
+
+
+def a_turn(how: Literal["as_asked", "rewritten"] = "rewritten", **changes: Any) -> DecisionRecord:
+    """A turn of a chat that was written from one passage."""
+    record = a_record(id="turn", question="Who was she?", timings=Timings(620.0, write=80.0, rewrite=20.0), **changes)
+    original = "Who was she?" if how == "as_asked" else "and her?"
+    standalone = Standalone(how, original, 20.0, Usage(9, 3))
+    question = replace(record.question, writing=Writing("chat"), standalone=standalone)
+    return replace(record, question=question, reply=replace(record.reply, written=Written(Usage(70, 30), 1)))
+
+
+def test_a_turn_of_a_chat_is_kept_with_its_question(store: SqlDecisionStore) -> None:
+    """The question that was searched, how it was found, what was typed if that differs, and what both texts cost."""
+    store.write([(1.0, a_turn())], [])
+    (row,) = everything(store)
+    kept = ("mode", "standalone", "question", "message", "write_ms", "rewrite_ms")
+    assert [row[name] for name in kept] == ["chat", "rewritten", "Who was she?", "and her?", 80.0, 20.0]
+    assert (row["write_prompt_tokens"], row["write_completion_tokens"]) == (70, 30)
+    assert (row["rewrite_prompt_tokens"], row["rewrite_completion_tokens"]) == (9, 3)
+
+
+@pytest.mark.parametrize(("texts", "how"), [("hash", "rewritten"), ("full", "as_asked")])
+def test_a_message_is_kept_only_where_texts_are_and_it_says_more(
+    open_store: Opener, texts: Texts, how: Literal["as_asked", "rewritten"]
+) -> None:
+    """It is a text of the caller like the question."""
+    store = open_store(texts)
+    store.write([(1.0, a_turn(how))], [])
+    assert everything(store)[0]["message"] is None
 
 
 def test_only_hashes_are_kept_where_texts_are_private(open_store: Opener) -> None:
@@ -409,6 +451,7 @@ def test_answers_that_were_drawn_for_feedback_come_in_the_order_of_asking(store:
         "late": {},
         "shadowed": {"solicited": False, "shadowed": True},
     }
+    store.write([(1.0, a_turn(**drawn))], [])
     answers = {**{f"a{number}": {} for number in range(5)}, **others}
     store.write([(1.0, a_record(id=name, **(drawn | changes))) for name, changes in answers.items()], [])
     store.write([(9.0, a_record(id="young", **drawn))], [])

@@ -203,10 +203,8 @@ async def test_a_chat_that_does_not_fit(reader: Reader) -> None:
     assert "Paris" in unlimited["choices"][0]["message"]["content"]
 
 
-async def test_what_the_reader_does_not_accept(reader: Reader, kind: str) -> None:
+async def test_what_the_reader_does_not_accept(reader: Reader) -> None:
     """The error is the caller's, streamed or not, and does not name the model or where it runs."""
-    if kind == "fake":
-        pytest.skip("the fake accepts everything")
     wrong = chatting(FRANCE.question) | {"messages": [{"role": "user", "content": 7}]}
     with pytest.raises(ReaderRefused) as caught:
         await reader.chat(wrong)

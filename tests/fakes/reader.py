@@ -10,7 +10,7 @@ from typing import Any
 from app.core.artifact import Identity
 from app.core.available import Passage
 from app.core.signals import TOP, TokenLogprobs
-from app.errors import PromptTooLong, UpstreamUnavailable
+from app.errors import PromptTooLong, ReaderRefused, UpstreamUnavailable
 from app.ports import Generation, Prompt
 
 _CAPITAL_ASKED = re.compile(r"capital of (\w+)\?", re.IGNORECASE)
@@ -137,6 +137,8 @@ class FakeReader:
         scripted = self._script.get((texts[-1].rpartition("\n")[2], None))
         said = pieces(scripted.text if scripted else from_passages(texts[-1], "\n".join(texts)))
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(said) + 1
+        if type(limit) is not int or limit < 1:
+            raise ReaderRefused("the limit is not a number", kind="BadRequestError", param="max_tokens")
         message = {"role": "assistant", "content": "".join(said[:limit]).strip()}
         choice = {"index": 0, "message": message, "finish_reason": "length" if len(said) > limit else "stop"}
         usage = {
@@ -226,8 +228,14 @@ def from_passages(question: str, passages: str) -> str:
 
 def _content(message: Mapping[str, Any]) -> str:
     """The text of a message, in one string or in parts."""
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+    match message.get("content"):
+        case None:
+            return ""
+        case str(content):
+            return content
+        case [*parts] if all(isinstance(part, dict) and isinstance(part.get("text", ""), str) for part in parts):
+            return "\n".join(part.get("text", "") for part in parts)
+    raise ReaderRefused("the content is not text", kind="BadRequestError", param="messages")
 
 
 def _length(question: str, passages: Sequence[Passage]) -> int:

@@ -7,7 +7,15 @@ from typing import Any
 
 from app.core.scope import Scope
 from app.core.signals import TokenLogprobs
-from tests.fakes.artifacts import a_ladder, a_ladder_artifact, an_abstention, an_identity, an_uncertified_fit
+from tests.fakes.artifacts import (
+    a_chat,
+    a_chat_artifact,
+    a_ladder,
+    a_ladder_artifact,
+    an_abstention,
+    an_identity,
+    an_uncertified_fit,
+)
 
 ASKED = "What is the capital of France?"
 CHAT = "/v1/chat/completions"
@@ -19,6 +27,7 @@ NOT_A_NUMBER = (TokenLogprobs(-math.inf, (-math.inf,) * 20), TokenLogprobs(math.
 
 _UNCERTIFIED = {"graded": an_uncertified_fit(), "binary": an_uncertified_fit(0.625, 0.625)}
 _LADDER = {"heads": a_ladder_artifact().heads, "ladder": a_ladder()}
+_CHAT = {"heads": a_chat_artifact().heads, "ladder": a_ladder(), "chat": a_chat()}
 # No question reaches this floor.
 _SCOPE = Scope(0.01, {"search.coverage_max": 1.5}, None, ("LATIN",), "questions of the tests")
 # By name: how the published artifact differs from the certified one that matches; None: there is none.
@@ -32,6 +41,8 @@ CALIBRATORS: dict[str, dict[str, Any] | None] = {
     "ladder-in-scope": _LADDER | {"scope": replace(_SCOPE, floors={"search.coverage_max": 0.0})},
     "ladder-out-of-scope": _LADDER | {"scope": _SCOPE},
     "ladder-other-script": _LADDER | {"scope": replace(_SCOPE, floors={}, scripts=("GREEK",))},
+    "chat": _CHAT,
+    "chat-out-of-scope": _CHAT | {"scope": _SCOPE},
     "mismatched": {"identity": an_identity()},
     # Also listed in the data directory's revoked.json.
     "revoked": {},
@@ -69,6 +80,19 @@ def chat(*earlier: tuple[str, str], model: str = "fetchwise", **more: Any) -> di
 
 
 EARLIER = (("system", "Be brief."), ("user", "Where is the Louvre?"), ("assistant", "In Paris."))
+
+
+def tool_turn() -> dict[str, Any]:
+    """A body that continues with the result of a tool."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "7", "tool_call_id": "1"},
+    ]
+    body = chat(tools=[{"type": "function", "function": {"name": "f"}}])
+    return body | {"messages": body["messages"] + turns}
+
+
 GIVE = {"abstain": False}
 STREAM: dict[str, Any] = {"stream": True}
 NOTHING = {"filter": {"lang": "tlh"}}
@@ -250,8 +274,8 @@ SCENARIOS = (
         Scenario(f"openai-{name}", chat(), CHAT, p=SURE[name], read=SURE[name])
         for name in ("confident", "uncertain", "hopeless")
     ),
-    Scenario("openai-conversation", chat(*EARLIER), CHAT, p=CONFIDENT),
-    Scenario("openai-conversation-forbidden", chat(*EARLIER, fetchwise=FORBIDDEN), CHAT),
+    Scenario("openai-ignored", chat(temperature=0.7, max_tokens=513), CHAT, p=CONFIDENT),
+    Scenario("openai-refusal", chat(fetchwise={"abstention": "refusal"}), CHAT, p=HOPELESS, read=HOPELESS),
     Scenario("openai-model-always", chat(model="fetchwise-always"), CHAT),
     Scenario("openai-cut-off", chat(max_tokens=2), CHAT),
     Scenario("openai-nothing-found", chat(fetchwise=NOTHING), CHAT, p=HOPELESS),
@@ -263,14 +287,48 @@ SCENARIOS = (
     Scenario("openai-stream-confident", chat(stream_options={"include_usage": True}, **STREAM), CHAT, p=CONFIDENT),
     Scenario("openai-stream-withheld", chat(**STREAM), CHAT, p=HOPELESS, read=HOPELESS),
     Scenario("openai-stream-must-answer", chat(fetchwise=GIVE, **STREAM), CHAT),
-    Scenario("openai-stream-conversation", chat(*EARLIER, **STREAM), CHAT),
     Scenario("openai-stream-cut-off", chat(max_tokens=2, **STREAM), CHAT),
     Scenario("openai-stream-fault-probe", chat(**STREAM), CHAT, fails={"probe": "unavailable"}),
     Scenario("openai-stream-fault-read-defect", chat(**STREAM), CHAT, fails={"read": "defect"}),
     Scenario("openai-stream-fault-read", chat(**STREAM), CHAT, fails={"read": "unavailable"}),
+    # Chat mode: no passage is added above about 0.69, five below about 0.56.
+    *(
+        Scenario(f"chat-{name}", chat(*EARLIER, temperature=0.7), CHAT, p=p, calibrator="chat")
+        for name, p in SURE.items()
+    ),
+    *(
+        Scenario(f"chat-{name}", chat(*EARLIER, fetchwise=chosen), CHAT, p=CONFIDENT, calibrator="chat")
+        for name, chosen in {
+            "required": REQUIRED,
+            "forbidden": FORBIDDEN,
+            "always": ALWAYS,
+            "graded": {"policy": "graded"},
+            "missing-note": NOTHING,
+            "missing-withhold": NOTHING | {"missing": "withhold"},
+            "missing-answer": NOTHING | {"missing": "answer"},
+        }.items()
+    ),
+    Scenario("chat-tool-turn", tool_turn(), CHAT, calibrator="chat"),
+    Scenario("chat-forced", chat(model="fetchwise-chat"), CHAT, calibrator="chat"),
+    Scenario("chat-not-calibrated", chat(*EARLIER), CHAT, calibrator="none"),
+    Scenario("chat-without-a-rule", chat(*EARLIER), CHAT, calibrator="ladder"),
+    Scenario("chat-explored", chat(*EARLIER), CHAT, calibrator="chat", settings=EXPLORING),
+    Scenario("chat-out-of-scope", chat(*EARLIER), CHAT, calibrator="chat-out-of-scope"),
+    *(
+        Scenario(f"chat-fault-{stage}", chat(*EARLIER), CHAT, calibrator="chat", fails={stage: "unavailable"})
+        for stage in ("embed", "search", "probe", "write")
+    ),
+    Scenario("chat-fault-write-too-long", chat(*EARLIER), CHAT, calibrator="chat", fails={"write": "too-long"}),
+    Scenario("chat-fault-write-deadline", chat(*EARLIER), CHAT, calibrator="chat", fails={"write": "deadline"}),
+    Scenario("chat-stream", chat(*EARLIER, stream_options={"include_usage": True}, **STREAM), CHAT, calibrator="chat"),
+    Scenario(
+        "chat-stream-withheld", chat(*EARLIER, fetchwise=NOTHING | {"missing": "withhold"}, **STREAM), CHAT, p=CONFIDENT
+    ),
+    Scenario("chat-stream-fault-write", chat(*EARLIER, **STREAM), CHAT, fails={"write": "unavailable"}),
+    Scenario("chat-stream-fault-write-broken-off", chat(*EARLIER, **STREAM), CHAT, fails={"write": "broken-off"}),
     # Refused.
     Scenario("overloaded", full=True),
     Scenario("overloaded-openai", chat(), CHAT, full=True),
     Scenario("invalid-field", {"polcy": "always"}),
-    Scenario("invalid-openai", chat(temperature="hot"), CHAT),
+    Scenario("invalid-openai", chat(temperature="hot", fetchwise={"strict": True}), CHAT),
 )

@@ -113,11 +113,13 @@ def write_log(
     store.close()
 
 
-def read(path: Path, *, clip: float = 20.0, since: float = 0.0, artifact: Artifact = SERVED) -> FromLog:
+def read(
+    path: Path, *, clip: float = 20.0, since: float = 0.0, artifact: Artifact = SERVED, chat: bool = False
+) -> FromLog:
     """What a refit makes of a log; one calibrator is known by its version."""
     store = SqlDecisionStore.open(str(path))
     try:
-        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since)
+        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since, chat=chat)
         known = {artifact.version: artifact.identity}
         return read_log(logged_decisions, identity_of=known.get, clip=clip)
     finally:

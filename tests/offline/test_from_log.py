@@ -262,6 +262,32 @@ def test_excluded_decisions_are_counted_by_reason(store: SqlDecisionStore, tmp_p
     assert "2 restricted by the caller" in note
 
 
+def test_turns_of_chats_are_a_population_of_their_own(store: SqlDecisionStore, tmp_path: Path) -> None:
+    """Their shadow runs are full rows; their verdicts are about written texts, and are only reported."""
+    train = questions(train=True)
+    for number in range(60):
+        add(store, a_full_row(f"turn-{number}", f"Turn {number}?", s=number / 60))
+    with store.engine.begin() as connection:
+        connection.execute(update(decisions).where(decisions.c.id.like("turn-%")).values(mode="chat"))
+    for name, reason in (("chosen", "uncertain"), ("drawn", "explored")):
+        add_single(store, name, next(train), mode="chat", reason=reason)
+    add_single(store, "volunteered", next(train), mode="chat", solicited=False)
+    add_single(store, "long", next(train), mode="full")
+    answers = read(tmp_path / "decisions.sqlite3")
+    assert len(answers.outcomes) == 60
+    assert all(name.startswith("full-") for name in answers.outcomes.ids)
+    assert answers.rows.report["log"]["excluded"] == {"written": 1}
+    assert answers.rows.report["log"]["turns"] == {"chosen": {}, "explored": {}}
+    chats = read(tmp_path / "decisions.sqlite3", chat=True)
+    assert all(name.startswith("turn-") for name in chats.outcomes.ids)
+    account = chats.rows.report["log"]
+    assert account["excluded"] == {"written": 2, "volunteered": 1}
+    assert sum(one.n for one in account["turns"]["chosen"].values()) == 61
+    assert [(k, one.n) for k, one in account["turns"]["explored"].items()] == [("k1", 1)]
+    assert any("turns of chats whose k was explored: k1" in note for note in chats.rows.notes)
+    assert not chats.rows.single
+
+
 def test_single_rows_of_another_system_are_left_out(store: SqlDecisionStore, tmp_path: Path) -> None:
     """A calibrator that was fitted on other prompts decided about other answers."""
     add_single(store, "used", next(questions(train=True)))

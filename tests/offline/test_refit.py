@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.calibrators.store import ArtifactStore
+from app.certify.plan import spent
 from app.core.artifact import FIXED, Artifact, LadderFit, canonical_bytes
 from app.core.cost import Objective, Tariff
 from app.core.effective_policy import resolve
@@ -89,6 +90,22 @@ def test_a_gain_is_certified_where_evidence_helps(gained: Refitted) -> None:
     assert all(one["value"] > 0.0 for one in gained.test["ladder_minus_fixed"].values())
     assert gained.test["cost"]["tokens"]["ladder"]["ratio_to_k5"] < 0.7
     assert any("more accurate than every fixed action" in note for note in gained.summary.notes)
+
+
+def test_the_rule_of_chat_has_a_certificate_and_a_report_of_its_own(gained: Refitted) -> None:
+    """Train picks its price within the budget; it is reported beside the ladder and every fixed k."""
+    chat = gained.artifact.chat
+    assert chat is not None
+    assert chat.certificate is not None
+    assert (chat.certificate.spent, chat.certificate.refit) == (spent(0.1, 1), 1)
+    (step,) = gained.artifact.report["path"]["chat"]
+    assert (step["t"], step["cost"] <= OPTIONS.budget) == (chat.t, True)
+    test = gained.test
+    assert set(test["chat_minus_fixed"]) == set(test["ahead"]) == set(test["shares"]["chat"]) == {"k0", "k1", "k5"}
+    assert sum(test["shares"]["chat"].values()) == pytest.approx(1.0)
+    for figures in (test["accuracy"], test["cost"]["tokens"]):
+        assert {"chat", "ladder", "k0", "k1", "k5"} <= set(figures)
+    assert any(note.startswith("rule of chat: certified on") for note in gained.summary.notes)
 
 
 def test_no_gain_is_certified_where_nothing_helps() -> None:

@@ -10,13 +10,14 @@ certified if the smallest is above zero.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.certify.paired import Differences, Failure, walk
 from app.certify.plan import labels_needed
-from app.core.artifact import FIXED, Certificate, LabelsNeeded, LadderFit, PolicyFit, Thresholds
+from app.core.artifact import FIXED, Certificate, ChatFit, LabelsNeeded, LadderFit, PolicyFit, Thresholds
 from app.core.cost import Objective
 from app.offline.refit.abstain import GivenAnswers
 from app.offline.refit.choose import Guarantee, PathStep
@@ -26,6 +27,8 @@ from app.offline.table import Floats, Outcomes
 
 # With at most this many rows per group, one of them by a hash and the exact test beat bets on the means of groups.
 _FEW_ROWS = 1.5
+
+F = TypeVar("F", LadderFit, ChatFit)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,10 +114,11 @@ def _against(
     return {k: tested.differences(right, k) for k in others}
 
 
-def certify_ladder(fitted: Fitted, path: Sequence[tuple[LadderFit, Given]], guarantee: Guarantee) -> LadderFit:
+def certify_ladder(fitted: Fitted, path: Sequence[tuple[F, Given]], guarantee: Guarantee) -> F:
     """Test the path on questions in scope; accuracy leaves out those that the corpus cannot answer."""
     rows = np.flatnonzero(~fitted.outcomes.out_of_corpus & ~fitted.out_of_scope)
-    tested = Population.of(fitted.outcomes.take(rows), "questions in scope that the corpus can answer")
+    judged = "by the short answer at the k chosen: " if isinstance(path[0][0], ChatFit) else ""
+    tested = Population.of(fitted.outcomes.take(rows), f"{judged}questions in scope that the corpus can answer")
 
     def steps() -> Iterator[dict[int, Differences]]:
         return ({k: tested.differences(given.right[rows], k) for k in guarantee.references} for _, given in path)
@@ -132,9 +136,7 @@ def certify_ladder(fitted: Fitted, path: Sequence[tuple[LadderFit, Given]], guar
     return replace(path[0][0], uncertified_reason=why, labels_needed=needed)
 
 
-def certify_gain(
-    fit: LadderFit, against: Mapping[int, Differences], guarantee: Guarantee, tested: Population
-) -> LadderFit:
+def certify_gain(fit: F, against: Mapping[int, Differences], guarantee: Guarantee, tested: Population) -> F:
     """One policy, one bound; without a gain the reason says what was shown instead."""
     bounds = {k: one.lower_bound(guarantee.level) for k, one in against.items()}
     worst = min(bounds, key=lambda k: bounds[k])

@@ -6,8 +6,9 @@ search   ──► any k
 answers  ──► the next larger k, or stop
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from app.offline.refit.splits import read_costs
 from app.offline.table import Floats, Labels, Outcomes
 
 SEARCH = "search"
+# The share of always-top's cost within which `gain` chooses.
+BUDGET = 0.58
+# Where chat chooses: the search has run, and there is a probe.
+AHEAD = state_of((0,), searched=True)
 # Numbers of n rows, by state and then by answer (k) or purchase.
 Probabilities = Mapping[str, Mapping[int, Floats]]
 Values = Mapping[str, Mapping[str, Floats]]
@@ -144,6 +149,62 @@ def climb(
     return Climb(given, at, sure, spent, spent / top, searches, passages)
 
 
+def choose_once(
+    p: Probabilities,
+    t: float,
+    *,
+    prices: Mapping[str, float],
+    costs: Mapping[str, Floats],
+    top: float,
+    ks: Sequence[int],
+) -> Climb:
+    """The one-shot rule of chat for every row: search, probe, then the answer with the largest P - t c.
+
+    The answer is written in any case, so a row pays for the search, the probe and the answer at its k, also at k = 0.
+    """
+    n, order = len(costs[SEARCH]), sorted(ks, key=lambda k: (prices[f"k{k}"], k))
+    worth = np.stack([p[AHEAD][k] - t * prices[f"k{k}"] for k in order])
+    # Of equal ones the cheaper; without required evidence the most.
+    lost = np.isnan(worth).any(axis=0)
+    given = np.where(lost, ks[-1], np.array(order)[np.where(lost, 0.0, worth).argmax(axis=0)])
+    written = np.select([given == k for k in ks], [costs[f"k{k}"] for k in ks])
+    spent = costs[SEARCH] + costs["k0"] + written
+    at = np.full(n, states(ks).index(AHEAD))
+    return Climb(given, at, np.full(n, np.nan), spent, spent / top, np.ones(n), given.astype(np.float64))
+
+
 def right_of(climbed: Climb, correct: Mapping[int, Labels]) -> Floats:
     """1.0 where the given answer is right, else 0.0."""
     return np.select([climbed.given == k for k in correct], [labels.astype(np.float64) for labels in correct.values()])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PricedStep:
+    """One price of a path, what it does with each row of train, and its accuracy and cost there."""
+
+    t: float
+    climb: Climb
+    accuracy: float
+    cost: float
+
+
+P = TypeVar("P", bound=PricedStep)
+
+
+def cheaper_steps(steps: Iterable[P], below: float | None = None) -> tuple[P, ...]:
+    """The steps that are strictly cheaper on train than every step before them.
+
+    With `below` only those that cost less; the cheapest stays in any case.
+    """
+    path: list[P] = []
+    for step in steps:
+        if not path or step.cost < path[-1].cost - 1e-9:
+            path.append(step)
+    saving = tuple(step for step in path if below is None or step.cost < below)
+    return saving or tuple(path[-1:])
+
+
+def most_accurate(path: Sequence[P], budget: float = BUDGET) -> P | None:
+    """The most accurate step on train within the budget, the cheapest of equals; None if every step costs more."""
+    within = [step for step in path if step.cost <= budget]
+    return max(within, key=lambda step: (round(step.accuracy, 9), -step.cost)) if within else None

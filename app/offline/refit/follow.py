@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from app.core.artifact import Artifact, LadderFit, Thresholds
+from app.core.artifact import Artifact, ChatFit, LadderFit, Thresholds
 from app.core.available import state_of
 from app.core.cost import Objective, Tariff
 from app.core.evidence import NEARNESS
@@ -15,7 +15,7 @@ from app.core.heads import Heads
 from app.core.policy import Policy
 from app.core.scope import Scope
 from app.offline.refit.abstain import WITHHELD
-from app.offline.refit.climb import Climb, Probabilities, climb, purchase_costs, right_of
+from app.offline.refit.climb import SEARCH, Climb, Probabilities, choose_once, climb, purchase_costs, right_of
 from app.offline.refit.ladder import predict_all
 from app.offline.refit.scope import Vectors, alarms, nearness_of
 from app.offline.refit.splits import Ledger, Test, pick, units
@@ -69,19 +69,24 @@ class Fitted:
 
     def ladder(self, fit: LadderFit, objective: Objective | None = None) -> Given:
         """Climb every row; the costs are those of `objective`, by default the one that the fit minimised."""
-        n, ks = len(self.outcomes), self.outcomes.ks
-        costs = purchase_costs(self.outcomes, objective or fit.objective, self.tariff)
-        found = climb(
-            self._probabilities,
-            predict_all(fit.values, self.columns, n),
-            fit.t,
-            prices=fit.costs,
-            costs=costs,
-            top=float((costs["search"] + costs[f"k{ks[-1]}"]).mean()),
-            ks=ks,
-        )
+        values = predict_all(fit.values, self.columns, len(self.outcomes))
+        costs, top = self._costs(objective or fit.objective)
+        ks = self.outcomes.ks
+        found = climb(self._probabilities, values, fit.t, prices=fit.costs, costs=costs, top=top, ks=ks)
         shown = np.array([np.nan if np.isnan(p) else fit.confidence.apply(p) for p in found.p.tolist()])
         return Given(found.given, right_of(found, self.outcomes.correct), self._withheld(shown), found)
+
+    def chat(self, fit: ChatFit, objective: Objective | None = None) -> Given:
+        """Choose once for every row; what is written has no confidence."""
+        costs, top = self._costs(objective or fit.objective)
+        ks = self.outcomes.ks
+        found = choose_once(self._probabilities, fit.t, prices=fit.costs, costs=costs, top=top, ks=ks)
+        return Given(found.given, right_of(found, self.outcomes.correct), self._withheld(found.p), found)
+
+    def _costs(self, objective: Objective) -> tuple[dict[str, Floats], float]:
+        """What each row pays for each purchase, and the mean of always reading the most."""
+        costs = purchase_costs(self.outcomes, objective, self.tariff)
+        return costs, float((costs[SEARCH] + costs[f"k{self.outcomes.ks[-1]}"]).mean())
 
     def graded(self, thresholds: Thresholds) -> Given:
         """Probe, and let thresholds on its probability choose k."""

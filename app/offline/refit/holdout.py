@@ -12,12 +12,13 @@ import numpy as np
 
 from app.calibrators.store import ArtifactStore
 from app.certify.intervals import Interval, wilson
-from app.core.artifact import Artifact, LadderFit, PolicyFit, mismatches
+from app.core.artifact import Artifact, ChatFit, LadderFit, PolicyFit, mismatches
 from app.core.corpus_stats import CorpusStats
 from app.core.cost import Objective
 from app.errors import ArtifactError, DataError
 from app.offline.refit.abstain import answers
 from app.offline.refit.choose import frontier
+from app.offline.refit.climb import AHEAD
 from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.metrics import RESAMPLES, Draws, divide, drawn_risk, quality, risk_of
 from app.offline.refit.scope import realised
@@ -28,22 +29,29 @@ _BUDGETS = 101
 
 
 def evaluate_policies(
-    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, fitted: Fitted, *, tau: float
+    ledger: Ledger[Test],
+    policies: Mapping[str, PolicyFit],
+    ladder: LadderFit,
+    chat: ChatFit,
+    fitted: Fitted,
+    *,
+    tau: float,
 ) -> dict[str, Any]:
     """Accuracy, cost, calibration and selective risk on test, with 95 % intervals over groups.
 
     `ledger` has the questions that the corpus can answer, `fitted` has all: selective risk counts the others at their
     share, and those out of scope as withheld.
     """
-    outcomes, given = fitted.outcomes, fitted.ladder(ladder)
+    outcomes, given, once = fitted.outcomes, fitted.ladder(ladder), fitted.chat(chat)
     inside = np.flatnonzero(~outcomes.out_of_corpus)
     draws, whole = Draws(ledger.units, RESAMPLES), Draws(units(outcomes, salt="order"), RESAMPLES)
     chosen = {name: ledger.route(fit.thresholds) for name, fit in policies.items()}
     right = {name: ledger.right(route) for name, route in chosen.items()}
-    right |= {f"k{k}": ledger.fixed(k) for k in outcomes.ks} | {"ladder": given.right[inside]}
+    right |= {f"k{k}": ledger.fixed(k) for k in outcomes.ks}
+    right |= {"ladder": given.right[inside], "chat": once.right[inside]}
     shares = {
         name: {f"k{k}": ledger.mean((route == k).astype(np.float64)) for k in outcomes.ks}
-        for name, route in (chosen | {"ladder": given.k[inside]}).items()
+        for name, route in (chosen | {"ladder": given.k[inside], "chat": once.k[inside]}).items()
     }
     with np.errstate(invalid="ignore"):
         withheld = given.confidence < tau
@@ -54,12 +62,14 @@ def evaluate_policies(
         "in_corpus": ledger.units.count,
         "intervals": "group bootstrap, 95 %",
         "accuracy": {name: draws.interval(column) for name, column in right.items()},
-        "ladder_minus_fixed": {f"k{k}": draws.interval(right["ladder"] - right[f"k{k}"]) for k in outcomes.ks},
-        "graded_minus_fixed": {f"k{k}": draws.interval(right["graded"] - right[f"k{k}"]) for k in outcomes.ks},
+        **{
+            f"{name}_minus_fixed": {f"k{k}": draws.interval(right[name] - right[f"k{k}"]) for k in outcomes.ks}
+            for name in ("ladder", "graded", "chat")
+        },
         "shares": shares | {"served": _served_shares(given, withheld, outcomes.ks, whole)},
-        "cost": _costs(ledger, policies, ladder, fitted),
+        "cost": _costs(ledger, policies, ladder, chat, fitted),
         "p0": quality(ledger.p, ledger.split.outcomes.correct[0], draws),
-        "p0_after_search": quality(fitted.probability("search+k0", 0), outcomes.correct[0], whole),
+        "ahead": {f"k{k}": quality(fitted.probability(AHEAD, k), outcomes.correct[k], whole) for k in outcomes.ks},
         "confidence": quality(shown, given.right > 0.5, whole),
         "selective": _selective(given.right, given.confidence, tau, whole),
         "out_of_corpus": _by_kind(fitted, withheld),
@@ -140,7 +150,7 @@ def _selective(right: Floats, confidence: Floats, tau: float, draws: Draws) -> d
 
 
 def _costs(
-    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, fitted: Fitted
+    ledger: Ledger[Test], policies: Mapping[str, PolicyFit], ladder: LadderFit, chat: ChatFit, fitted: Fitted
 ) -> dict[str, Any]:
     """Mean cost of each policy by every objective that the table has data for, and its ratio to the largest fixed k."""
     outcomes, tariff = fitted.outcomes, fitted.tariff
@@ -150,18 +160,17 @@ def _costs(
         try:
             gate = gate_costs(ledger.split.outcomes, objective, tariff)
             reads = read_costs(ledger.split.outcomes, objective, tariff)
-            climbed = fitted.ladder(ladder, objective).climb
+            climbed = {"ladder": fitted.ladder(ladder, objective).climb, "chat": fitted.chat(chat, objective).climb}
         except DataError:
             continue  # the table has no such column
-        assert climbed is not None
-        result["searches"] = {"ladder": ledger.mean(climbed.searches[inside])}
-        result["passages"] = {"ladder": ledger.mean(climbed.passages[inside])}
+        result["searches"] = {name: ledger.mean(one.searches[inside]) for name, one in climbed.items() if one}
+        result["passages"] = {name: ledger.mean(one.passages[inside]) for name, one in climbed.items() if one}
         priced = replace(ledger, costs=gate)
         most = outcomes.ks[-1]
         full = ledger.mean(reads[most])
         means = {name: ledger.mean(priced.spent(fit.thresholds)) for name, fit in policies.items()}
         means |= {f"k{k}": ledger.mean(reads[k]) for k in outcomes.ks}
-        means["ladder"] = ledger.mean(climbed.spent[inside])
+        means |= {name: ledger.mean(one.spent[inside]) for name, one in climbed.items() if one}
         result[objective.value] = {
             name: {"mean": value, f"ratio_to_k{most}": value / full if full > 0.0 else None}
             for name, value in means.items()

@@ -4,7 +4,7 @@ A value depends on the price t, so it is fitted backwards from the top for every
 choose; the heads that are kept are fitted on all rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from app.core.artifact import ConfidenceMap
-from app.core.available import state_of
 from app.core.heads import Blend, Head
 from app.errors import DataError
 from app.offline.refit.climb import (
+    AHEAD,
     SEARCH,
     Climb,
+    PricedStep,
     Probabilities,
     Values,
     answers_of,
+    cheaper_steps,
+    choose_once,
     climb,
     graded_states,
     have,
@@ -37,8 +40,6 @@ from app.offline.table import Floats, Labels
 
 # From buying whatever helps to buying almost nothing, finest where policies differ most.
 PRICES = (0.0, 0.03, 0.06, 0.09, 0.12, 0.15, 0.2, 0.3, 0.5, 1.0)
-# The share of always-top's cost within which `gain` chooses.
-BUDGET = 0.58
 # Of the confidence map, toward leaving the probability as it is.
 _MAP_RIDGE = 1.0
 _CLIP = 1e-9
@@ -124,6 +125,11 @@ class Sample:
         """The mean cost of each purchase over always-top's: c of the rule."""
         return {name: self.mean(cost) / self.top for name, cost in self.costs.items()}
 
+    @cached_property
+    def added(self) -> dict[str, float]:
+        """What k passages add to the cost of an answer over always-top's: c of the one-shot rule."""
+        return {f"k{k}": max(0.0, self.prices[f"k{k}"] - self.prices["k0"]) for k in self.ks}
+
     def always(self, k: int) -> float:
         """The mean cost of always reading k passages over always-top's."""
         return self.prices[f"k{k}"] + (self.prices[SEARCH] if k else 0.0)
@@ -153,19 +159,11 @@ class FittedValues:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class LadderStep:
-    """One price of the path, with everything that it needs, and its accuracy and cost on train."""
+class LadderStep(PricedStep):
+    """One price of the ladder's path, with everything that it needs."""
 
     values: FittedValues
     confidence: ConfidenceMap
-    climb: Climb
-    accuracy: float
-    cost: float
-
-    @property
-    def t(self) -> float:
-        """The price of accuracy."""
-        return self.values.t
 
 
 def fit_probabilities(sample: Sample) -> FittedHeads:
@@ -175,9 +173,8 @@ def fit_probabilities(sample: Sample) -> FittedHeads:
     """
     heads: dict[str, dict[int, Blend]] = {}
     predicted: dict[str, dict[int, Floats]] = {}
-    ahead = state_of(sample.ks[:1], searched=True)
     for state, design in sample.designs.items():
-        for k in sample.ks if state == ahead else answers_of(state):
+        for k in sample.ks if state == AHEAD else answers_of(state):
             target, single = sample.correct[k].astype(np.float64), sample.single.get((state, k))
             fitted = design.fit(target, k) if single is None else _fit_joined(sample, state, k, single)
             heads.setdefault(state, {})[k] = fitted.head
@@ -242,13 +239,23 @@ def fit_confidence(sample: Sample, climbed: Climb) -> ConfidenceMap:
 def choose_path(
     sample: Sample, fitted: FittedHeads, prices: Sequence[float] = PRICES, *, below: int | None = None
 ) -> tuple[LadderStep, ...]:
-    """The policies of ascending prices, each strictly cheaper on train than the one before; others are left out.
+    """The ladders of ascending prices that `cheaper_steps` keeps."""
+    steps = (step_of(sample, fitted, fit_values(sample, fitted.out_of_fold, t)) for t in prices)
+    return cheaper_steps(steps, None if below is None else sample.always(below))
 
-    With `below` also those that cost at least as much as always reading so many passages; the cheapest stays.
-    """
-    path = cheaper_steps(step_of(sample, fitted, fit_values(sample, fitted.out_of_fold, t)) for t in prices)
-    saving = path if below is None else tuple(step for step in path if step.cost < sample.always(below))
-    return saving or path[-1:]
+
+def choose_chat_path(
+    sample: Sample, fitted: FittedHeads, prices: Sequence[float] = PRICES, *, below: int | None = None
+) -> tuple[PricedStep, ...]:
+    """The one-shot rules of ascending prices that `cheaper_steps` keeps."""
+
+    def step(t: float) -> PricedStep:
+        found = choose_once(
+            fitted.out_of_fold, t, prices=sample.added, costs=sample.costs, top=sample.top, ks=sample.ks
+        )
+        return PricedStep(t, found, sample.mean(right_of(found, sample.correct)), sample.mean(found.cost))
+
+    return cheaper_steps(map(step, prices), None if below is None else sample.always(below))
 
 
 def step_of(sample: Sample, fitted: FittedHeads, values: FittedValues) -> LadderStep:
@@ -263,19 +270,4 @@ def step_of(sample: Sample, fitted: FittedHeads, values: FittedValues) -> Ladder
         ks=sample.ks,
     )
     accuracy, cost = sample.mean(right_of(found, sample.correct)), sample.mean(found.cost)
-    return LadderStep(values, fit_confidence(sample, found), found, accuracy, cost)
-
-
-def cheaper_steps(steps: Iterable[LadderStep]) -> tuple[LadderStep, ...]:
-    """The steps that are strictly cheaper on train than every step before them."""
-    path: list[LadderStep] = []
-    for step in steps:
-        if not path or step.cost < path[-1].cost - 1e-9:
-            path.append(step)
-    return tuple(path)
-
-
-def most_accurate(path: Sequence[LadderStep], budget: float = BUDGET) -> LadderStep | None:
-    """The most accurate step on train within the budget, the cheapest of equals; None if every step costs more."""
-    within = [step for step in path if step.cost <= budget]
-    return max(within, key=lambda step: (round(step.accuracy, 9), -step.cost)) if within else None
+    return LadderStep(values.t, found, accuracy, cost, values, fit_confidence(sample, found))

@@ -7,7 +7,8 @@ from app.core.cost import Objective, Tariff
 from app.core.policy import Policy
 from app.errors import DataError
 from app.offline.refit.choose import Guarantee
-from app.offline.refit.ladder import BUDGET, PRICES
+from app.offline.refit.climb import BUDGET
+from app.offline.refit.ladder import PRICES
 from app.offline.refit.scope import ALPHA
 
 EVERY = "every"

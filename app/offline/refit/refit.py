@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -10,23 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.certify.plan import spent
-from app.core.artifact import Abstention, Artifact, Certificate, DataWindow, LadderFit, PolicyFit, content_version
+from app.core.artifact import (
+    Abstention,
+    Artifact,
+    Certificate,
+    ChatFit,
+    DataWindow,
+    LadderFit,
+    PolicyFit,
+    content_version,
+)
 from app.core.corpus_stats import CorpusStats
 from app.core.policy import Policy
 from app.errors import DataError
 from app.offline.refit.abstain import WITHHELD, GivenAnswers, abstention_path, certify_abstention
-from app.offline.refit.certify import Population, certify_ladder, certify_policy, policy_notes
+from app.offline.refit.certify import F, Population, certify_ladder, certify_policy, policy_notes
 from app.offline.refit.choose import Guarantee, PathStep, plausible_steps
-from app.offline.refit.climb import right_of
+from app.offline.refit.climb import PricedStep, right_of
 from app.offline.refit.follow import Fitted, Given
 from app.offline.refit.heads import predict_many
 from app.offline.refit.holdout import evaluate_policies, evaluate_scope, graded_against_binary
-from app.offline.refit.ladder import LadderStep, SingleAnswers
+from app.offline.refit.ladder import Sample, SingleAnswers
 from app.offline.refit.metrics import to_json
 from app.offline.refit.options import Options
 from app.offline.refit.scope import alarms
 from app.offline.refit.splits import Ledger, S, Test, Validation, gate_costs, split, units
-from app.offline.refit.train import Trained, choose, quantiles
+from app.offline.refit.train import Trained, chat_of, choose, fit_of, quantiles
 from app.offline.table import Outcomes
 
 MIN_GROUPS = 50
@@ -49,6 +58,7 @@ class Certified:
 
     ladder: LadderFit
     abstention: Abstention
+    chat: ChatFit
     policies: Mapping[str, PolicyFit]
 
 
@@ -108,6 +118,7 @@ def refit(
             digest=digest_of(outcomes, options, logged),
         ),
         ladder=certified.ladder if options.policy is Policy.LADDER else None,
+        chat=certified.chat if options.policy is Policy.LADDER else None,
         scope=trained.scope.scope,
         stats=stats.digest,
         quantiles=quantiles(trained.sample),
@@ -133,7 +144,10 @@ def digest_of(outcomes: Outcomes, options: Options, logged: LoggedRows | None = 
 
 
 def certify(validation: Validation, trained: Trained, options: Options) -> Certified:
-    """Certify one policy, and abstention under it; the others get the thresholds that train prefers."""
+    """Certify one policy, abstention under it, and the one-shot rule of chat; the others get what train prefers.
+
+    Each of the three promises holds at its own delta, and all together with probability 1 minus their sum.
+    """
     ledger = ledger_of(validation, trained, options)
     guarantee = options.guarantee(validation.outcomes.ks)
     paths = {"binary": trained.binary, "graded": trained.graded}
@@ -143,7 +157,9 @@ def certify(validation: Validation, trained: Trained, options: Options) -> Certi
         policies = {name: _compared_only(trained, path, guarantee, options) for name, path in paths.items()}
     fitted = fitted_on(validation, trained, options)
     given = {step.t: fitted.ladder(fit_of(trained, step, options)) for step in trained.path}
-    return Certified(*certify_answers(fitted, given, trained, options), policies)
+    chat = [chat_of(trained, step, options) for step in trained.chat]
+    once = _certify_path(fitted, [(fit, fitted.chat(fit)) for fit in chat], trained.chat[0], trained.sample, options)
+    return Certified(*certify_answers(fitted, given, trained, options), once, policies)
 
 
 def certify_answers(
@@ -151,14 +167,20 @@ def certify_answers(
 ) -> tuple[LadderFit, Abstention]:
     """Certify the ladder, whose answers at each price are given, and abstention under the policy that is served."""
     path = [(fit_of(trained, step, options), given[step.t]) for step in trained.path]
-    below = options.saves_below(fitted.outcomes.ks)
-    if below is not None and trained.path[0].cost >= trained.sample.always(below):
-        why = f"at no price is it cheaper than always-k{below} on train. Next: refit with --goal gain"
-        ladder = replace(path[0][0], uncertified_reason=why)
-    else:
-        ladder = certify_ladder(fitted, path, options.guarantee(fitted.outcomes.ks))
+    ladder = _certify_path(fitted, path, trained.path[0], trained.sample, options)
     served = given[ladder.t] if options.policy is Policy.LADDER else fitted.fixed(trained.fallback)
     return ladder, _certify_abstention(fitted, trained, ladder, served, options)
+
+
+def _certify_path(
+    fitted: Fitted, path: Sequence[tuple[F, Given]], first: PricedStep, sample: Sample, options: Options
+) -> F:
+    """Test the path, unless train shows no saving."""
+    below = options.saves_below(fitted.outcomes.ks)
+    if below is not None and first.cost >= sample.always(below):
+        why = f"at no price is it cheaper than always-k{below} on train. Next: refit with --goal gain"
+        return replace(path[0][0], uncertified_reason=why)
+    return certify_ladder(fitted, path, options.guarantee(fitted.outcomes.ks))
 
 
 def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guarantee, options: Options) -> PolicyFit:
@@ -166,18 +188,6 @@ def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guar
     at = max(0, plausible_steps(trained.ledger, path, guarantee) - 1)
     why = "only the ladder was tested on validation: refit with --policy graded to certify this one instead"
     return PolicyFit(path[at].thresholds, options.objective, None, why)
-
-
-def fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
-    """A step of the path as it is served; validation adds its certificate."""
-    return LadderFit(
-        t=step.t,
-        costs=trained.sample.prices,
-        values=step.values.heads,
-        confidence=step.confidence,
-        objective=options.objective,
-        goal=options.goal,
-    )
 
 
 def fitted_on(part: S, trained: Trained, options: Options) -> Fitted:
@@ -239,17 +249,20 @@ def _notes(certified: Certified, ks: tuple[int, ...], fallback: int, options: Op
     """What serves now, and why."""
     if options.policy is not Policy.LADDER:
         return policy_notes(certified.policies, (ks[0], ks[1], ks[-1]))
-    fit = certified.ladder
     looked = f"refit {options.refit} into this folder: it may spend {spent(options.delta, options.refit):.2g} of delta"
     looks = [f"{looked} = {options.delta:g}"] if options.refit > 1 else []
+    return [*looks, _served("ladder", certified.ladder, fallback), _served("rule of chat", certified.chat, fallback)]
+
+
+def _served(name: str, fit: LadderFit | ChatFit, fallback: int) -> str:
     if fit.certificate is None:
-        return [*looks, f"always-k{fallback} serves, the ladder is not certified: {fit.uncertified_reason}"]
+        return f"always-k{fallback} serves, the {name} is not certified: {fit.uncertified_reason}"
     shown = (
         f"more accurate than {fit.certificate.reference} by at least {fit.certificate.bound:.3f}"
         if fit.goal == "gain"
         else f"at most {fit.certificate.epsilon:g} less accurate than {fit.certificate.reference}"
     )
-    return [*looks, f"ladder: certified on {fit.certificate.n} groups at price t = {fit.t:g}: {shown}"]
+    return f"{name}: certified on {fit.certificate.n} groups at price t = {fit.t:g}: {shown}"
 
 
 def _report(
@@ -264,7 +277,10 @@ def _report(
             for name, part in (("train", train.split), ("validation", validation), ("test", test))
         },
         "path": {
-            "ladder": [{"t": step.t, "accuracy": step.accuracy, "cost": step.cost} for step in trained.path],
+            **{
+                name: [{"t": step.t, "accuracy": step.accuracy, "cost": step.cost} for step in priced]
+                for name, priced in (("ladder", trained.path), ("chat", trained.chat))
+            },
             **{
                 policy: [
                     {"tau0": s.thresholds.tau0, "tau1": s.thresholds.tau1, "accuracy": s.accuracy, "cost": s.cost}
@@ -275,6 +291,8 @@ def _report(
         },
         "train_accuracy": {f"k{k}": train.mean(train.fixed(k)) for k in train.ks},
         "scope": evaluate_scope(fitted_on(validation, trained, options), trained.scope.scope.alpha),
-        "test": evaluate_policies(ledger, certified.policies, certified.ladder, fitted, tau=certified.abstention.tau)
+        "test": evaluate_policies(
+            ledger, certified.policies, certified.ladder, certified.chat, fitted, tau=certified.abstention.tau
+        )
         | {"graded_against_binary": graded_against_binary(train, ledger)},
     }

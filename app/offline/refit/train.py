@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.core.artifact import ChatFit, LadderFit
 from app.core.signals import NAMES
 from app.offline.refit.choose import PathStep, best_fixed, build_path
-from app.offline.refit.climb import purchase_costs
+from app.offline.refit.climb import P, PricedStep, most_accurate, purchase_costs
 from app.offline.refit.ladder import (
     FittedHeads,
     LadderStep,
     Sample,
     SingleAnswers,
+    choose_chat_path,
     choose_path,
     fit_probabilities,
-    most_accurate,
 )
 from app.offline.refit.options import Options
 from app.offline.refit.scope import FittedScope, fit_scope
@@ -33,6 +34,8 @@ class Trained:
     scope: FittedScope
     # Prices in ascending order; for `gain` the one step that was chosen.
     path: tuple[LadderStep, ...]
+    # The same for the one-shot rule of chat.
+    chat: tuple[PricedStep, ...]
     # In-corpus rows with P(the closed-book answer is right), for `graded` and `binary`.
     ledger: Ledger[Train]
     graded: tuple[PathStep, ...]
@@ -55,12 +58,11 @@ def choose(train: Train, options: Options, single: Mapping[tuple[str, int], Sing
         per_request=outcomes.per_request,
     )
     heads = fit_probabilities(sample)
-    path, notes = choose_path(sample, heads, options.prices, below=options.saves_below(outcomes.ks)), list[str]()
+    below, notes = options.saves_below(outcomes.ks), list[str]()
+    path = choose_path(sample, heads, options.prices, below=below)
+    chat = choose_chat_path(sample, heads, options.prices, below=below)
     if options.goal == "gain":
-        best = most_accurate(path, options.budget)
-        if best is None:
-            notes.append(f"ladder: no price keeps the cost within {options.budget:g} of always-largest's on train")
-        path = (best or path[-1],)
+        path, chat = _best("ladder", path, options, notes), _best("chat", chat, options, notes)
     scope = fit_scope(
         outcomes.ids,
         outcomes.evidence,
@@ -82,12 +84,21 @@ def choose(train: Train, options: Options, single: Mapping[tuple[str, int], Sing
         heads,
         scope,
         path,
+        chat,
         ledger,
         graded=build_path(ledger, guarantee, graded=True),
         binary=build_path(ledger, guarantee, graded=False),
         fallback=guarantee.fixed or best_fixed(ledger, outcomes.ks[1:]),
         notes=tuple(notes),
     )
+
+
+def _best(name: str, path: tuple[P, ...], options: Options, notes: list[str]) -> tuple[P]:
+    """The most accurate step within the budget, else the cheapest."""
+    best = most_accurate(path, options.budget)
+    if best is None:
+        notes.append(f"{name}: no price keeps the cost within {options.budget:g} of always-largest's on train")
+    return (best or path[-1],)
 
 
 def quantiles(sample: Sample) -> dict[str, tuple[float, ...]]:
@@ -98,3 +109,20 @@ def quantiles(sample: Sample) -> dict[str, tuple[float, ...]]:
         for name, column in sample.columns.items()
         if (name in watched or name.startswith("search.")) and np.isfinite(column).any()
     }
+
+
+def fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
+    """A step of the path as it is served; validation adds its certificate."""
+    return LadderFit(
+        t=step.t,
+        costs=trained.sample.prices,
+        values=step.values.heads,
+        confidence=step.confidence,
+        objective=options.objective,
+        goal=options.goal,
+    )
+
+
+def chat_of(trained: Trained, step: PricedStep, options: Options) -> ChatFit:
+    """A step of chat's path as it is served; validation adds its certificate."""
+    return ChatFit(t=step.t, costs=trained.sample.added, objective=options.objective, goal=options.goal)

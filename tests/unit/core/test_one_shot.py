@@ -136,13 +136,15 @@ def test_a_probe_that_fails_adds_the_most() -> None:
     assert (done.reply.reason, done.reply.certified) == (Reason.DEGRADED, False)
 
 
-def test_out_of_scope_is_withheld_or_written_from_the_most() -> None:
-    """Judged as soon as the evidence is there; never certified."""
+def test_out_of_scope_is_withheld_or_written_without_passages() -> None:
+    """Judged as soon as the evidence is there; never certified. Where passages are required, the fewest are added."""
     scope = Scope(0.02, {"search.cosine": 0.5}, None, ("LATIN",), "questions like those collected")
     outside = a_chat_artifact(scope=scope)
     assert asked(SURE, artifact=outside).actions == [Search(), Stop(None)]
     done = asked(SURE, AskOptions(abstain=False), outside)
-    assert done.actions == [Search(), Stop(5)]
+    assert done.actions == [Search(), Stop(0)]
+    told = AskOptions(retrieval=Retrieval.REQUIRED, abstain=False)
+    assert asked(SURE, told, outside).actions == [Search(), Stop(1)]
     assert (done.reply.reason, done.reply.in_scope, done.reply.certified) == (Reason.OUT_OF_SCOPE, False, False)
     unknown = a_chat_artifact(scope=replace(scope, floors={NEARNESS: 0.5}))
     assert not asked(SURE, artifact=unknown).reply.certified

@@ -156,7 +156,7 @@ async def test_a_long_queue_turns_new_ones_away(bench: Bench) -> None:
 
 
 async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) -> None:
-    """Not before the start; not filtered, forced, of another collection or length."""
+    """Not before the start; not filtered, forced, of another collection or length, or a turn without a question."""
     assert not bench.runner.draws(a_question())
     bench.runner.start()
     assert bench.runner.draws(a_question())
@@ -164,7 +164,8 @@ async def test_only_questions_that_a_table_could_hold_are_drawn(bench: Bench) ->
     assert not bench.runner.draws(a_question(AskOptions(retrieval=Retrieval.REQUIRED)))
     assert not bench.runner.draws(a_question(collection="other"))
     assert not bench.runner.draws(a_question(max_tokens=8))
-    assert not bench.runner.draws(a_question(standalone=Standalone("as_asked", ASKED)))
+    for how, wanted in (("as_asked", True), ("rewritten", True), ("small_talk", False), ("failed", False)):
+        assert bench.runner.draws(a_question(standalone=Standalone(how, ASKED))) is wanted
     await bench.runner.close()
 
 

@@ -12,7 +12,7 @@ from app.offline.refit.certify import Population, certify_ladder, certify_policy
 from app.offline.refit.choose import Guarantee, PathStep
 from app.offline.refit.follow import Fitted, Given
 from app.offline.refit.splits import Ledger, Validation, passage_costs, units
-from tests.fakes.artifacts import a_ladder
+from tests.fakes.artifacts import a_chat, a_ladder
 from tests.offline.world import World
 
 N = 1000
@@ -124,6 +124,19 @@ def test_a_gain_must_show_against_every_reference() -> None:
     assert fit.certificate.bound == pytest.approx(expected)
     assert 0.0 < fit.certificate.bound < 0.1
     assert (fit.certificate.epsilon, fit.certificate.delta, fit.certificate.n) == (0.0, 0.1, 600)
+
+
+def test_chat_is_certified_by_the_short_answer_at_its_k() -> None:
+    """By the same test as the ladder; its certificate says what was judged."""
+    fitted = table_of({0: 0.3, 1: 0.6, 5: 0.5}, n=600)
+    given = a_step(0.1, 0.7, n=600)[1]
+    fit = certify_ladder(fitted, [(a_chat(certificate=None), given)], EVERY)
+    ladder = certify_ladder(fitted, [a_step(0.1, 0.7, n=600, goal="gain")], EVERY)
+    assert fit.certificate is not None
+    assert ladder.certificate is not None
+    assert fit.certificate.bound == ladder.certificate.bound
+    assert "by the short answer at the k chosen" in fit.certificate.population
+    assert "short answer" not in ladder.certificate.population
 
 
 @pytest.mark.parametrize(("accuracy", "then"), [(0.61, "labelled groups in all"), (0.5, "--goal save")])

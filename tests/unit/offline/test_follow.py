@@ -13,7 +13,7 @@ from app.core.cost import Objective
 from app.core.effective_policy import EffectivePolicy, resolve
 from app.core.ladder import Read, Reply, Search, Stop, conclude, next_step
 from app.core.policy import AskOptions, Policy
-from app.offline.refit.climb import states
+from app.offline.refit.climb import AHEAD, states
 from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.refit import Summary, refit
 from app.offline.table import Outcomes
@@ -87,6 +87,28 @@ def test_the_gateway_climbs_as_the_job_did(fitted: tuple[Artifact, Summary]) -> 
                 ended.add(state)
     # Not vacuous: the ladder stops in several states, after each k.
     assert len(ended) >= 4
+
+
+def test_the_gateway_chooses_for_chat_as_the_job_did(fitted: tuple[Artifact, Summary]) -> None:
+    """The same k at once, without a confidence, for rows that were not fitted on; those out of scope get no passage."""
+    artifact, summary = fitted
+    assert artifact.chat is not None
+    fresh = World(support=2.0, outside=0.15, missing=0.1).draw(300, seed=9)[0]
+    stats, chosen = summary.stats, set()
+    for t in (artifact.chat.t, 0.0):
+        chat = replace(artifact.chat, t=t)
+        ask, now = AskOptions(abstain=False), replace(artifact, chat=chat)
+        policy = resolve(ask, now, ks=artifact.ks, stats=stats, chat=True, allow_uncertified=True)
+        given = Fitted.of(fresh, artifact.heads, artifact.scope, stats.centroids).chat(chat)
+        for row in range(len(fresh)):
+            state, reply = follow(policy, row_of(fresh, row, stats))
+            assert reply.confidence is None
+            if given.confidence[row] < 0.0:
+                assert (reply.in_scope, reply.k) == (False, 0)
+            else:
+                assert (state, reply.k) == (AHEAD, given.k[row])
+                chosen.add(reply.k)
+    assert chosen == {0, 1, 5}
 
 
 def test_questions_out_of_scope_are_withheld_by_both(fitted: tuple[Artifact, Summary]) -> None:

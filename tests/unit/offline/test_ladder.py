@@ -9,15 +9,27 @@ from scipy.special import expit
 
 from app.core.cost import Objective, Tariff
 from app.errors import DataError
-from app.offline.refit.climb import Climb, answers_of, climb, graded_states, purchase_costs, purchases, right_of, states
+from app.offline.refit.climb import (
+    AHEAD,
+    Climb,
+    answers_of,
+    choose_once,
+    climb,
+    graded_states,
+    most_accurate,
+    purchase_costs,
+    purchases,
+    right_of,
+    states,
+)
 from app.offline.refit.ladder import (
     FittedHeads,
     LadderStep,
     Sample,
+    choose_chat_path,
     choose_path,
     fit_confidence,
     fit_probabilities,
-    most_accurate,
     predict_all,
 )
 from app.offline.table import Outcomes
@@ -58,6 +70,51 @@ def path(sample: Sample, fitted: FittedHeads) -> tuple[LadderStep, ...]:
 
 def follow(sample: Sample, p: dict, q: dict, t: float, start: str = "") -> Climb:
     return climb(p, q, t, prices=sample.prices, costs=sample.costs, top=sample.top, ks=sample.ks, start=start)
+
+
+def once(sample: Sample, p: dict, t: float) -> Climb:
+    return choose_once(p, t, prices=sample.added, costs=sample.costs, top=sample.top, ks=sample.ks)
+
+
+def test_chat_pays_for_the_search_the_probe_and_what_it_writes(sample: Sample, fitted: FittedHeads) -> None:
+    """Also where it writes without passages; c of the rule is only what passages add."""
+    found = once(sample, fitted.out_of_fold, 0.2)
+    assert len(set(found.given.tolist())) > 1
+    for row in range(0, 240, 16):
+        written = sample.costs[f"k{found.given[row]}"][row]
+        assert found.spent[row] == sample.costs["search"][row] + sample.costs["k0"][row] + written
+    assert (found.searches == 1.0).all()
+    assert found.passages.tolist() == found.given.tolist()
+    assert np.isnan(found.p).all()
+    assert sample.added["k0"] == 0.0
+    assert sample.added["k5"] == pytest.approx(sample.prices["k5"] - sample.prices["k0"])
+
+
+def test_a_larger_price_never_adds_more_passages(sample: Sample, fitted: FittedHeads) -> None:
+    """Row by row; without a price the most probable answer is written, and nothing is added at a large one."""
+    chosen = [once(sample, fitted.out_of_fold, t).given for t in (0.0, 0.05, 0.2, 0.5, 100.0)]
+    assert all((later <= before).all() for before, later in pairwise(chosen))
+    best = np.stack([fitted.out_of_fold[AHEAD][k] for k in sample.ks]).argmax(axis=0)
+    assert chosen[0].tolist() == np.array(sample.ks)[best].tolist()
+    assert chosen[-1].max() == 0
+
+
+def test_chat_without_evidence_adds_the_most(sample: Sample, fitted: FittedHeads) -> None:
+    """As the gateway does."""
+    unknown = {k: np.where(np.arange(240) < 10, np.nan, p) for k, p in fitted.out_of_fold[AHEAD].items()}
+    assert set(once(sample, {AHEAD: unknown}, 2.0).given[:10].tolist()) == {5}
+
+
+def test_the_path_of_chat_is_cheaper_at_every_step(sample: Sample, fitted: FittedHeads) -> None:
+    """Below the cost of a fixed k where a saving is wanted; the cheapest stays in any case."""
+    path = choose_chat_path(sample, fitted, PRICES)
+    assert all(later.cost < before.cost for before, later in pairwise(path))
+    for step in path:
+        assert step.accuracy == pytest.approx(sample.mean(right_of(step.climb, sample.correct)))
+    saving = choose_chat_path(sample, fitted, PRICES, below=5)
+    assert [step.t for step in saving] == [step.t for step in path if step.cost < sample.always(5)]
+    (cheapest,) = choose_chat_path(sample, fitted, PRICES, below=0)
+    assert cheapest.t == path[-1].t
 
 
 def test_states_of_three_rungs() -> None:
