@@ -158,8 +158,9 @@ async def _call_tool(context: ServerRequestContext[Any, Request], params: CallTo
         problem = raised
     # As every error: counted, logged, and in the same words.
     error = orjson.loads(explain(problem, request.scope).body)["error"]
-    data = {"error": {"message": error["message"], **error["data"]}}
-    return CallToolResult(content=[TextContent(text=error["message"])], structured_content=data, is_error=True)
+    return CallToolResult(
+        content=[TextContent(text=error["message"])], structured_content={"error": error}, is_error=True
+    )
 
 
 _SERVER: Server[Any] = Server("fetchwise", on_list_tools=_list_tools, on_call_tool=_call_tool)

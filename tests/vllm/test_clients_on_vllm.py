@@ -1,5 +1,6 @@
 """Real client libraries, at their defaults, against a gateway on real vLLM: nothing is refused."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,11 @@ from tests.clients.gateways import gateway_for_clients
 from tests.clients.programs import EVERY, Programs
 from tests.vllm.conftest import MODEL
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif("TEST_VLLM_PYTHON" not in os.environ, reason="run `make test-vllm`, which installs vLLM first"),
+]
 
 
 @pytest.fixture(scope="session")

@@ -144,16 +144,15 @@ def problem(
 ) -> JSONResponse:
     """An error response in our shape; below `/v1/` in the shape of OpenAI's API, where `openai_type` is its type.
 
-    MCP clients show an error only if it is one of JSON-RPC.
+    For MCP clients it is an error of JSON-RPC, too: they show no other.
     """
     if path.startswith(OPENAI_PREFIX):
         status, body = as_openai(status, kind, message, fields or [])
         body["error"]["type"] = openai_type or body["error"]["type"]
-    elif path == MCP_PATH:
-        error = {"code": _JSON_RPC_ERROR, "message": message, "data": {"type": kind, "fields": fields or []}}
-        body = {"jsonrpc": "2.0", "id": None, "error": error}
     else:
         body = {"error": {"type": kind, "message": message, "fields": fields or []}}
+    if path == MCP_PATH:
+        body |= {"jsonrpc": "2.0", "id": None, "error": {"code": _JSON_RPC_ERROR, **body["error"]}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 
