@@ -36,7 +36,7 @@ class Answerer:
         observers: Sequence[Observer] = (),
         on_observer_error: Callable[[], None] = lambda: None,
     ) -> None:
-        self._upstreams = upstreams
+        self.upstreams = upstreams
         self.resolve = resolve
         self._draw = draw
         self._observers = observers
@@ -49,7 +49,7 @@ class Answerer:
         otherwise as a whole at the end.
         """
         policy = self.resolve(question, self._draw(question))
-        run = Run(question, self._upstreams, listener)
+        run = Run(question, self.upstreams, listener)
         vector = await run.embed() if policy.scope is not None else None
         available, steps = Available.at_first(question.text, policy.stats, vector), list[Step]()
         while True:

@@ -7,7 +7,7 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app.answer.writing import to_write, write_chat
+from app.answer.writing import write_chat, write_full
 from app.core.available import Answer, Available, Passage, Usage
 from app.core.ladder import Reply
 from app.core.question import Question, Writing
@@ -90,7 +90,7 @@ class Run:
     async def read(self, k: int, available: Available, *, live: bool) -> Answer:
         """Answer from the k best passages. `live`: pass on every piece as it arrives."""
         passages = (available.passages or ())[:k]
-        if k > 0 and self._question.writing is None:
+        if k > 0 and (self._question.writing is None or self._question.writing.kind == "full"):
             self._listener.found(passages)
         prompt = Prompt(self._question.text, passages)
         # What is written later is streamed instead.
@@ -109,10 +109,10 @@ class Run:
 
     async def write(self, writing: Writing, available: Available, reply: Reply) -> Reply:
         """Write the text with the chosen passages; what was streamed of it is never taken back."""
-        reply = to_write(writing, reply)
         if reply.withheld:
             return reply
-        return await self._timed("write", write_chat(writing, available, reply, self._upstreams.reader, self._listener))
+        write = write_full if writing.kind == "full" else write_chat
+        return await self._timed("write", write(writing, available, reply, self._upstreams.reader, self._listener))
 
     def _generate(self, prompt: Prompt) -> Coroutine[Any, Any, Generation]:
         return self._upstreams.reader.generate(prompt, max_tokens=self._question.max_tokens)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from app.answer.standalone import standalone
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, documented, explain
@@ -19,9 +20,9 @@ from app.api.http.guard import AnswerCaller, Caller
 from app.api.http.middleware import CLIENT_CLOSED
 from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, StreamedAnswer
 from app.api.receipt import Receipt, receipt
-from app.api.request import AnswerOptions, AnswerRequest
+from app.api.request import FULL_TOKENS, SHORT_TOKENS, AnswerOptions, AnswerRequest, cleaned
 from app.core.policy import AskOptions, Policy, Retrieval
-from app.core.question import Question, Standalone, Writing
+from app.core.question import Question, Writing
 from app.core.record import DecisionRecord
 from app.correlation import set_question
 from app.errors import BadRequest
@@ -80,7 +81,11 @@ def asked(body: AnswerRequest, gateway: Gateway, caller: Caller) -> Question:
             f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"
         )
     set_question(body.question)
-    return question_of(body.question, body, gateway, caller, max_tokens=body.max_tokens)
+    longest, writing = body.max_tokens and min(body.max_tokens, SHORT_TOKENS), None
+    if body.style == "full":
+        # The short answer keeps its own length: that is what the calibrator was fitted on.
+        longest, writing = None, Writing("full", {"max_tokens": body.max_tokens or FULL_TOKENS})
+    return question_of(body.question, body, gateway, caller, max_tokens=longest, writing=writing)
 
 
 def _identifiers() -> Iterator[str]:
@@ -108,7 +113,6 @@ def question_of(
     max_tokens: int | None,
     policy: Policy | None = None,
     writing: Writing | None = None,
-    standalone: Standalone | None = None,
     ignored: tuple[str, ...] = (),
 ) -> Question:
     """Build the question of a request, within the limits of its key."""
@@ -120,8 +124,7 @@ def question_of(
         max_tokens=max_tokens or gateway.default_max_tokens,
         options=AskOptions(
             policy=policy or chosen.policy or gateway.default_policy,
-            # There is nothing to search for.
-            retrieval=Retrieval.FORBIDDEN if standalone and standalone.how in _UNSEARCHED else chosen.retrieval,
+            retrieval=chosen.retrieval,
             abstain=chosen.abstain,
             filtered=bool(where),
         ),
@@ -130,7 +133,6 @@ def question_of(
         key=caller.id,
         may_give_feedback=caller.may_give_feedback,
         writing=writing,
-        standalone=standalone,
         ignored=ignored,
         deadline=gateway.deadline(chosen.timeout_ms),
     )
@@ -192,9 +194,22 @@ async def _permitted(gateway: Gateway, question: Question, listener: Listener = 
     if waited_s:
         question = replace(question, waited_s=waited_s)
     try:
+        if question.writing is not None and question.writing.kind == "chat":
+            question = await _standing_alone(question, question.writing, gateway)
         return await gateway.answerer.answer(question, listener)
     finally:
         permits.give_back()
+
+
+async def _standing_alone(question: Question, chat: Writing, gateway: Gateway) -> Question:
+    """The question behind the last message of a chat. Nothing is searched for a message that asks nothing."""
+    text, found = await standalone(chat.body["messages"], gateway.answerer.upstreams, question.deadline)
+    options = question.options
+    if found.how in _UNSEARCHED:
+        options = replace(options, policy=Policy.NEVER, retrieval=Retrieval.AUTO)
+    # The end of a long message says what is wanted.
+    searched = cleaned(text)[-gateway.max_question_chars :]
+    return replace(question, text=searched, standalone=found, options=options)
 
 
 async def _while_wanted(request: Request, work: Awaitable[T]) -> T | None:

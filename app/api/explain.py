@@ -1,6 +1,6 @@
 """One plain sentence for each step of a decision, and the result of the scope test in words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.core.available import Available
@@ -77,12 +77,18 @@ def step_out(step: Step, evidence: Mapping[str, float]) -> dict[str, Any]:
 
 def sentence(step: Step, evidence: Mapping[str, float]) -> str:
     """What was done, what it was expected to bring, and the evidence that moved this number most."""
+    available = step.state.split("+")
+    # Of chat: the answers are not bought, but written.
+    written = any(isinstance(one, Stop) and one.k is not None and f"k{one.k}" not in available for one in _stops(step))
     if not step.options:
-        return f"{_does(step.action)}: {_without_options(step)}."
+        return f"{_writes(step.action) if written else _does(step.action)}: {_without_options(step)}."
     chosen = next(option for option in step.options if option.action == step.action)
     stops = [option for option in step.options if isinstance(option.action, Stop) and option is not chosen]
     purchases = [option for option in step.options if not isinstance(option.action, Stop) and option is not chosen]
-    if isinstance(step.action, Stop):
+    if written:
+        said = f"{_writes(step.action)}: a short answer would be right with probability {chosen.value:.2f}"
+        said += _against(stops, _writes)
+    elif isinstance(step.action, Stop):
         said = f"{_does(step.action)}: it is right with probability {chosen.value:.2f}"
         said += _against(purchases) if purchases else ", and nothing more can be bought"
     else:
@@ -91,13 +97,22 @@ def sentence(step: Step, evidence: Mapping[str, float]) -> str:
     return f"{said}{_moved(step, evidence)}."
 
 
-def _against(options: list[Option]) -> str:
+def _stops(step: Step) -> list[Action]:
+    return [step.action, *(option.action for option in step.options)]
+
+
+def _writes(action: Action) -> str:
+    k = action.k if isinstance(action, Stop) else None
+    return f"Write with {_passages(k)}" if k else "Write without passages"
+
+
+def _against(options: list[Option], does: Callable[[Action], str] | None = None) -> str:
     """The best alternative, where there is one."""
     if not options:
         return ""
     best = max(options, key=lambda option: option.value - option.price)
-    does = _does(best.action)
-    return f", against {best.value:.2f} at a price of {_price(best)} to {does[0].lower()}{does[1:]}"
+    other = (does or _does)(best.action)
+    return f", against {best.value:.2f} at a price of {_price(best)} to {other[0].lower()}{other[1:]}"
 
 
 def _price(option: Option) -> str:

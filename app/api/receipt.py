@@ -275,12 +275,13 @@ class Receipt(BaseModel):
 def receipt(record: DecisionRecord) -> dict[str, Any]:
     """Render a record as a receipt for orjson, without validating our own output."""
     reply, policy, available, timings = record.reply, record.policy, record.available, record.timings
-    thresholds = policy.thresholds
+    question, thresholds = record.question, policy.thresholds
+    full = reply.written if record.is_full else None
     return {
-        "id": record.question.id,
-        "mode": mode_of(record.question),
-        "style": "short",
-        "answer": reply.text,
+        "id": question.id,
+        "mode": mode_of(question),
+        "style": "full" if full else "short",
+        "answer": full.text if full else reply.text,
         "sentences": [
             {
                 "text": one.text,
@@ -289,16 +290,16 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "logprob": one.logprob,
                 "mark": one.mark,
             }
-            for one in reply.sentences
+            for one in (full.sentences if full else ())
         ],
         "action": record.action,
         "k": reply.k,
         "abstained": reply.withheld,
-        "truncated": reply.truncated,
-        "confidence": reply.confidence,
+        "truncated": full.truncated if full else reply.truncated,
+        "confidence": None if full else reply.confidence,
         "citations": cited(record.citations),
-        "ignored": record.question.ignored,
-        "standalone": _standalone(record.question),
+        "ignored": question.ignored,
+        "standalone": _standalone(question),
         "decision": {
             "p_closed_book": record.p_closed_book,
             "steps": [step_out(step, available.evidence) for step in record.steps],
@@ -310,14 +311,14 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
                 "tau1": thresholds.tau1 if thresholds else None,
                 "tau_abstain": policy.tau,
             },
-            "policy": record.question.options.policy.value,
+            "policy": question.options.policy.value,
             "reason": reply.reason.value,
             "calibrator": {
                 "version": policy.version,
                 "certified": reply.certified,
                 "rests_on": policy.rests_on if reply.certified else None,
             },
-            "short_answer": None,
+            "short_answer": {"text": reply.text, "confidence": reply.confidence} if full else None,
         },
         "usage": {
             "rewrite": record.rewrite_usage,

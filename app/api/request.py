@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from app.core.policy import Policy, Retrieval
 
 Scalar = Annotated[str, Field(max_length=256)] | bool | int
+# The longest short answer, and the default length of a full one.
+SHORT_TOKENS, FULL_TOKENS = 512, 300
 Style = Literal["short", "full"]
 Tag = Annotated[str, Field(max_length=128)]
 
@@ -74,8 +76,18 @@ class AnswerRequest(AnswerOptions):
     )
 
     question: Annotated[str, AfterValidator(readable)] = Field(min_length=1, description="The question.")
+    style: Style = Field(
+        default="short",
+        description="`full`: once the short answer is decided on, write it out with citations. The confidence and the "
+        "certificate are those of the short answer.",
+    )
     max_tokens: int | None = Field(
-        default=None, ge=1, le=512, strict=True, description="Maximum length of the answer, in tokens."
+        default=None,
+        ge=1,
+        le=100_000,
+        strict=True,
+        description=f"Maximum length of the answer, in tokens. `short`: at most {SHORT_TOKENS}. `full`: of the text "
+        f"that is written, {FULL_TOKENS} by default, and at most what the reader's context leaves.",
     )
     stream: bool = Field(
         default=False,

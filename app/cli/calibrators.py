@@ -12,7 +12,7 @@ from rich.table import Table
 from app.calibrators.listing import CalibratorVersion, list_calibrators
 from app.calibrators.store import ArtifactStore, serialise
 from app.cli.console import AsJson, app, err, out, print_rows
-from app.core.artifact import Abstention, Artifact, LadderFit, PolicyFit, mismatches
+from app.core.artifact import Abstention, Artifact, ChatFit, LadderFit, PolicyFit, mismatches
 from app.core.heads import Head
 from app.core.policy import action_of
 from app.errors import ArtifactError
@@ -111,9 +111,10 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     table.add_row("created", f"{artifact.created}, from {rows}; refit {window.refit} of its folder")
     for name, value in (asdict(artifact.identity) if artifact.identity else {"identity": "none"}).items():
         table.add_row(name, str(value))
-    if (ladder := artifact.ladder) is not None:
-        aim = f"t = {ladder.t:.3f}, goal {ladder.goal}, cost in {ladder.objective}"
-        table.add_row("ladder", f"{aim}; {_guarantee(ladder, _ACCURATE)}")
+    for name, priced in (("ladder", artifact.ladder), ("chat", artifact.chat)):
+        if priced is not None:
+            aim = f"t = {priced.t:.3f}, goal {priced.goal}, cost in {priced.objective}"
+            table.add_row(name, f"{aim}; {_guarantee(priced, _ACCURATE)}")
     for name, fit in sorted(artifact.policies.items()):
         thresholds = f"τ0 = {fit.thresholds.tau0:.3f}, τ1 = {fit.thresholds.tau1:.3f}, minimises {fit.objective}"
         table.add_row(name, f"{thresholds}; {_guarantee(fit, _ACCURATE)}")
@@ -127,7 +128,7 @@ def show(version: VersionToShow = None, folder: Folder = None, as_json: AsJson =
     out.print(table)
 
 
-def _guarantee(fit: PolicyFit | LadderFit | Abstention, promise: str) -> str:
+def _guarantee(fit: PolicyFit | LadderFit | ChatFit | Abstention, promise: str) -> str:
     certificate = fit.certificate
     if certificate is None:
         return f"not certified: {fit.uncertified_reason}"

@@ -42,6 +42,16 @@ class Usage:
             return cls()
         return cls(count(reported.get("prompt_tokens")), count(reported.get("completion_tokens")))
 
+    @classmethod
+    def so_far(cls, event: Mapping[str, object]) -> "Usage | None":
+        """The tokens that an event of a stream reports, with OpenAI's names or llama.cpp's; None if it does not."""
+        timings = event.get("timings")
+        if event.get("usage") or not isinstance(timings, dict):
+            return cls.of(event["usage"]) if event.get("usage") else None
+        # Cached prompt tokens count too.
+        read = count(timings.get("cache_n")) + count(timings.get("prompt_n"))
+        return cls(read, count(timings.get("predicted_n")))
+
     def __add__(self, other: "Usage") -> "Usage":
         """The tokens of two generations."""
         return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)

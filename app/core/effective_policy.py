@@ -292,15 +292,15 @@ def _certifiable(options: AskOptions, artifact: Artifact | None, fit: Fit | None
 def after_failure(policy: EffectivePolicy, available: Available, error: UpstreamError | NoPassages) -> EffectivePolicy:
     """Continue with what is available: k is at most that of the largest answer. Raises if no answer may be given.
 
-    Chat can still be written without passages, or from those that were found.
+    Chat can still be written: from the passages that were found, or without any, also where they are required.
     This handles only the first failure of a question; a second one is raised.
     """
     if policy.failure is not None:
         raise error
-    left = {*available.answers}
     if policy.chat:
-        left = {0} if available.passages is None else {*policy.ks}
-    elif _in_search(error) and policy.heads:
+        return replace(policy, failure=Failure(error, 0 if available.passages is None else policy.ks[-1]))
+    left = {*available.answers}
+    if _in_search(error) and policy.heads:
         # The probe is still possible, and its confidence can be computed.
         left.add(0)
     maximum = max(left & {*policy.permitted}, default=None)

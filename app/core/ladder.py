@@ -237,6 +237,10 @@ class Written:
     passages: int
     # The reader's own reply to a chat request; None if it was streamed.
     reply: Mapping[str, Any] | None = None
+    # A full answer. The reply itself stays the short one, which the decision is about.
+    text: str = ""
+    sentences: tuple[Sentence, ...] = ()
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +258,6 @@ class Reply:
     truncated: bool = False
     in_scope: bool = True
     written: Written | None = None
-    # Of a long answer that was written after the decision.
-    sentences: tuple[Sentence, ...] = ()
 
 
 def conclude(policy: EffectivePolicy, available: Available, step: Step) -> Reply:

@@ -119,6 +119,11 @@ class DecisionRecord:
         return self.question.standalone.usage if self.question.standalone else None
 
     @property
+    def is_full(self) -> bool:
+        """Whether the caller sees a longer text than the answer that was decided on, and judges that."""
+        return self.reply.written is not None and bool(self.reply.written.text)
+
+    @property
     def passages_read(self) -> int:
         """The passages in all prompts, each as often as it was read."""
         written = self.reply.written.passages if self.reply.written else 0
@@ -152,7 +157,7 @@ class DecisionRecord:
     @property
     def solicited(self) -> bool:
         """Whether the caller is asked for feedback; drawn before the answer is known: an unbiased sample."""
-        return self.policy.sampled.solicit and not self.reply.withheld
+        return self.policy.sampled.solicit and not self.reply.withheld and not self.is_full
 
     @property
     def propensities(self) -> dict[str, float] | None:
@@ -179,11 +184,12 @@ class DecisionRecord:
     def gated(self) -> bool:
         """Whether a calibrated probability chose k: the questions that gating is judged by.
 
-        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved. False for chat:
-        what it costs depends on the caller's own request.
+        False if an upstream then failed or the search found nothing: k is lower, but nothing was saved. False for chat
+        and full answers: what they cost depends on the text that is written.
         """
         return (
             not self.policy.chat
+            and not self.is_full
             and isinstance(self.policy.kind, Graded | Ladder)
             and (isinstance(self.policy.kind, Ladder) or self.p_closed_book is not None)
             and self.policy.failure is None

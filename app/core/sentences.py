@@ -27,6 +27,8 @@ _END = re.compile(
     r"(?:(?P<stop>[.!?]+)[\"'”’)]*(?:[ \t]*\[[\d, ]+\])*(?=\s|\Z)|[。！？]+[”’」）]*(?:[ \t]*\[[\d, ]+\])*|\n)\s*"
 )
 _BETWEEN_WORDS = re.compile(r"[\s(\"'“]")
+# Shorter sentences may well come twice.
+_FEW_WORDS = 3
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 _ABBREVIATIONS = frozenset(
     {"approx", "ca", "cf", "dr", "e.g", "etc", "i.e", "jr", "mr", "mrs", "ms", "prof", "sr", "st", "vs"}
@@ -62,6 +64,8 @@ class LongAnswer:
     def __init__(self, asked: Asked, passages: Sequence[Passage]) -> None:
         self.sentences: list[Sentence] = []
         self.text = ""
+        # Whether a sentence came twice. Small readers then write it again and again, so nothing is added any more.
+        self.repeats = False
         self._asked = asked
         self._held = [passage_words(passage.title, passage.text) for passage in passages]
         # The sentence that is not complete yet, as the reader wrote it; the ends and log-probabilities of its tokens.
@@ -87,20 +91,24 @@ class LongAnswer:
 
     def _complete(self, text: str, *, keep: int) -> str:
         """Take complete sentences from the text. The last `keep` may still go on."""
-        spans = _spans(text)
+        spans = [] if self.repeats else _spans(text)
         for start, end in spans[: len(spans) - keep]:
-            said = self._given(self._rest[start:end])
+            said = "" if self.repeats else self._given(self._rest[start:end])
             if said:
                 logprobs = [logprob for at, logprob in self._ends if start < at <= end]
                 known = logprobs and all(map(isfinite, logprobs))
                 mean = fsum(logprobs) / len(logprobs) if known else None
-                self.sentences.append(_sentence(said, mean, self._asked, self._held))
+                sentence = _sentence(said, mean, self._asked, self._held)
+                self.repeats = len(said.split()) > _FEW_WORDS and any(
+                    sentence.text == one.text for one in self.sentences
+                )
+                self.sentences.append(sentence)
                 self._done += self._gap + self.sentences[-1].text
                 self._gap = self._rest[start:end][len(self._rest[start:end].rstrip()) :]
         taken = spans[-keep - 1][1] if len(spans) > keep else 0
         self._rest = self._rest[taken:]
         self._ends = [(at - taken, logprob) for at, logprob in self._ends if at > taken]
-        going = self._given(text[taken:])
+        going = "" if self.repeats else self._given(text[taken:])
         shown, self.text = self.text, self._done + (self._gap + going if going else "")
         return self.text[len(shown) :]
 

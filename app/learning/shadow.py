@@ -93,7 +93,8 @@ class ShadowRunner:
         """Draw at random whether to run a question; only questions that an outcome table could contain."""
         ask = question.options
         found = question.standalone.how if question.standalone else "as_asked"
-        if self._task is None or ask.retrieval is not Retrieval.AUTO or ask.filtered or found not in _ALONE:
+        full = question.writing is not None and question.writing.kind == "full"
+        if self._task is None or full or ask.retrieval is not Retrieval.AUTO or ask.filtered or found not in _ALONE:
             return False
         identity = self._identity()
         if identity is None:

@@ -335,5 +335,5 @@ class Limits(Group):
     shutdown_timeout_s: float = _setting(
         "SHUTDOWN_TIMEOUT_S", 25.0, "Longest time for running answers to finish on shutdown.", gt=0
     )
-    max_body_bytes: int = _setting("MAX_BODY_BYTES", 65536, "Largest request body.", ge=1024)
+    max_body_bytes: int = _setting("MAX_BODY_BYTES", 1048576, "Largest request body.", ge=1024)
     max_question_chars: int = _setting("MAX_QUESTION_CHARS", 2000, "Longest question.", ge=1)

@@ -15,7 +15,7 @@ import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
 from app.correlation import outgoing
-from app.errors import ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.errors import BadRequest, ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
 
 UNIX = "unix:"
 _CALLED = {"reader": "the reader", "embedder": "the embedder", "vectors": "the vector store"}
@@ -203,7 +203,8 @@ class HttpClient:
                     self.upstream, f"{self.called} closed the connection: {type(error).__name__}"
                 )
             case orjson.JSONEncodeError():
-                return UpstreamBadReply(self.upstream, f"a text cannot be sent to {self.called}: {error}")
+                # No fault of the upstream: a caller must not be able to open its breaker.
+                return BadRequest(f"the request cannot be sent to {self.called} as JSON: {error}")
             case _:
                 # Name only the type: the message may quote request headers, and so the key, or the reply.
                 kind = type(error).__name__

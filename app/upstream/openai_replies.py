@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from app.core.available import Usage, count
+from app.core.available import Usage
 from app.core.signals import TokenLogprobs
 from app.errors import FetchwiseError, PromptTooLong, ReaderRefused, UpstreamBadReply, UpstreamUnavailable
 from app.ports import Generation
@@ -99,14 +99,6 @@ def generation(reply: Mapping[str, Any], passages_read: int, max_tokens: int) ->
         return answer.finished()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UpstreamBadReply("reader", f"the reader's reply lacks a part: {type(error).__name__}") from error
-
-
-def _timings(reported: object) -> Usage:
-    """Usage so far as llama.cpp reports it: cached plus newly read prompt tokens."""
-    if not isinstance(reported, dict):
-        return Usage()
-    read = count(reported.get("cache_n")) + count(reported.get("prompt_n"))
-    return Usage(read, count(reported.get("predicted_n")))
 
 
 _RawToken = tuple[bytes, TokenLogprobs]
@@ -253,9 +245,7 @@ async def assemble(
     answer, answered = _Answer(passages_read, max_tokens), False
     try:
         async for event in events:
-            reported = event.get("usage")
-            if reported or event.get("timings"):
-                answer.usage = Usage.of(reported) if reported else _timings(event["timings"])
+            answer.usage = Usage.so_far(event) or answer.usage
             if context and not answer.tokens and answer.usage.prompt_tokens + max_tokens > context:
                 raise PromptTooLong(_TOO_LONG)
             for choice in event.get("choices") or ():

@@ -197,7 +197,6 @@ async def test_what_asks_nothing_passes_through_without_retrieval(
         (WITH_RULE, NOWHERE, "no_passages"),
         (None, NOWHERE, "no_passages"),
         (OUT_OF_SCOPE, {}, "out_of_scope"),
-        (WITH_RULE, {"retrieval": "required", **NOWHERE}, "no_passages"),
     ],
 )
 async def test_missing_evidence(
@@ -222,6 +221,15 @@ async def test_missing_evidence(
                 assert response.json()["choices"][0]["message"]["content"].startswith("I do not know: ")
                 receipt = response.json()["fetchwise"]
             assert (receipt["abstained"], receipt["decision"]["reason"]) == (True, reason)
+
+
+async def test_required_passages_that_are_missing(open_gateway: Open) -> None:
+    """Nothing may be written without them: withheld, or a 404."""
+    async with open_gateway(artifact=WITH_RULE) as gateway:
+        required = {"retrieval": "required", **NOWHERE}
+        assert (await chat(gateway, fetchwise={"missing": "withhold", **required}))["fetchwise"]["abstained"]
+        check_shape(await post(gateway, fetchwise=required), 404, "no_passages")
+        assert not gateway.reader.chats
 
 
 async def test_a_failed_search_is_missing_evidence(open_gateway: Open) -> None:
@@ -289,3 +297,34 @@ async def test_a_long_message_is_searched_by_its_end(open_gateway: Open) -> None
         receipt = (await chat(gateway, messages=[{"role": "user", "content": text}]))["fetchwise"]
         assert receipt["standalone"]["question"] == text[-50:]
         assert sent_to(gateway)["messages"][-1]["content"].endswith(text)
+
+
+async def test_the_question_behind_the_last_message_is_searched(open_gateway: Open) -> None:
+    """A follow-up is rewritten before the search; its time and tokens count. The reader gets it as typed."""
+    talk = [
+        {"role": "user", "content": "What is the capital of France?"},
+        TALK[2],
+        {"role": "user", "content": "And its?"},
+    ]
+    async with open_gateway(artifact=WITH_RULE) as gateway:
+        receipt = (await chat(gateway, messages=talk))["fetchwise"]
+        rewriting, writing = gateway.reader.chats
+        assert len(gateway.embedder.queries) == 1
+        assert gateway.embedder.queries[0] == receipt["standalone"]["question"]
+    assert receipt["standalone"]["how"] in {"rewritten", "failed"}
+    assert rewriting["temperature"] == 0
+    assert writing["messages"][-1]["content"].endswith("And its?")
+    assert receipt["usage"]["rewrite"]["prompt_tokens"] > 0
+    assert receipt["timings_ms"]["total"] >= receipt["timings_ms"]["rewrite"] > 0.0
+
+
+async def test_small_talk_is_not_searched(open_gateway: Open) -> None:
+    """Also as a first message, which then is no question."""
+    async with open_gateway(artifact=WITH_RULE) as gateway:
+        for messages in (
+            [*TALK, TALK[2], {"role": "user", "content": "Thanks!"}],
+            [{"role": "user", "content": "Hello"}],
+        ):
+            receipt = (await chat(gateway, messages=messages, model="fetchwise-always"))["fetchwise"]
+            assert (receipt["standalone"]["how"], receipt["usage"]["searches"]) == ("small_talk", 0)
+            assert sent_to(gateway)["messages"] == messages

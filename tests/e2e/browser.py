@@ -38,17 +38,19 @@ class Watched:
         """Open one of our own pages."""
         self.page.goto(self.url + path)
 
-    def ask(self, question: str, *, policy: str = "", abstain: bool = True) -> None:
+    def ask(self, question: str, *, policy: str = "", abstain: bool = True, style: str = "short") -> None:
         """Fill in the form as a person would, and wait for the receipt."""
         self.page.get_by_label("Your question").fill(question)
+        self.page.get_by_role("radio", name=style).check()
         self.page.get_by_label("Policy").select_option(policy)
         self.page.get_by_label("May say").set_checked(abstain)
         with self.page.expect_response("**/answer") as answered:
             self.page.get_by_role("button", name="Ask", exact=True).click()
         assert answered.value.status == 200, answered.value.text()
+        expect(self.page.locator("#given")).to_be_visible()
         expect(self.page.locator(".answer .asked")).to_have_text(question)
         # The page requests what it would have cost otherwise afterwards.
-        expect(self.page.locator("#otherwise")).not_to_contain_text("being looked up", timeout=PATIENCE_MS)
+        expect(self.page.locator("#otherwise")).not_to_contain_text("Loading", timeout=PATIENCE_MS)
 
     def picture(self, name: str) -> None:
         """Save a screenshot."""

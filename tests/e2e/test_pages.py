@@ -95,6 +95,63 @@ def test_always_reads_five_and_feedback_is_saved(screen: Watched) -> None:
     expect(screen.page.locator(".judge")).to_contain_text("Saved")
 
 
+def test_full_answer_shows_what_supports_each_sentence(screen: Watched) -> None:
+    """The short answer with its confidence, then the text by its sentences; a citation leads to its passage."""
+    screen.open("/")
+    screen.ask(OBSCURE, style="full")
+    expect(screen.page.locator("#given")).to_contain_text("Berkeley")
+    expect(screen.page.locator(".answer")).to_contain_text("sure of the short answer")
+    sentences = screen.page.locator("#written .sentence")
+    assert sentences.count() >= 1
+    assert '"style": "full"' in receipt_of(screen)
+    marks = {
+        mark: screen.page.locator(f"#written .{mark}").count() for mark in ("supported", "uncertain", "unsupported")
+    }
+    for mark, count in marks.items():
+        expect(screen.page.locator(".marks li", has_text=f"{count} {mark}:")).to_have_count(1 if count else 0)
+    assert sum(marks.values()) == sentences.count()
+    screen.page.locator("#written a").first.click()
+    expect(screen.page.locator(".passage:target")).to_be_in_viewport()
+
+
+def test_full_answer_is_streamed(browser: Browser, demo: Gateway) -> None:
+    """The text is shown while it is written, and an error in the middle replaces it."""
+    screen = watched(browser, demo)
+    token = 'event: token\ndata: {"text":"It is"}\n\n'
+    problem = '{"error": {"type": "upstream_unavailable", "message": "the very words"}}'
+    screen.open("/")
+    screen.page.evaluate(
+        """(token) => {
+          const late = new TextEncoder().encode(token);
+          const start = (to) => { to.enqueue(late); window.to = to; };
+          window.fetch = async () => new Response(new ReadableStream({ start }));
+        }""",
+        token,
+    )
+    screen.page.get_by_label("Your question").fill(KNOWN)
+    screen.page.get_by_role("button", name="Ask", exact=True).click()
+    expect(screen.page.locator(".written")).to_have_text("It is")
+    screen.page.evaluate(
+        "(rest) => { window.to.enqueue(new TextEncoder().encode(rest)); window.to.close(); }",
+        f"event: error\ndata: {problem}\n\n",
+    )
+    expect(screen.page.get_by_role("alert")).to_contain_text("the very words")
+    expect(screen.page.locator(".written")).to_have_count(0)
+    screen.page.context.close()
+
+
+def test_phone_scrolls_to_the_answer(browser: Browser, demo: Gateway) -> None:
+    """The form fills a small screen, so the answer would be below it."""
+    screen = watched(browser, demo, width=NARROW)
+    screen.page.set_viewport_size({"width": NARROW, "height": 664})
+    screen.open("/")
+    screen.ask(KNOWN)
+    expect(screen.page.locator("#given")).to_be_in_viewport()
+    assert screen.page.evaluate("document.activeElement === document.body")
+    screen.page.context.close()
+    assert screen.complaints == []
+
+
 def test_contradictory_options_are_explained(browser: Browser, demo: Gateway) -> None:
     """A 422 is shown with the gateway's own message; the browser's console may name the status."""
     screen = watched(browser, demo)
@@ -285,9 +342,9 @@ def test_api_documentation_loads_nothing_from_other_hosts(screen: Watched) -> No
 def test_no_sideways_scrolling(browser: Browser, demo: Gateway, width: int, scheme: Scheme) -> None:
     """On a desktop and a phone, in light and dark mode: no sideways scrolling, and a screenshot of each."""
     screen = watched(browser, demo, width=width, scheme=scheme)
-    for name, question in (("k0", KNOWN), ("k1", OBSCURE), ("abstain", UNANSWERABLE)):
+    for name, question in (("k0", KNOWN), ("k1", OBSCURE), ("abstain", UNANSWERABLE), ("full", OBSCURE)):
         screen.open("/")
-        screen.ask(question)
+        screen.ask(question, style="full" if name == "full" else "short")
         assert overflow(screen.page) <= 0
         screen.picture(f"ask-{name}-{width}-{scheme}")
     screen.open("/dashboard")

@@ -110,7 +110,13 @@ class FakeReader:
                 texts = pieces(message.pop("content") or "")
                 for delta in (message, *({"content": text} for text in texts)):
                     await asyncio.sleep(0)
-                    yield self._event({"index": choice["index"], "delta": delta, "finish_reason": None})
+                    said = {"index": choice["index"], "delta": delta, "finish_reason": None}
+                    if body.get("logprobs") and "content" in delta:
+                        said["logprobs"] = {"content": [{"token": delta["content"], "logprob": -0.125}]}
+                    event = self._event(said)
+                    if (body.get("stream_options") or {}).get("continuous_usage_stats"):
+                        event["usage"] = usage
+                    yield event
                 ended = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
                 yield self._event(ended)
             yield {"model": self._model, "choices": [], "usage": usage}

@@ -95,6 +95,7 @@ def tool_turn() -> dict[str, Any]:
 
 GIVE = {"abstain": False}
 STREAM: dict[str, Any] = {"stream": True}
+FULL = {"style": "full"}
 NOTHING = {"filter": {"lang": "tlh"}}
 REQUIRED, FORBIDDEN = {"retrieval": "required"}, {"retrieval": "forbidden"}
 BINARY, ALWAYS, NEVER = ({"policy": policy} for policy in ("binary", "always", "never"))
@@ -184,6 +185,11 @@ SCENARIOS = (
         Scenario(f"ladder-stream-fault-{stage}", STREAM, read=0.55, fails={stage: "unavailable"}, calibrator="ladder")
         for stage in ("probe", "search", "read", "read5")
     ),
+    Scenario("full", FULL, calibrator="ladder"),
+    Scenario("full-stream", FULL | STREAM, calibrator="ladder"),
+    Scenario("full-closed-book", FULL, p=CONFIDENT, calibrator="ladder"),
+    Scenario("full-withheld", FULL | STREAM, p=HOPELESS, read=HOPELESS, calibrator="ladder"),
+    Scenario("full-fault-write", FULL, fails={"write": "unavailable"}, calibrator="ladder"),
     Scenario("ladder-openai", chat(), CHAT, p=CONFIDENT, calibrator="ladder"),
     Scenario("ladder-openai-out-of-scope", chat(), CHAT, calibrator="ladder-out-of-scope"),
     Scenario("ladder-stream-reads-five", STREAM, read=0.55, five=0.9, calibrator="ladder"),

@@ -9,7 +9,7 @@ import pytest
 from app.calibrators.store import ArtifactStore
 from app.core.artifact import Artifact
 from app.core.corpus_stats import CorpusStats
-from app.core.prompts import DEFAULT
+from app.core.prompts import DEFAULT, WRITING
 from app.offline.builder import load
 from app.offline.refit.follow import Fitted, Given, serve
 from app.offline.refit.options import Options
@@ -66,6 +66,10 @@ def test_the_committed_table_gives_the_committed_artifact_back(
     assert again.ladder.certificate is not None
     assert again.ladder.costs == pytest.approx(before.costs)
     assert again.ladder.certificate.bound == pytest.approx(before.certificate.bound, abs=0.01)
+    assert artifact.chat is not None
+    assert artifact.chat.certificate is not None
+    assert again.chat is not None
+    assert again.chat.costs == pytest.approx(artifact.chat.costs)
     assert again.abstention.tau == pytest.approx(risk.tau, abs=0.05)
     assert (again.fallback_k, again.identity, again.ks) == (artifact.fallback_k, artifact.identity, artifact.ks)
     assert summary.stats.counts == stats.counts
@@ -76,7 +80,7 @@ def test_it_was_fitted_on_the_prompts_that_serve(shipped: tuple[Artifact, Corpus
     artifact, _ = shipped
     assert artifact.identity == table.identity
     assert artifact.identity is not None
-    assert artifact.identity.prompts == DEFAULT.digest
+    assert (artifact.identity.prompts, artifact.identity.writing) == (DEFAULT.digest, WRITING.digest)
 
 
 def test_it_pays_on_the_test_split(shipped: tuple[Artifact, CorpusStats], table: Outcomes, given: Given) -> None:
@@ -92,6 +96,21 @@ def test_it_pays_on_the_test_split(shipped: tuple[Artifact, CorpusStats], table:
     assert climbed is not None
     assert float(climbed.cost[inside].mean()) < 0.62
     assert set(Counter(given.k.tolist())) == set(artifact.ks)
+
+
+def test_chats_gain_on_the_test_split(shipped: tuple[Artifact, CorpusStats], table: Outcomes) -> None:
+    """By their short answers, within half of always-five's tokens; each k is chosen for some questions."""
+    artifact, stats = shipped
+    assert artifact.chat is not None
+    test = split(table)[2].outcomes
+    inside = np.flatnonzero(~test.out_of_corpus)
+    once = Fitted.of(test, artifact.heads, artifact.scope, stats.centroids).chat(artifact.chat)
+    weights = units(test.take(inside)).weights
+    accuracy = float(once.right[inside] @ weights)
+    assert all(accuracy > float(test.correct[k][inside] @ weights) for k in artifact.ks)
+    assert once.climb is not None
+    assert float(once.climb.cost[inside].mean()) < 0.5
+    assert set(Counter(once.k.tolist())) == set(artifact.ks)
 
 
 def test_it_withholds_what_the_corpus_cannot_answer(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import orjson
@@ -15,6 +16,7 @@ from yarl import URL
 
 from app.correlation import outgoing
 from app.errors import (
+    BadRequest,
     ConfigurationError,
     FetchwiseError,
     UpstreamBadReply,
@@ -303,10 +305,11 @@ async def test_key_with_a_line_break_is_refused(server: Server) -> None:
     assert server.requests == []
 
 
-async def test_lone_surrogate_is_refused(server: Server, client: HttpClient) -> None:
-    """Text that cannot be encoded is refused before anything is sent."""
-    with pytest.raises(UpstreamBadReply, match="cannot be sent"):
-        await client.request("POST", "/ask", {"question": "who \ud800?"})
+@pytest.mark.parametrize("value", ["who \ud800?", 2**70], ids=["surrogate", "number"])
+async def test_what_is_no_json_is_refused(server: Server, client: HttpClient, value: Any) -> None:
+    """What cannot be encoded is refused before anything is sent, and is no failure of the upstream."""
+    with pytest.raises(BadRequest, match="cannot be sent"):
+        await client.request("POST", "/ask", {"question": value})
     assert server.requests == []
 
 

@@ -5,7 +5,6 @@ passages added.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.openai.reply import Abstention
 from app.api.request import AnswerOptions, cleaned
 from app.core.question import Missing
+from app.core.standalone import small_talk
 
 Mode = Literal["answer", "chat"]
 # The longest message that is taken for a question.
@@ -133,20 +133,9 @@ class ChatRequest(BaseModel):
         return sent | {"stream_options": options} if options else sent
 
 
-@dataclass(frozen=True, slots=True)
-class LastMessage:
-    """What a request asks: the text of its last message, and whether that is a turn with tools, which asks nothing."""
-
-    text: str
-    tools: bool
-
-
-def last_message(messages: list[dict[str, Any]]) -> LastMessage:
-    """The last message of the user; a turn with tools continues what was asked before it."""
-    last = messages[-1]
-    asked: Mapping[str, Any] = next((message for message in reversed(messages) if message.get("role") == "user"), {})
-    tools = last.get("role") in ("tool", "function") or bool(last.get("tool_calls") or last.get("function_call"))
-    return LastMessage(cleaned(text_of(asked)), tools)
+def last_asked(messages: list[dict[str, Any]]) -> str:
+    """The text of the last message of the user."""
+    return cleaned(text_of(next((message for message in reversed(messages) if message.get("role") == "user"), {})))
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -158,13 +147,14 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def mode_of(request: ChatRequest) -> Mode:
-    """A single short line without the fields of a chat is a question; everything else is a chat."""
+    """A single short line without the fields of a chat is a question; all else is a chat, and so is a greeting."""
     (first, *rest) = request.messages
     text = text_of(first).strip()
     only_text = isinstance(first.get("content"), str) or all(map(_is_text, first.get("content") or ()))
     question = not rest and first.get("role") == "user" and only_text and 0 < len(text) <= _MAX_QUESTION_CHARS
     one_line = len(text.splitlines()) == 1 and cleaned(text) == text
-    return "answer" if question and one_line and not any(_effective(request.others, _OF_A_CHAT)) else "chat"
+    asks = question and one_line and not small_talk(text)
+    return "answer" if asks and not any(_effective(request.others, _OF_A_CHAT)) else "chat"
 
 
 def not_honoured(request: ChatRequest, *, longest: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The OpenAI API: every client of it can ask questions, and gets the decision receipt in an additional field."""
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -24,7 +24,7 @@ from app.api.openai.reply import (
 from app.api.openai.request import (
     ChatOptions,
     ChatRequest,
-    last_message,
+    last_asked,
     mode_of,
     not_honoured,
     refuse,
@@ -33,7 +33,7 @@ from app.api.openai.request import (
 )
 from app.api.request import AnswerOptions
 from app.core.policy import Policy
-from app.core.question import Question, Standalone, Writing
+from app.core.question import Question, Writing
 from app.correlation import set_question
 from app.errors import ContradictoryRequest, UnknownModel
 
@@ -90,24 +90,18 @@ def _question(body: ChatRequest, chosen: ChatOptions, gateway: Gateway, caller: 
     """The question of a request, in the mode of its model or of its shape."""
     forced = body.model.removeprefix(f"{MODEL}-")
     policy = None if forced in MODES else _policy(body.model, chosen)
-    asked, longest = last_message(body.messages), gateway.default_max_tokens
-    set_question(asked.text, *map(text_of, body.messages))
+    asked, longest = last_asked(body.messages), gateway.default_max_tokens
+    set_question(asked, *map(text_of, body.messages))
     if (forced if forced in MODES else mode_of(body)) == "answer":
-        if not asked.text:
+        if not asked:
             refuse(("messages",), "contain no question")
         ignored = not_honoured(body, longest=longest)
         if ignored and (gateway.strict if chosen.strict is None else chosen.strict):
             refuse(ignored)
         limit = shorter(body, longest=longest)
-        return question_of(asked.text, chosen, gateway, caller, max_tokens=limit, policy=policy, ignored=ignored)
+        return question_of(asked, chosen, gateway, caller, max_tokens=limit, policy=policy, ignored=ignored)
     writing = Writing("chat", body.passed_on, chosen.missing or gateway.missing)
-    # A message may be long: its end says what is wanted.
-    text = asked.text[-gateway.max_question_chars :]
-    how: Literal["as_asked", "tool_turn"] = "tool_turn" if asked.tools or not text else "as_asked"
-    standalone = Standalone(how, asked.text)
-    return question_of(
-        text, chosen, gateway, caller, max_tokens=None, policy=policy, writing=writing, standalone=standalone
-    )
+    return question_of(asked, chosen, gateway, caller, max_tokens=None, policy=policy, writing=writing)
 
 
 @models_router.get("/models", responses=_DENIED, summary="List the policies, as models")

@@ -2,9 +2,9 @@
 import { renderCosts } from "./cost.js";
 import { el, plural, say } from "./draw.js";
 import { FEW, MANY } from "./gauges.js";
-import { send } from "./gateway.js";
+import { eventsOf, send } from "./gateway.js";
 import { againButton, renderError, renderProblem } from "./problem.js";
-import { renderReceipt, spokenReceipt } from "./receipt.js";
+import { renderReceipt, renderWriting, spokenReceipt } from "./receipt.js";
 
 // Examples for the demo collection: one that the model knows, one that needs a passage, and one that no passage answers.
 const EXAMPLES = [
@@ -75,14 +75,13 @@ async function ask() {
   try {
     const asked = request();
     const reply = await send("answer", { body: asked, signal: mine.signal });
-    const said = await reply.json();
-    if (reply.ok) show(asked.question, said, mine.signal);
-    else fail({ status: reply.status, message: said.error?.message, retryAfter: reply.headers.get("retry-after") });
+    if (reply.ok) await follow(asked.question, reply, mine.signal);
+    else fail(reply.status, await reply.json(), reply.headers.get("retry-after"));
   } catch (error) {
     // A newer question replaced this one.
     if (error.name === "AbortError") return;
     receipt.replaceChildren();
-    const why = `The gateway cannot be reached, or its reply is not JSON (${error.message}).`;
+    const why = `The gateway cannot be reached, or its reply cannot be read (${error.message}).`;
     renderProblem(problem, why, againButton(ask));
   } finally {
     if (asking === mine) end();
@@ -94,20 +93,50 @@ function request() {
     question: question.value.trim(),
     retrieval: form.elements.retrieval.value,
     abstain: form.elements.abstain.checked,
+    style: form.elements.style.value,
+    stream: true,
   };
   if (form.elements.policy.value) body.policy = form.elements.policy.value;
   return body;
 }
 
-function fail(error) {
-  receipt.replaceChildren();
-  renderError(problem, error, ask);
+/** Show each step, then the text while it is written, then the receipt. */
+async function follow(asked, reply, signal) {
+  let text = "";
+  for await (const [event, data] of eventsOf(reply)) {
+    if (event === "step") wait(data.sentence);
+    else if (event === "token") {
+      text += data.text;
+      const first = text === data.text;
+      renderWriting(receipt, asked, text);
+      if (first) reveal();
+    } else if (event === "final") {
+      const unseen = text === "";
+      renderReceipt(receipt, asked, data);
+      if (unseen) reveal();
+      say(spoken, spokenReceipt(data));
+      showCosts(data, signal);
+      return;
+    } else if (event === "error") {
+      fail(503, data, null);
+      return;
+    }
+  }
+  throw new Error("it ended early");
 }
 
-function show(asked, answered, signal) {
-  renderReceipt(receipt, asked, answered);
-  say(spoken, spokenReceipt(answered));
-  showCosts(answered, signal);
+function fail(status, { error }, retryAfter) {
+  receipt.replaceChildren();
+  renderError(problem, { status, message: error?.message, retryAfter }, ask);
+}
+
+/** On a phone the answer is below the form, and the keyboard may cover it. */
+function reveal() {
+  receipt.removeAttribute("aria-busy");
+  if (!matchMedia("(max-width: 40rem)").matches) return;
+  question.blur();
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  receipt.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
 }
 
 const HIDDEN = "The cost without the gate is shown to keys with scope operate.";
@@ -130,8 +159,14 @@ function begin() {
   button.setAttribute("aria-disabled", "true");
   say(button, "Asking…");
   receipt.setAttribute("aria-busy", "true");
-  if (!receipt.hasChildNodes())
-    receipt.append(el("p", { class: "waiting" }, "Searching, and asking the model…"));
+  wait("Deciding what to do first…");
+}
+
+/** What is being done, where the answer will be. */
+function wait(doing) {
+  const shown = receipt.querySelector(".waiting") ?? el("p", { class: "waiting" });
+  say(shown, doing);
+  receipt.prepend(shown);
 }
 
 function end() {

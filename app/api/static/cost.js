@@ -11,9 +11,9 @@ export function renderCosts(place, receipt, costs) {
 /** One card; `costs` is null while they are being loaded. */
 export function costCard(receipt, costs) {
   const tokens = (usage) => (usage ? usage.prompt_tokens + usage.completion_tokens : 0);
-  const { probe, read } = receipt.usage;
-  const spent = { ms: receipt.timings_ms.total, tokens: tokens(probe) + tokens(read) };
-  const stages = STAGES.filter((stage) => receipt.timings_ms[stage] !== null);
+  const { probe, read, write } = receipt.usage;
+  const spent = { ms: receipt.timings_ms.total, tokens: tokens(probe) + tokens(read) + tokens(write) };
+  const stages = [...STAGES, "write"].filter((stage) => receipt.timings_ms[stage] !== null);
   const always = alwaysCost(costs);
   const time = [
     {
@@ -28,6 +28,7 @@ export function costCard(receipt, costs) {
       parts: [
         { kind: "probe", value: tokens(probe) },
         { kind: "read", value: tokens(read) },
+        { kind: "write", value: tokens(write) },
       ],
       total: number(spent.tokens),
     },

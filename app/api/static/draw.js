@@ -1,7 +1,7 @@
 // Shared by both pages: elements, formatted numbers, and the width of charts.
 
 export const STAGES = ["probe", "embed", "search", "read"];
-export const STAGE_NAMES = { probe: "Probe", embed: "Embed", search: "Search", read: "Read" };
+export const STAGE_NAMES = { probe: "Probe", embed: "Embed", search: "Search", read: "Read", write: "Write" };
 
 const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
 

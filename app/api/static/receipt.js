@@ -39,6 +39,22 @@ export function spokenReceipt(receipt) {
   return `${answer} ${actionName(receipt.action)}. ${why(receipt)}`;
 }
 
+// With `style: full`, everything about the decision is about the short answer.
+const shortAnswer = (receipt) => receipt.decision.short_answer?.text ?? receipt.answer;
+const confidenceOf = (receipt) => receipt.decision.short_answer?.confidence ?? receipt.confidence;
+
+/** Show what was written so far, before the receipt is there. */
+export function renderWriting(place, question, text) {
+  place.replaceChildren(
+    el(
+      "section",
+      { class: "card answer", "aria-label": "Answer" },
+      el("p", { class: "asked" }, question),
+      el("p", { class: "written" }, text),
+    ),
+  );
+}
+
 /** Show one receipt; the cost of the alternative is added later. */
 export function renderReceipt(place, question, receipt) {
   place.replaceChildren(
@@ -59,11 +75,13 @@ export function renderReceipt(place, question, receipt) {
 function answerCard(question, receipt) {
   const withheld = receipt.answer === null;
   const { calibrator } = receipt.decision;
+  const full = receipt.style === "full";
   return el(
     "section",
     { class: `card answer appear ${colourOf(receipt.action)}`, "aria-label": "Answer" },
     el("p", { class: "asked" }, question),
-    el("p", { class: "given", id: "given" }, withheld ? "I don’t know." : receipt.answer || "(an empty answer)"),
+    el("p", { class: "given", id: "given" }, withheld ? "I don’t know." : shortAnswer(receipt) || "(an empty answer)"),
+    ...writtenOut(receipt),
     el("p", {}, why(receipt)),
     el(
       "div",
@@ -74,12 +92,60 @@ function answerCard(question, receipt) {
         actionName(receipt.action),
       ),
       receipt.truncated && !withheld ? el("span", { class: "tag" }, "cut off at the limit of tokens") : null,
-      receipt.confidence === null ? null : el("span", { class: "tag" }, `${percent(receipt.confidence)} sure`),
+      confidenceOf(receipt) === null
+        ? null
+        : el("span", { class: "tag" }, `${percent(confidenceOf(receipt))} sure${full ? " of the short answer" : ""}`),
       el("span", { class: calibrator.certified ? "tag good" : "tag" }, calibratorWords(calibrator)),
     ),
     withheld ? null : judging(receipt.id),
   );
 }
+
+const MARKS = {
+  supported: "a passage holds its words",
+  uncertain: "no passage holds its words, and the model was unsure of them",
+  unsupported: "no passage holds its words",
+};
+
+/** A full answer with its sentences marked, by a line under each and not by colour alone, and what the lines mean. */
+function writtenOut({ answer, sentences }) {
+  if (sentences.length === 0) return [];
+  let done = 0;
+  const text = sentences.flatMap((one) => {
+    const at = answer.indexOf(one.text, done);
+    const between = answer.slice(done, at);
+    done = at + one.text.length;
+    return [between, sentence(one)];
+  });
+  const counts = Object.keys(MARKS).map((mark) => [mark, sentences.filter((one) => one.mark === mark).length]);
+  return [
+    el("p", { class: "written", id: "written" }, text),
+    el(
+      "ul",
+      { class: "marks small" },
+      counts
+        .filter(([, count]) => count > 0)
+        .map(([mark, count]) => el("li", {}, el("span", { class: `sentence ${mark}` }, `${count} ${mark}`), `: ${MARKS[mark]}`)),
+    ),
+  ];
+}
+
+function sentence({ text, mark, support, logprob }) {
+  const facts = [];
+  if (support !== null) facts.push(`${percent(support)} of its words are in one passage`);
+  if (logprob !== null) facts.push(`mean token probability ${percent(Math.exp(logprob))}`);
+  return el(
+    "span",
+    { class: `sentence ${mark}`, title: facts.join("; ") },
+    text
+      .split(/(\[[\d, ]+\])/)
+      .map((part, place) => (place % 2 ? part.split(/(\d+)/).map((n, at) => (at % 2 ? citation(n) : n)) : part))
+      .flat(),
+    mark === "supported" ? null : el("span", { class: "visually-hidden" }, ` (${mark})`),
+  );
+}
+
+const citation = (number) => el("a", { href: `#passage-${number}`, "aria-label": `Passage ${number}` }, number);
 
 /** Two buttons for feedback, which the next refit can use. */
 function judging(id) {
@@ -131,10 +197,12 @@ function decisionCard(receipt) {
           : `The answer ${receipt.abstained ? "withheld" : "given"}: the model’s own`
         : `The answer ${receipt.abstained ? "withheld" : "given"}, after reading ${passagesRead(receipt)}`,
     ),
-    ...(receipt.confidence === null
+    ...(confidenceOf(receipt) === null
       ? [el("p", { class: "small" }, unknownWords(receipt))]
       : [
-          figure((width) => confidenceGauge(width, receipt.confidence, thresholds.tau_abstain, colourOf(receipt.action))),
+          figure((width) =>
+            confidenceGauge(width, confidenceOf(receipt), thresholds.tau_abstain, colourOf(receipt.action)),
+          ),
           el("p", { class: "small muted" }, abstentionWords(receipt)),
         ]),
     el(
@@ -186,14 +254,14 @@ function abstentionWords(receipt) {
   const tau = receipt.decision.thresholds.tau_abstain;
   if (tau === null) return "There is no abstention threshold, so no answer is withheld for low confidence.";
   if (receipt.answer === null) return `Below ${percent(tau, 1)} an answer is withheld.`;
-  return receipt.confidence < tau
+  return confidenceOf(receipt) < tau
     ? "The request does not allow withholding."
     : `At or above ${percent(tau, 1)}, so the answer is given.`;
 }
 
 function passagesCard(question, receipt) {
   if (receipt.citations.length === 0) return [];
-  const holding = receipt.citations.map((passage) => contains(passage.text, receipt.answer, question));
+  const holding = receipt.citations.map((passage) => contains(passage.text, shortAnswer(receipt), question));
   const intro =
     receipt.answer === null
       ? "They were read, but the answer is withheld."
@@ -216,7 +284,7 @@ function passagesCard(question, receipt) {
         receipt.citations.map((passage, place) =>
           el(
             "li",
-            { class: holding[place] ? "passage holds" : "passage" },
+            { class: holding[place] ? "passage holds" : "passage", id: `passage-${passage.index}`, tabindex: "-1" },
             el(
               "header",
               {},
@@ -224,7 +292,7 @@ function passagesCard(question, receipt) {
               holding[place] ? el("span", { class: "holds-word" }, "contains the answer") : null,
               el("span", { class: "score" }, `similarity ${passage.score.toFixed(2)}`),
             ),
-            el("p", {}, highlighted(passage.text, receipt.answer, question)),
+            el("p", {}, highlighted(passage.text, shortAnswer(receipt), question)),
           ),
         ),
       ),

@@ -66,12 +66,9 @@ def folds_of(groups: Sequence[str]) -> NDArray[np.intp]:
     return np.array([fold[group] for group in groups], dtype=np.intp)
 
 
-def drawn_rows(groups: Sequence[str], most: int = MAX_GROUPS) -> NDArray[np.intp]:
-    """The rows of at most so many groups, drawn by a hash, in the order of the table."""
-    names = set(groups)
-    if len(names) <= most:
-        return np.arange(len(groups))
-    drawn = set(sorted(names, key=lambda group: (position(group, "draw"), group))[:most])
+def drawn_rows(groups: Sequence[str]) -> NDArray[np.intp]:
+    """The rows of at most MAX_GROUPS groups, drawn by a hash, in the order of the table."""
+    drawn = set(sorted(set(groups), key=lambda group: (position(group, "draw"), group))[:MAX_GROUPS])
     return np.array([row for row, group in enumerate(groups) if group in drawn], dtype=np.intp)
 
 

@@ -11,11 +11,10 @@ from math import floor
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from app.certify.intervals import Interval, unknown_interval, wilson
+from app.certify.intervals import Interval, binomial_upper, unknown_interval, wilson
 from app.core.evidence import COSINE, COVERAGE, NEARNESS, SCRIPT
 from app.core.scope import Scope
 from app.offline.refit.heads import FOLDS, drawn_rows, folds_of
@@ -167,7 +166,5 @@ def exact_interval(successes: int, trials: int) -> Interval:
     """The share of successes with Clopper and Pearson's interval, which holds at 95 % for any share."""
     if trials == 0:
         return unknown_interval(0)
-    failures = trials - successes
-    low = float(betaincinv(successes, failures + 1, _LEVEL / 2)) if successes else 0.0
-    high = float(betaincinv(successes + 1, failures, 1.0 - _LEVEL / 2)) if failures else 1.0
-    return Interval(successes / trials, low, high, trials)
+    low, high = (binomial_upper(some, trials, _LEVEL / 2) for some in (trials - successes, successes))
+    return Interval(successes / trials, 1.0 - low, high, trials)

@@ -147,18 +147,13 @@ def _held_out(found: Mapping[str, Any], head: list[str]) -> str:
         return f"<h3>{title}</h3><p>{escape(deploy.get('unavailable_reason', 'not evaluated'))}</p>"
     test, ks = deploy["test"], found["ks"]
     rows: list[list[Cell]] = [[f"always k{k}", with_interval(test["accuracy"][f"k{k}"])] for k in ks]
-    refitted = {
-        "accuracy": test["accuracy"]["graded"],
-        f"minus_k{ks[-1]}": test["graded_minus_fixed"][f"k{ks[-1]}"],
-        "shares": test["shares"]["graded"],
-    }
-    rows.append(["graded, by refit", *_operating(refitted, ks)])
-    ladder = {
-        "accuracy": test["accuracy"]["ladder"],
-        f"minus_k{ks[-1]}": test["ladder_minus_fixed"][f"k{ks[-1]}"],
-        "shares": test["shares"]["ladder"],
-    }
-    rows.append(["ladder, by refit", *_operating(ladder, ks)])
+    for name in ("graded", "ladder", "chat"):
+        refitted = {
+            "accuracy": test["accuracy"][name],
+            f"minus_k{ks[-1]}": test[f"{name}_minus_fixed"][f"k{ks[-1]}"],
+            "shares": test["shares"][name],
+        }
+        rows.append([f"{name}, by refit", *_operating(refitted, ks)])
     rows += [[point_name(f"matched_{name}"), *_operating(entry, ks)] for name, entry in deploy["matched"].items()]
     return table([f"policy, on test, n = {test['n']}", *head], rows, title)
 

@@ -165,6 +165,8 @@ class OpenAIReader:
         """The same, streamed."""
         options = {**(body.get("stream_options") or {}), "include_usage": True}
         passed_on = await self._passed_on(body) | {"stream": True, "stream_options": options}
+        if options.get("continuous_usage_stats"):
+            passed_on |= self._counting
         async with self._events(passed_on, chat_refusal) as events:
             async for event in events:
                 yield event

@@ -43,6 +43,15 @@ def test_a_purchase_names_value_price_alternative_and_evidence() -> None:
             "bought.",
         ),
         (
+            Step("search+k0", Stop(1), 1, Reason.BORDERLINE, options=(Option(Stop(0), 0.4), Option(Stop(1), 0.6, 0.1))),
+            "Write with one passage: a short answer would be right with probability 0.60, against 0.40 at a price of "
+            "0.00 to write without passages.",
+        ),
+        (
+            Step("search", Stop(5), 5, Reason.NOT_CALIBRATED),
+            "Write with five passages: no calibrator matches this system.",
+        ),
+        (
             Step("", Read(0)),
             "Ask the model without passages: the probability of this answer decides what follows.",
         ),

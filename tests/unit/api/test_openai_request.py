@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
-from app.api.openai.request import ChatRequest, last_message, mode_of, not_honoured, shorter, text_of
+from app.api.openai.request import ChatRequest, last_asked, mode_of, not_honoured, shorter, text_of
 
 ASKED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}
 
@@ -40,6 +40,7 @@ def test_a_short_line_is_a_question(message: dict[str, Any]) -> None:
         [said("Who?\nAnd why?")],
         [said("Who\u2028is it?")],
         [said("Who\x00?")],
+        [said("Thanks!")],
         [said(" ")],
         [said(None)],
         [said([])],
@@ -169,25 +170,12 @@ def test_the_shorter_of_two_lengths() -> None:
     assert shorter(parsed(), longest=24) is None
 
 
-CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-
-
-def test_a_turn_with_tools_asks_nothing() -> None:
-    """The result of a tool, and calls that the assistant goes on with; its question is that of the last user."""
-    asked, called = said("Who?"), said(None, role="assistant", tool_calls=CALLS)
-    result = said("7", role="tool", tool_call_id="1")
-    for messages in ([asked, called, result], [asked, called], [asked, said("7", role="function", name="f")]):
-        assert last_message(messages).tools
-        assert last_message(messages).text == "Who?"
-    assert not last_message([asked, called, result, said("Seven.", role="assistant"), said("Why?")]).tools
-    assert last_message([said("Be brief.", role="system")]).text == ""
-
-
 def test_the_text_of_a_message() -> None:
     """Of parts, those that are text."""
     assert text_of(said([TEXT, IMAGE, {"type": "text"}, "x", TEXT])) == "Who?\nWho?"
     assert text_of(said(7)) == text_of({}) == ""
-    assert last_message([said("a\x00b")]).text == "a b"
+    assert last_asked([said("One?"), said(" a\x00b "), said("7", role="tool")]) == "a b"
+    assert last_asked([said("Be brief.", role="system")]) == ""
 
 
 def test_what_goes_to_the_reader() -> None:
@@ -250,6 +238,6 @@ def test_any_messages(messages: list[dict[str, Any]], others: dict[str, Any]) ->
     """Whatever a message holds, its mode is known, and it goes to the reader as it is."""
     request = parsed(messages=messages, **others)
     assert mode_of(request) in {"answer", "chat"}
-    assert isinstance(last_message(request.messages).text, str)
+    assert isinstance(last_asked(request.messages), str)
     assert set(not_honoured(request, longest=24)) <= {*others, "messages"}
     assert request.passed_on == {"messages": messages, **others}

@@ -262,15 +262,15 @@ async def test_a_new_one_replaces_one_that_does_not_match_either(world: World) -
     assert (await world.look()).version == "two"
 
 
-@pytest.mark.parametrize("older", [b'"schema": 4', b'"schema": 6'])
+@pytest.mark.parametrize("older", [b'"schema": 5', b'"schema": 7'])
 async def test_another_schema_is_refused(world: World, older: bytes) -> None:
     """A file of an older or newer schema replaces nothing."""
     good = world.promote(version="good")
     await world.look()
     path = published(world.store, an_artifact(version="old"))
-    path.write_bytes(path.read_bytes().replace(b'"schema": 5', older))
+    path.write_bytes(path.read_bytes().replace(b'"schema": 6', older))
     world.name("old")
-    assert "this gateway reads 5" in (await world.look()).problem
+    assert "this gateway reads 6" in (await world.look()).problem
     assert world.artifact() == good
 
 

@@ -322,7 +322,7 @@ def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("schema", to=1), "has schema 1, this gateway reads 5: refit it"),
+        (_set("schema", to=1), "has schema 1, this gateway reads 6: refit it"),
         (_set("schema", to="2"), "has schema '2'"),
         (lambda body: body.pop("schema"), "has schema None"),
         (lambda body: body.pop("checksum"), "it has no checksum"),

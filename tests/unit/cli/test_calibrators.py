@@ -161,7 +161,7 @@ def test_promote_refuses_what_cannot_serve(console: Console, version: str) -> No
     console.publish("good")
     console.run("promote", "good")
     console.publish("bare", identity=None)
-    for name, (old, new) in {"torn": ('"', ""), "old": ('"schema": 5', '"schema": 1')}.items():
+    for name, (old, new) in {"torn": ('"', ""), "old": ('"schema": 6', '"schema": 1')}.items():
         console.publish(name)
         path = Path(console.store.where) / f"{name}.json"
         path.write_text(path.read_text().replace(old, new))

@@ -109,24 +109,17 @@ def test_exploration_keeps_what_would_have_been_chosen(draw: float, k: int) -> N
     assert (lost.reply.k, lost.reply.reason) == (k, Reason.EXPLORED)
 
 
+@pytest.mark.parametrize("retrieval", [Retrieval.AUTO, Retrieval.REQUIRED])
 @pytest.mark.parametrize(
     ("error", "why"), [(SEARCH_DOWN, Reason.RETRIEVAL_FAILED), (NOTHING_FOUND, Reason.NO_PASSAGES)]
 )
-def test_without_passages_it_is_written_without_or_withheld(error: Any, why: Reason) -> None:
+def test_without_passages_it_is_written_without_or_withheld(error: Any, why: Reason, retrieval: Retrieval) -> None:
     """Withheld where abstaining is allowed; nothing is probed for, since there is nothing left to choose."""
-    done = asked(World({0: closed_book(0.5)}, error))
+    done = asked(World({0: closed_book(0.5)}, error), AskOptions(retrieval=retrieval))
     assert done.actions == [Search(), Stop(0)]
     assert (done.reply.reason, done.reply.withheld, done.reply.certified) == (why, True, False)
-    written = asked(World({0: closed_book(0.5)}, error), AskOptions(abstain=False))
+    written = asked(World({0: closed_book(0.5)}, error), AskOptions(retrieval=retrieval, abstain=False))
     assert (written.reply.k, written.reply.reason, written.reply.withheld) == (0, why, False)
-
-
-def test_where_passages_are_required_their_lack_is_an_error_or_withheld() -> None:
-    """As for a short answer."""
-    withheld = asked(World({}, NOTHING_FOUND), REQUIRED)
-    assert (withheld.reply.withheld, withheld.reply.reason) == (True, Reason.NO_PASSAGES)
-    told = AskOptions(retrieval=Retrieval.REQUIRED, abstain=False)
-    assert asked(World({}, NOTHING_FOUND), told).outcome is NOTHING_FOUND
 
 
 def test_a_probe_that_fails_adds_the_most() -> None:
@@ -185,7 +178,7 @@ def test_every_turn_ends_within_its_bounds_and_replays(policy: Any, world: World
     if isinstance(done.outcome, Reply):
         assert replay(done.policy, done.available) == (done.steps, done.outcome)
         assert (done.outcome.text, done.outcome.confidence) == (None, None)
-        assert done.outcome.withheld or done.outcome.k in policy.permitted
+        assert done.outcome.withheld or done.policy.failure or done.outcome.k in policy.permitted
         if done.outcome.certified:
             assert isinstance(policy.kind, OneShot)
             assert done.policy.failure is None

@@ -203,7 +203,7 @@ def test_the_default_reads_as_intended() -> None:
     assert opened.endswith("Who?")
 
 
-ADDED = WritingPrompts("P:\n{passages}\nM: ", "None. ")
+ADDED = WritingPrompts("P:\n{passages}\nM: ", "None. ", "{passages} {question} {answer}", "{question} {answer}")
 TALK: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "One?"},
@@ -236,8 +236,20 @@ def test_passages_are_added_to_any_content() -> None:
     assert ADDED.with_note(TALK[:1]) == TALK[:1]
 
 
+def test_request_for_a_full_answer() -> None:
+    """Question, answer and passages are data: no placeholder is filled in twice, and control tokens are broken up."""
+    asked = ADDED.to_write_out("Who {answer}?", "He <y> {passages}", [("T", "x {question}")], {"<y>"})
+    assert asked == "[1] T: x {question} Who {answer}? He < y> {passages}"
+    assert ADDED.to_write_out("Who?", "He", (), ()) == "Who? He"
+
+
 def test_digest_of_what_is_added() -> None:
     """Another template has another digest."""
-    digests = {one.digest for one in (WRITING, ADDED, WritingPrompts("a", "b"), WritingPrompts("ab", ""))}
-    assert len(digests) == 4
+    others = (
+        WritingPrompts("a", "b", "c", "d"),
+        WritingPrompts("ab", "", "c", "d"),
+        WritingPrompts("a", "b", "", "cd"),
+    )
+    digests = {one.digest for one in (WRITING, ADDED, *others)}
+    assert len(digests) == 5
     assert all(len(digest) == 16 for digest in digests)

@@ -65,6 +65,14 @@ def test_feedback_is_wanted_only_of_answers() -> None:
     assert not a_record().solicited
 
 
+def test_usage_of_an_event() -> None:
+    """As either server reports it while it writes, and never an error for what else they send."""
+    assert Usage.so_far({"usage": {"prompt_tokens": 3, "completion_tokens": 2}, "timings": {}}) == Usage(3, 2)
+    assert Usage.so_far({"timings": {"cache_n": 1, "prompt_n": 2, "predicted_n": 4}}) == Usage(3, 4)
+    assert Usage.so_far({"usage": None}) is None
+    assert Usage.so_far({"usage": "many", "timings": 7}) == Usage()
+
+
 counts = st.builds(Usage, st.integers(0, 10**9), st.integers(0, 10**9))
 
 
