@@ -6,13 +6,13 @@ import {
   ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, UNSURE, abstains, check, raised, report, saysSomething,
 } from './scenarios.mjs'
 
-const Capital = z.object({ capital: z.string(), country: z.string() })
+const Capital = z.object({ capital: z.string().max(20), country: z.string().max(20) })
 const provider = (gateway, key) => createOpenAI({ baseURL: `${gateway.url}/v1`, apiKey: key ?? gateway.key })
 const models = (gateway, key) => [provider(gateway, key)(MODEL), provider(gateway, key).chat(MODEL)]
 const population = (called) =>
   tool({
     description: 'Look up the population of a city.',
-    inputSchema: z.object({ city: z.string() }),
+    inputSchema: z.object({ city: z.string().max(20) }),
     execute: async ({ city }) => {
       called.push(city)
       return '1,200,000'

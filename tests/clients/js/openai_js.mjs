@@ -6,13 +6,13 @@ import {
   ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, UNSURE, abstains, check, raised, report, saysSomething,
 } from './scenarios.mjs'
 
-const Capital = z.object({ capital: z.string(), country: z.string() })
+const Capital = z.object({ capital: z.string().max(20), country: z.string().max(20) })
 const tool = {
   type: 'function',
   function: {
     name: 'population',
     description: 'Look up the population of a city.',
-    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+    parameters: { type: 'object', properties: { city: { type: 'string', maxLength: 20 } }, required: ['city'] },
   },
 }
 const forced = { type: 'function', function: { name: 'population' } }

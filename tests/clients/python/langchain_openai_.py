@@ -15,6 +15,7 @@ from scenarios import (
     TURNS,
     UNSURE,
     Capital,
+    Short,
     abstains,
     raises,
     report,
@@ -23,7 +24,7 @@ from scenarios import (
 
 
 @tool
-def population(city: str) -> str:
+def population(city: Short) -> str:
     """Look up the population of a city."""
     return f"{city}: 1,200,000"
 

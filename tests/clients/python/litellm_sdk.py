@@ -24,7 +24,11 @@ TOOL: Any = {
     "function": {
         "name": "population",
         "description": "Look up the population of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+        },
     },
 }
 

@@ -15,6 +15,7 @@ from scenarios import (
     TURNS,
     UNSURE,
     Capital,
+    Short,
     abstains,
     raises,
     report,
@@ -27,7 +28,7 @@ def client(gateway: Any, key: str | None = None, **more: Any) -> OpenAILike:
     return OpenAILike(model=MODEL, api_base=gateway["url"] + "/v1", api_key=key or gateway["key"], **chosen)
 
 
-def population(city: str) -> str:
+def population(city: Short) -> str:
     """Look up the population of a city."""
     return f"{city}: 1,200,000"
 

@@ -21,7 +21,7 @@ from scenarios import (
 
 PARAMETERS = {
     "type": "object",
-    "properties": {"city": {"type": "string"}},
+    "properties": {"city": {"type": "string", "maxLength": 20}},
     "required": ["city"],
     "additionalProperties": False,
 }

@@ -13,6 +13,7 @@ from scenarios import (
     SYSTEM,
     UNSURE,
     Capital,
+    Short,
     abstains,
     raises,
     report,
@@ -59,7 +60,7 @@ def tool_call(gateway: Any) -> None:
     asked = agent(gateway, model_settings={"max_tokens": 80})
 
     @asked.tool_plain
-    def population(city: str) -> str:
+    def population(city: Short) -> str:
         """Look up the population of a city."""
         called.append(city)
         return "1,200,000"

@@ -4,9 +4,9 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 MODEL = "fetchwise"
 QUESTION = "What is the capital of Jamaica?"
@@ -25,11 +25,15 @@ UNSURE = "How long must sourdough bread bake?"
 WITHHELD = "I do not know"
 
 
+# A small model would repeat itself without end.
+Short = Annotated[str, Field(max_length=20)]
+
+
 class Capital(BaseModel):
     """A capital and its country."""
 
-    capital: str
-    country: str
+    capital: Short
+    country: Short
 
 
 def says_something(text: Any) -> None:
