@@ -19,4 +19,4 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     """Programs that call a gateway on the embedded reader, whose calibrator is the one in the repository."""
     with gateway_for_clients(tmp_path_factory.mktemp("embedded")) as gateway:
-        yield Programs(gateway | {"calls_tools": False}, {})
+        yield Programs(gateway | {"calls_tools": "never"}, {})

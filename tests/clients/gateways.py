@@ -119,7 +119,7 @@ def simulated_gateway(folder: Path) -> Iterator[dict[str, Any]]:
         }
         asyncio.run(_calibrate(Settings.of(**settings, data_dir=folder / "other")))
         with gateway_for_clients(folder, **settings) as gateway:
-            yield gateway | {"calls_tools": True}
+            yield gateway | {"calls_tools": "always"}
     finally:
         do(stack.aclose())
         loop.call_soon_threadsafe(loop.stop)

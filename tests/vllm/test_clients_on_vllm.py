@@ -22,7 +22,7 @@ def programs(vllm: ChildServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Programs that call a gateway on vLLM. No calibrator matches it, so it does not abstain."""
     settings = {"reader": vllm.url, "reader_model": MODEL, "reader_timeout_s": "240"}
     with gateway_for_clients(tmp_path_factory.mktemp("clients"), **settings) as gateway:
-        yield Programs(gateway | {"calls_tools": False}, {})
+        yield Programs(gateway | {"calls_tools": "forced"}, {})
 
 
 @pytest.mark.parametrize(("client", "scenario"), [one for one in EVERY if one[1] != "abstention"])

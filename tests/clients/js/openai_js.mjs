@@ -3,7 +3,7 @@ import OpenAI from 'openai'
 import { zodResponseFormat } from 'openai/helpers/zod'
 import { z } from 'zod'
 import {
-  ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, UNSURE, abstains, check, raised, report, saysSomething,
+  ASK_FOR_JSON, ASK_FOR_TOOL, MODEL, QUESTION, SYSTEM, TURNS, UNSURE, abstains, check, hasNoTools, raised, report, saysSomething,
 } from './scenarios.mjs'
 
 const Capital = z.object({ capital: z.string().max(20), country: z.string().max(20) })
@@ -49,6 +49,10 @@ await report({
   },
   async tool_call(gateway) {
     const asked = [{ role: 'user', content: ASK_FOR_TOOL }]
+    if (hasNoTools(gateway)) {
+      saysSomething((await ask(gateway, asked, { tools: [tool], max_completion_tokens: 40 })).choices[0].message.content)
+      return
+    }
     const more = { tools: [tool], tool_choice: forced, max_completion_tokens: 80 }
     const { message } = (await ask(gateway, asked, more)).choices[0]
     const [call] = message.tool_calls

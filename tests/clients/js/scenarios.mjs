@@ -24,6 +24,9 @@ export function saysSomething(text) {
   check(typeof text === 'string' && text.trim() && !text.startsWith(WITHHELD), text)
 }
 
+// Whether the reader ignores tools and writes text, as the embedded reader does.
+export const hasNoTools = (gateway) => gateway.calls_tools === 'never'
+
 export function abstains(text) {
   check(typeof text === 'string' && text.startsWith(WITHHELD), text)
 }

@@ -5,12 +5,16 @@ from typing import Any
 import instructor
 import openai
 from instructor.core import InstructorRetryException
-from scenarios import ASK_FOR_JSON, MODEL, SYSTEM, TURNS, Capital, raises, report
+from scenarios import ASK_FOR_JSON, MODEL, SYSTEM, TURNS, Capital, has_no_tools, raises, report
 
 
-def client(gateway: Any, key: str | None = None, mode: Any = instructor.Mode.TOOLS, **more: Any) -> Any:
+def modes(gateway: Any) -> list[Any]:
+    return [instructor.Mode.JSON_SCHEMA, *([] if has_no_tools(gateway) else [instructor.Mode.TOOLS])]
+
+
+def client(gateway: Any, key: str | None = None, mode: Any = None, **more: Any) -> Any:
     made = openai.OpenAI(base_url=gateway["url"] + "/v1", api_key=key or gateway["key"], **more)
-    return instructor.from_openai(made, mode=mode)
+    return instructor.from_openai(made, mode=mode or modes(gateway)[-1])
 
 
 def ask(asked: Any, messages: Any, **more: Any) -> Any:
@@ -18,7 +22,7 @@ def ask(asked: Any, messages: Any, **more: Any) -> Any:
 
 
 def structured_output(gateway: Any) -> None:
-    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
+    for mode in modes(gateway):
         assert isinstance(ask(client(gateway, mode=mode), [{"role": "user", "content": ASK_FOR_JSON}]), Capital)
 
 

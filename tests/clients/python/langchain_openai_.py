@@ -17,6 +17,7 @@ from scenarios import (
     Capital,
     Short,
     abstains,
+    has_no_tools,
     raises,
     report,
     says_something,
@@ -55,6 +56,9 @@ def structured_output(gateway: Any) -> None:
 
 
 def tool_call(gateway: Any) -> None:
+    if has_no_tools(gateway):
+        says_something(client(gateway, max_tokens=40).bind_tools([population]).invoke(ASK_FOR_TOOL).content)
+        return
     asked = client(gateway, max_tokens=80).bind_tools([population], tool_choice="population")
     message = asked.invoke(ASK_FOR_TOOL)
     (call,) = message.tool_calls

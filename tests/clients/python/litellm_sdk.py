@@ -14,6 +14,7 @@ from scenarios import (
     UNSURE,
     Capital,
     abstains,
+    has_no_tools,
     raises,
     report,
     says_something,
@@ -72,6 +73,9 @@ def structured_output(gateway: Any) -> None:
 
 def tool_call(gateway: Any) -> None:
     asked = [{"role": "user", "content": ASK_FOR_TOOL}]
+    if has_no_tools(gateway):
+        says_something(ask(gateway, asked, tools=[TOOL], max_tokens=40).choices[0].message.content)
+        return
     choice = {"type": "function", "function": {"name": "population"}}
     message = ask(gateway, asked, tools=[TOOL], tool_choice=choice, max_tokens=80).choices[0].message
     (call,) = message.tool_calls

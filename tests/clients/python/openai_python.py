@@ -14,6 +14,7 @@ from scenarios import (
     UNSURE,
     Capital,
     abstains,
+    has_no_tools,
     raises,
     report,
     says_something,
@@ -72,6 +73,9 @@ def structured_output(gateway: Any) -> None:
 
 def tool_call(gateway: Any) -> None:
     asked: list[Any] = [{"role": "user", "content": ASK_FOR_TOOL}]
+    if has_no_tools(gateway):
+        says_something(said(gateway, asked, tools=[TOOL], max_completion_tokens=40).content)
+        return
     choice: Any = {"type": "function", "function": {"name": "population"}}
     message = said(gateway, asked, tools=[TOOL], tool_choice=choice, max_completion_tokens=80)
     (call,) = message.tool_calls
@@ -127,6 +131,9 @@ def responses_structured(gateway: Any) -> None:
 def responses_tool_call(gateway: Any) -> None:
     asked: list[Any] = [{"role": "user", "content": ASK_FOR_TOOL}]
     more: Any = {"model": MODEL, "tools": [FLAT_TOOL], "max_output_tokens": 80}
+    if has_no_tools(gateway):
+        says_something(client(gateway).responses.create(input=asked, **more).output_text)
+        return
     choice: Any = {"type": "function", "name": "population"}
     whole = client(gateway).responses.create(input=asked, tool_choice=choice, **more)
     (call,) = [item for item in whole.output if item.type == "function_call"]

@@ -43,6 +43,11 @@ def says_something(text: Any) -> None:
     assert not text.startswith(WITHHELD), text
 
 
+def has_no_tools(gateway: Any) -> bool:
+    """Whether the reader ignores tools and writes text, as the embedded reader does."""
+    return bool(gateway["calls_tools"] == "never")
+
+
 def abstains(text: Any) -> None:
     """Fail unless this is the sentence of an abstention."""
     assert isinstance(text, str), text
