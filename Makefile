@@ -32,7 +32,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e test-clients prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-core bench-walks bench-overload bench-attack bench-ladder bench-guarantee soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e test-clients prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -111,6 +111,9 @@ bench-gateway: $(INSTALLED) ## Compare the gateway with pass-throughs, a LiteLLM
 bench-served: $(INSTALLED) ## Ask the embedded demo test questions with the ladder and with always-five, in turn (5 minutes)
 	$(VENV)/bin/python bench/served/run.py
 
+bench-flare: $(INSTALLED) ## Write full answers in one go and with FLARE, on the embedded reader (20 to 60 minutes)
+	$(VENV)/bin/python bench/flare/run.py
+
 bench-core: $(INSTALLED) ## Measure the CPU time of one decision
 	$(VENV)/bin/python bench/core/run.py
 
@@ -125,6 +128,11 @@ bench-attack: $(INSTALLED) ## Ask honest questions beside 500 hostile connection
 
 bench-ladder: $(INSTALLED) ## Compare the ladder with fixed numbers of passages and the gate by log-probabilities (20 to 30 minutes)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python bench/ladder/run.py
+
+bench-conversations: $(INSTALLED) ## Fit and test how follow-ups are searched, on the demo and on conversations at BENCH_SHARED (20 minutes)
+	$(VENV)/bin/python bench/conversations/run.py
+	$(VENV)/bin/python bench/conversations/fit.py
+	$(VENV)/bin/python bench/conversations/answerability.py --read 60
 
 bench-guarantee: $(INSTALLED) ## Count how often certificates and revocations are wrong in worlds whose truth is known (10 minutes)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python bench/guarantee/run.py

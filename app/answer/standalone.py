@@ -39,8 +39,7 @@ async def standalone(
     said = [(str(message.get("role")), _text(message)) for message in messages]
     asked = max((place for place, (role, _) in enumerate(said) if role == "user"), default=len(said))
     original = said[asked][1] if said[asked:] else ""
-    # A reply of a tool continues what was asked before it.
-    if said[asked + 1 :] or not original:
+    if not original or any(map(_of_tool, messages[asked + 1 :])):
         return original, Standalone("tool_turn", original)
     if small_talk(original):
         return original, Standalone("small_talk", original)
@@ -69,6 +68,12 @@ async def rewritten(
     if is_rewrite(rewrite, original, [text for _, text in shown]):
         return rewrite, Standalone("rewritten", original, ms, usage)
     return joined(original, _of_user(before)), Standalone("failed", original, ms, usage)
+
+
+def _of_tool(message: Mapping[str, Any]) -> bool:
+    """Whether a message calls a tool or is its result: it continues what was asked before."""
+    called = message.get("tool_calls") or message.get("function_call")
+    return bool(called) or message.get("role") in {"tool", "function"}
 
 
 def _of_user(said: Sequence[tuple[str, str]]) -> list[str]:

@@ -15,7 +15,14 @@ import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
 from app.correlation import outgoing
-from app.errors import BadRequest, ConfigurationError, FetchwiseError, UpstreamBadReply, UpstreamTimeout, UpstreamUnavailable
+from app.errors import (
+    BadRequest,
+    ConfigurationError,
+    FetchwiseError,
+    UpstreamBadReply,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 
 UNIX = "unix:"
 _CALLED = {"reader": "the reader", "embedder": "the embedder", "vectors": "the vector store"}

@@ -28,7 +28,7 @@ from app.core.signals import extract  # noqa: E402
 from app.core.standalone import stands_alone  # noqa: E402
 from app.offline.refit.scope import alarms, exact_interval, fit_scope, nearness_of  # noqa: E402
 from app.ports import Embedder, Prompt, Reader  # noqa: E402
-from app.settings import Settings  # noqa: E402
+from app.settings import read_settings  # noqa: E402
 from app.upstream.embedders import open_embedder  # noqa: E402
 from app.upstream.parts import resilience_of  # noqa: E402
 from app.upstream.readers import open_reader  # noqa: E402
@@ -148,7 +148,7 @@ async def main() -> None:
     parser.add_argument("--read", type=int, default=0, help="ask the embedded reader this many turns of each label")
     wanted = parser.parse_args().read
     turns, passages = load()
-    settings = Settings.of()
+    settings = read_settings()
     async with open_embedder(settings.embedder, resilience_of(settings)) as embedder:
         await search(turns, passages, embedder)
     print(json.dumps({"passages": len(passages), "turns": len(turns), "scope": scope(turns)}, indent=1))

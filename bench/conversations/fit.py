@@ -25,6 +25,8 @@ from app.core import standalone  # noqa: E402
 from app.core.words import content_words, words  # noqa: E402
 from bench.ladder.tables import shared  # noqa: E402
 
+# What `bench/conversations/run.py` found on the demo's train conversations.
+RATES = ROOT / "build" / "bench" / "conversations" / "rates.json"
 RESAMPLES = 2000
 TRAIN_SHARE = 0.6
 # fmt: off
@@ -152,6 +154,21 @@ def figures(rows: Sequence[FollowUp], predicted: np.ndarray, labels: np.ndarray)
     }
 
 
+def found_first(
+    predicted: np.ndarray, labels: np.ndarray, rates: Mapping[str, Mapping[str, float]]
+) -> dict[float, tuple[float, float]]:
+    """By threshold, how often the passage would be first at the demo's rates, and the share that is rewritten."""
+    typed, rewritten = (np.where(labels, rates[way]["True"], rates[way]["False"]) for way in ("as typed", "rewrite"))
+    result = {}
+    for threshold in (0.0, 0.4, 0.52, 0.6, 0.7, 0.8, 1.01):
+        alone = predicted >= threshold
+        result[threshold] = (
+            round(float(np.where(alone, typed, rewritten).mean()), 3),
+            round(1 - float(alone.mean()), 3),
+        )
+    return result
+
+
 def fitted_rows(rows: Sequence[FollowUp]) -> list[FollowUp]:
     """Those of train that get a probability: without an English word, a message never stands alone."""
     return [row for row in rows if in_train(row) and standalone.probability(row.message, row.earlier) > 0]
@@ -175,6 +192,11 @@ def main() -> None:
             chosen = [row for row in messages if in_train(row) == (part == "train")]
             predicted = np.array([standalone.probability(row.message, row.earlier) for row in chosen])
             print(name, part, json.dumps(figures(chosen, predicted, np.array([label(row) for row in chosen]))))
+    if RATES.exists():
+        train = [row for row in rows if in_train(row)]
+        predicted = np.array([standalone.probability(row.message, row.earlier) for row in train])
+        labels = np.array([needs_nothing(row) for row in train])
+        print("found first by threshold:", found_first(predicted, labels, json.loads(RATES.read_text())))
     print("small talk:", [row.message for row in rows if standalone.small_talk(row.message)])
 
 

@@ -1,7 +1,7 @@
 """What is found for the demo's follow-ups, by how they are made to stand alone: `make bench-conversations`.
 
 Prompts, guard and threshold were chosen on the train conversations; the test conversations only measure. Each follow-up
-is rewritten by the embedded reader, and every sixth is also answered from five passages, to compare the cost.
+is rewritten by the embedded reader, and every eighth is also answered from five passages, to compare the cost.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ sys.path.insert(0, str(ROOT))
 
 from app.answer.run import Upstreams  # noqa: E402
 from app.answer.standalone import rewritten  # noqa: E402
-from app.core.available import Passage  # noqa: E402
+from app.core.available import Passage, Usage  # noqa: E402
 from app.core.standalone import joined, probability, small_talk, stands_alone  # noqa: E402
 from app.corpus.ingest import embedded_text  # noqa: E402
 from app.offline.lines import read_lines  # noqa: E402
 from app.ports import Embedder, Prompt, Reader  # noqa: E402
-from app.settings import Settings  # noqa: E402
+from app.settings import read_settings  # noqa: E402
 from app.upstream.embedders import open_embedder  # noqa: E402
 from app.upstream.parts import resilience_of  # noqa: E402
 from app.upstream.readers import open_reader  # noqa: E402
@@ -33,7 +33,7 @@ from app.upstream.readers import open_reader  # noqa: E402
 DEMO = ROOT / "demo"
 OUT = ROOT / "build" / "bench" / "conversations"
 RESAMPLES = 2000
-COMPARED_EVERY = 6
+COMPARED_EVERY = 8
 MAX_TOKENS = 24
 
 
@@ -69,14 +69,16 @@ class Corpus:
             passages, np.array(await embedder.embed_passages([embedded_text(one) for one in passages])), embedder
         )
 
-    async def search(self, text: str) -> list[Passage]:
-        """The nearest five."""
-        scores = self._vectors @ np.array(await self._embedder.embed_query(text))
-        return [self._passages[place] for place in np.argsort(-scores)[:5].tolist()]
+    async def search(self, texts: Sequence[str]) -> dict[str, list[Passage]]:
+        """The nearest five of each text; all are embedded together, which is faster than one by one."""
+        wanted = sorted(set(texts))
+        scores = np.array(await self._embedder.embed_passages(wanted)) @ self._vectors.T
+        best = np.argsort(-scores, axis=1)[:, :5].tolist()
+        return {text: [self._passages[at] for at in places] for text, places in zip(wanted, best, strict=True)}
 
 
-async def measure(row: Mapping[str, Any], corpus: Corpus, reader: Reader, *, compare: bool) -> dict[str, Any]:
-    """The texts of every way, whether each finds the passage, and the cost of the rewrite."""
+async def rewrite(row: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+    """The texts of every way to search for a follow-up, and the cost of its rewrite."""
     *before, (_, message) = [(one["role"], one["content"]) for one in row["messages"] if not small_talk(one["content"])]
     users = [text for role, text in before if role == "user"]
     recording = Recording(reader)
@@ -92,31 +94,27 @@ async def measure(row: Mapping[str, Any], corpus: Corpus, reader: Reader, *, com
     alone = stands_alone(message, users)
     for name in ("with the message before", "rewrite, unguarded", "rewrite"):
         texts[f"{name}; classifier"] = message if alone else texts[name]
-    found = {}
-    for name, text in texts.items():
-        passages = [one.id for one in await corpus.search(text)]
-        found[name] = [row["passage"] in passages[:1], row["passage"] in passages]
-    measured = {
+    usage = how.usage or Usage()
+    return {
+        "id": row["id"],
         "conversation": row["conversation"],
         "split": row["split"],
         "kind": row["kind"],
         "stands_alone": row["stands_alone"],
         "probability": probability(message, users),
         "how": how.how,
+        "passage": row["passage"],
         "texts": texts,
-        "found": found,
-        "tokens": how.usage.prompt_tokens + how.usage.completion_tokens if how.usage else 0,
+        "tokens": usage.prompt_tokens + usage.completion_tokens,
         "ms": how.ms,
     }
-    if compare:
-        prompt = Prompt(row["question"], tuple(await corpus.search(row["question"])))
-        began = time.perf_counter()
-        answer = await reader.generate(prompt, max_tokens=MAX_TOKENS)
-        measured["read"] = [
-            (time.perf_counter() - began) * 1000.0,
-            answer.prompt_tokens + answer.completion_tokens,
-        ]
-    return measured
+
+
+async def read_five(question: str, passages: Sequence[Passage], reader: Reader) -> list[float]:
+    """The time and the tokens of an answer from five passages."""
+    began = time.perf_counter()
+    answer = await reader.generate(Prompt(question, tuple(passages)), max_tokens=MAX_TOKENS)
+    return [(time.perf_counter() - began) * 1000.0, answer.prompt_tokens + answer.completion_tokens]
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -150,27 +148,49 @@ def thresholds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 async def main() -> None:
-    """Measure every follow-up, and print."""
-    settings = Settings.of()
+    """Rewrite and search every follow-up, and print. What was rewritten before is not rewritten again."""
+    settings = read_settings()
     OUT.mkdir(parents=True, exist_ok=True)
-    rows = [row for _, row in read_lines(DEMO / "conversations.jsonl") if row["passage"]]
+    done = OUT / "rewrites.jsonl"
+    measured = [dict(row) for _, row in read_lines(done)] if done.exists() else []
+    known = {row["id"] for row in measured}
+    rows = [row for _, row in read_lines(DEMO / "conversations.jsonl") if row["passage"] and row["id"] not in known]
+    # The test conversations first, and those that need a rewrite: what is there when it is stopped is worth most.
+    rows.sort(key=lambda row: (row["stands_alone"], row["split"] == "train"))
     async with AsyncExitStack() as stack:
         resilience = resilience_of(settings)
         embedder = await stack.enter_async_context(open_embedder(settings.embedder, resilience))
         opening = open_reader(settings.reader, resilience, data_dir=OUT, at_once=1)
         reader = await stack.enter_async_context(opening)
         corpus = await Corpus.of(embedder)
-        measured = []
-        for number, row in enumerate(rows):
-            measured.append(await measure(row, corpus, reader, compare=number % COMPARED_EVERY == 0))
-            if number % 20 == 0:
-                print(f"{number} of {len(rows)}", file=sys.stderr, flush=True)
-    (OUT / "measured.json").write_text(json.dumps(measured, indent=1))
+        questions = await corpus.search([row["question"] for row in rows]) if rows else {}
+        with done.open("a", encoding="utf-8") as lines:
+            for number, row in enumerate(rows):
+                one = await rewrite(row, reader)
+                if number % COMPARED_EVERY == 0:
+                    one["read"] = await read_five(row["question"], questions[row["question"]], reader)
+                lines.write(json.dumps(one) + "\n")
+                lines.flush()
+                measured.append(one)
+        found = await corpus.search([text for row in measured for text in row["texts"].values()])
+    for row in measured:
+        ids = {name: [one.id for one in found[text]] for name, text in row["texts"].items()}
+        row["found"] = {name: [row["passage"] in five[:1], row["passage"] in five] for name, five in ids.items()}
     report(measured)
 
 
+def rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """How often the passage is first, as typed and rewritten, for messages that stand alone and for others."""
+    sides = {str(alone): [row for row in rows if row["stands_alone"] == alone] for alone in (False, True)}
+    return {
+        name: {side: float(np.mean([row["found"][name][0] for row in part])) for side, part in sides.items()}
+        for name in ("as typed", "rewrite")
+    }
+
+
 def report(measured: Sequence[Mapping[str, Any]]) -> None:
-    """Print all figures."""
+    """Print all figures, and store what a wrong decision of the classifier costs."""
+    (OUT / "rates.json").write_text(json.dumps(rates([row for row in measured if row["split"] == "train"])))
     for split in ("train", "test"):
         of_split = [row for row in measured if row["split"] == split]
         print(split, json.dumps(figures(of_split), indent=1))

@@ -25,6 +25,7 @@ IDENTITY = {
     "quantisation": "none",
     "chat_template": "0",
     "prompts": "0",
+    "writing": "synthetic",
     "max_tokens": 24,
     "stop": ["\n"],
     "logprobs": "top20",

@@ -224,12 +224,14 @@ async def test_missing_evidence(
 
 
 async def test_required_passages_that_are_missing(open_gateway: Open) -> None:
-    """Nothing may be written without them: withheld, or a 404."""
+    """They are missing evidence like any other: the reader is told, or the answer is withheld."""
     async with open_gateway(artifact=WITH_RULE) as gateway:
         required = {"retrieval": "required", **NOWHERE}
         assert (await chat(gateway, fetchwise={"missing": "withhold", **required}))["fetchwise"]["abstained"]
-        check_shape(await post(gateway, fetchwise=required), 404, "no_passages")
         assert not gateway.reader.chats
+        noted = await chat(gateway, fetchwise=required)
+        assert sent_to(gateway)["messages"][-1]["content"] == WRITING.note + ASKED
+        assert (noted["fetchwise"]["k"], noted["fetchwise"]["decision"]["reason"]) == (0, "no_passages")
 
 
 async def test_a_failed_search_is_missing_evidence(open_gateway: Open) -> None:

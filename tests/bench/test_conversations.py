@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 
 from app.core import standalone
-from bench.conversations.fit import FollowUp, fit, fitted_rows, follow_ups, needs_nothing, resampled, unchanged
-from bench.conversations.run import figures, thresholds
+from bench.conversations.fit import (
+    FollowUp,
+    fit,
+    fitted_rows,
+    follow_ups,
+    found_first,
+    needs_nothing,
+    resampled,
+    unchanged,
+)
+from bench.conversations.run import figures, rates, thresholds
 from bench.ladder.tables import shared
 
 
@@ -59,6 +68,20 @@ def test_found_passages_are_counted_by_threshold() -> None:
     assert found["0.5"] == [1.0, 1.0, 0.5]
     assert found["0.0"] == [0.5, 1.0, 0.0]
     assert figures(rows)["as typed"] == ["0.500 0.000 1.000", "1.000 1.000 1.000"]
+
+
+def test_a_threshold_is_judged_by_what_wrong_decisions_cost() -> None:
+    """A message above it is found as often as one as typed, another as often as a rewrite, by its label."""
+    rows = [
+        {"stands_alone": alone, "found": {"as typed": [typed, True], "rewrite": [new, True]}}
+        for alone, typed, new in ((True, True, True), (True, True, False), (False, False, True))
+    ]
+    measured = rates(rows)
+    assert measured == {"as typed": {"False": 0.0, "True": 1.0}, "rewrite": {"False": 1.0, "True": 0.5}}
+    found = found_first(np.array([0.9, 0.1]), np.array([True, False]), measured)
+    assert found[0.52] == (1.0, 0.5)
+    assert found[0.0] == (0.5, 0.0)
+    assert found[1.01] == (0.75, 1.0)
 
 
 def test_the_shipped_weights_are_those_of_the_fit() -> None:

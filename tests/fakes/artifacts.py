@@ -186,4 +186,5 @@ def a_chat_artifact(**changes: Any) -> Artifact:
     """
     artifact = a_ladder_artifact()
     ahead = {0: _of_answer(0, a_line()), 1: _of_answer(0, a_line(0.375, 0.875)), 5: a_constant(0.75)}
-    return replace(artifact, **({"heads": {**artifact.heads, "search+k0": ahead}, "chat": a_chat()} | changes))
+    own: dict[str, Any] = {"heads": {**artifact.heads, "search+k0": ahead}, "chat": a_chat()}
+    return replace(artifact, **(own | changes))

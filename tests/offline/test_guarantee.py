@@ -15,14 +15,14 @@ import pytest
 from scipy.stats import binom
 
 from app.certify.plan import spent
-from app.core.artifact import LadderFit, Thresholds
+from app.core.artifact import Thresholds
 from app.offline.refit.certify import certify_policy, holding
 from app.offline.refit.choose import Guarantee
 from app.offline.refit.follow import Fitted, Given
 from app.offline.refit.options import Options
-from app.offline.refit.refit import certify_answers, fit_of, fitted_on, ledger_of
+from app.offline.refit.refit import certify_answers, certify_chat
 from app.offline.refit.splits import Train, Validation
-from app.offline.refit.train import Trained, choose
+from app.offline.refit.train import Trained, chat_of, choose, fit_of, fitted_on, ledger_of
 from tests.offline.world import BY_TOKENS, OPTIONS, Truth, World
 
 DELTA = 0.2
@@ -75,6 +75,8 @@ class Counts:
     draws: int = 0
     certified: int = 0
     broken: int = 0
+    chats: int = 0
+    chats_broken: int = 0
     abstaining: int = 0
     too_wrong: int = 0
     cost: float = 0.0
@@ -97,10 +99,12 @@ def test_few_guarantees_fail_at_the_boundary_in_a_few_draws(name: str) -> None:
 
 def check(name: str, found: Counts) -> None:
     assert found.broken <= allowed(found.draws), found
+    assert found.chats_broken <= allowed(found.draws), found
     assert found.too_wrong <= allowed(found.draws), found
     if name == "headroom":
         # Not vacuous: nearly all draws certify, save half of the cost, and answer many questions.
         assert found.certified >= 0.8 * found.draws, found
+        assert found.chats >= 0.5 * found.draws, found
         assert found.cost <= 0.6 * found.certified, found
         assert found.abstaining >= 0.8 * found.draws, found
         assert found.coverage >= 0.4 * found.abstaining, found
@@ -113,9 +117,13 @@ def simulate(world: World, groups: int, options: Options, *, plans: int, draws: 
     for number in range(plans):
         trained = choose(Train(world.draw(groups, seed=number)[0]), options)
         truth = Truth(world, trained, options, rows=9_000)
-        for fitted, given in validations(world, groups, trained, options, draws=draws, seed=1000 + number):
+        for fitted, given, once in validations(world, groups, trained, options, draws=draws, seed=1000 + number):
             ladder, abstention = certify_answers(fitted, given, trained, options)
+            chat = certify_chat(fitted, once, trained, options)
             counts.draws += 1
+            if chat.certificate is not None:
+                counts.chats += 1
+                counts.chats_broken += truth.difference(chat, guarantee) <= bound + 1e-9
             if ladder.certificate is None:
                 assert abstention.certificate is None
                 continue
@@ -132,16 +140,20 @@ def simulate(world: World, groups: int, options: Options, *, plans: int, draws: 
 
 def validations(
     world: World, groups: int, trained: Trained, options: Options, *, draws: int, seed: int
-) -> list[tuple[Fitted, dict[float, Given]]]:
-    """Many validation splits, on which the ladder climbs at once."""
-    fits: list[LadderFit] = [fit_of(trained, step, options) for step in trained.path]
+) -> list[tuple[Fitted, dict[float, Given], dict[float, Given]]]:
+    """Many validation splits, on which the ladder climbs and chats choose at once."""
     whole = fitted_on(Validation(world.draw(groups * draws, seed)[0]), trained, options)
-    given = {fit.t: whole.ladder(fit) for fit in fits}
+    given = {step.t: whole.ladder(fit_of(trained, step, options)) for step in trained.path}
+    once = {step.t: whole.chat(chat_of(trained, step, options)) for step in trained.chat}
     n = groups * world.phrasings
     parts = []
     for rows in np.arange(draws * n).reshape(draws, n):
         fitted = replace(whole, outcomes=whole.outcomes.take(rows), columns={}, out_of_scope=whole.out_of_scope[rows])
-        parts.append((fitted, {t: Given(g.k[rows], g.right[rows], g.confidence[rows]) for t, g in given.items()}))
+        ladders, chats = (
+            {t: Given(g.k[rows], g.right[rows], g.confidence[rows]) for t, g in every.items()}
+            for every in (given, once)
+        )
+        parts.append((fitted, ladders, chats))
     return parts
 
 

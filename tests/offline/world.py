@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from app.core.artifact import Identity, LadderFit, Thresholds
+from app.core.artifact import ChatFit, Identity, LadderFit, Thresholds
 from app.core.cost import Objective, Tariff
 from app.offline.refit.abstain import answers
 from app.offline.refit.choose import Guarantee
 from app.offline.refit.follow import Given
 from app.offline.refit.options import Options
-from app.offline.refit.refit import fitted_on, ledger_of
 from app.offline.refit.splits import Ledger, Test, pick
-from app.offline.refit.train import Trained
+from app.offline.refit.train import Trained, fitted_on, ledger_of
 from app.offline.table import Outcomes
 
 KS = (0, 1, 5)
@@ -122,10 +121,10 @@ class Truth:
         self.outcomes, self.chance = world.draw(rows // world.phrasings, seed=10**6)
         self._trained, self._options = trained, options
         self.fitted = fitted_on(Test(self.outcomes), trained, options)
-        self._given: dict[float, Given] = {}
+        self._given: dict[tuple[str, float], Given] = {}
 
-    def difference(self, fit: LadderFit, guarantee: Guarantee) -> float:
-        """Accuracy of a ladder minus that of the best reference, on questions in scope that the corpus can answer."""
+    def difference(self, fit: LadderFit | ChatFit, guarantee: Guarantee) -> float:
+        """Accuracy minus that of the best reference, on questions in scope that the corpus can answer."""
         inside = ~self.outcomes.out_of_corpus & ~self.fitted.out_of_scope
         accuracy = pick(self.chance, self.given(fit).k)[inside].mean()
         return float(accuracy - max(self.chance[k][inside].mean() for k in guarantee.references))
@@ -154,8 +153,9 @@ class Truth:
         wrong = 1.0 - pick(self.chance, given.k)
         return float(wrong[answered].mean()) if answered.any() else 0.0, float(answered.mean())
 
-    def given(self, fit: LadderFit) -> Given:
-        """What a ladder gives; a fit is known by its price."""
-        if fit.t not in self._given:
-            self._given[fit.t] = self.fitted.ladder(fit)
-        return self._given[fit.t]
+    def given(self, fit: LadderFit | ChatFit) -> Given:
+        """What is given; a fit is known by its kind and price."""
+        key = type(fit).__name__, fit.t
+        if key not in self._given:
+            self._given[key] = self.fitted.chat(fit) if isinstance(fit, ChatFit) else self.fitted.ladder(fit)
+        return self._given[key]

@@ -28,14 +28,13 @@ from app.offline.refit.certify import F, Population, certify_ladder, certify_pol
 from app.offline.refit.choose import Guarantee, PathStep, plausible_steps
 from app.offline.refit.climb import PricedStep, right_of
 from app.offline.refit.follow import Fitted, Given
-from app.offline.refit.heads import predict_many
 from app.offline.refit.holdout import evaluate_policies, evaluate_scope, graded_against_binary
 from app.offline.refit.ladder import Sample, SingleAnswers
 from app.offline.refit.metrics import to_json
 from app.offline.refit.options import Options
 from app.offline.refit.scope import alarms
-from app.offline.refit.splits import Ledger, S, Test, Validation, gate_costs, split, units
-from app.offline.refit.train import Trained, chat_of, choose, fit_of, quantiles
+from app.offline.refit.splits import Test, Validation, split, units
+from app.offline.refit.train import Trained, chat_of, choose, fit_of, fitted_on, ledger_of, quantiles
 from app.offline.table import Outcomes
 
 MIN_GROUPS = 50
@@ -157,9 +156,16 @@ def certify(validation: Validation, trained: Trained, options: Options) -> Certi
         policies = {name: _compared_only(trained, path, guarantee, options) for name, path in paths.items()}
     fitted = fitted_on(validation, trained, options)
     given = {step.t: fitted.ladder(fit_of(trained, step, options)) for step in trained.path}
-    chat = [chat_of(trained, step, options) for step in trained.chat]
-    once = _certify_path(fitted, [(fit, fitted.chat(fit)) for fit in chat], trained.chat[0], trained.sample, options)
-    return Certified(*certify_answers(fitted, given, trained, options), once, policies)
+    once = {step.t: fitted.chat(chat_of(trained, step, options)) for step in trained.chat}
+    return Certified(
+        *certify_answers(fitted, given, trained, options), certify_chat(fitted, once, trained, options), policies
+    )
+
+
+def certify_chat(fitted: Fitted, given: Mapping[float, Given], trained: Trained, options: Options) -> ChatFit:
+    """Certify the one-shot rule, whose answers at each price are given."""
+    path = [(chat_of(trained, step, options), given[step.t]) for step in trained.chat]
+    return _certify_path(fitted, path, trained.chat[0], trained.sample, options)
 
 
 def certify_answers(
@@ -188,12 +194,6 @@ def _compared_only(trained: Trained, path: tuple[PathStep, ...], guarantee: Guar
     at = max(0, plausible_steps(trained.ledger, path, guarantee) - 1)
     why = "only the ladder was tested on validation: refit with --policy graded to certify this one instead"
     return PolicyFit(path[at].thresholds, options.objective, None, why)
-
-
-def fitted_on(part: S, trained: Trained, options: Options) -> Fitted:
-    """A split with what train fitted."""
-    scope = trained.scope
-    return Fitted.of(part.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
 
 
 def _certify_abstention(
@@ -235,14 +235,6 @@ def _certify_abstention(
         ),
     )
     return replace(found, certificate=None, uncertified_reason=why) if why else found
-
-
-def ledger_of(part: S, trained: Trained, options: Options) -> Ledger[S]:
-    """The in-corpus rows of a split, with the probability of each closed-book answer."""
-    outcomes = part.outcomes.take(np.flatnonzero(~part.outcomes.out_of_corpus))
-    p = predict_many(trained.heads.heads["k0"][0], outcomes.evidence, len(outcomes))
-    costs = gate_costs(outcomes, options.objective, options.tariff)
-    return Ledger(replace(part, outcomes=outcomes), p, units(outcomes, salt="order"), costs)
 
 
 def _notes(certified: Certified, ks: tuple[int, ...], fallback: int, options: Options) -> list[str]:

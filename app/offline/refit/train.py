@@ -1,7 +1,7 @@
 """Everything that train decides: heads, scope, and the paths to certify on validation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from app.core.artifact import ChatFit, LadderFit
 from app.core.signals import NAMES
 from app.offline.refit.choose import PathStep, best_fixed, build_path
 from app.offline.refit.climb import P, PricedStep, most_accurate, purchase_costs
+from app.offline.refit.follow import Fitted
+from app.offline.refit.heads import predict_many
 from app.offline.refit.ladder import (
     FittedHeads,
     LadderStep,
@@ -20,7 +22,7 @@ from app.offline.refit.ladder import (
 )
 from app.offline.refit.options import Options
 from app.offline.refit.scope import FittedScope, fit_scope
-from app.offline.refit.splits import Ledger, Train, gate_costs, units
+from app.offline.refit.splits import Ledger, S, Train, gate_costs, units
 
 _DECILES = tuple(np.arange(1, 10) / 10)
 
@@ -126,3 +128,17 @@ def fit_of(trained: Trained, step: LadderStep, options: Options) -> LadderFit:
 def chat_of(trained: Trained, step: PricedStep, options: Options) -> ChatFit:
     """A step of chat's path as it is served; validation adds its certificate."""
     return ChatFit(t=step.t, costs=trained.sample.added, objective=options.objective, goal=options.goal)
+
+
+def fitted_on(part: S, trained: Trained, options: Options) -> Fitted:
+    """A split with what train fitted."""
+    scope = trained.scope
+    return Fitted.of(part.outcomes, trained.heads.heads, scope.scope, scope.centroids, options.tariff)
+
+
+def ledger_of(part: S, trained: Trained, options: Options) -> Ledger[S]:
+    """The in-corpus rows of a split, with the probability of each closed-book answer."""
+    outcomes = part.outcomes.take(np.flatnonzero(~part.outcomes.out_of_corpus))
+    p = predict_many(trained.heads.heads["k0"][0], outcomes.evidence, len(outcomes))
+    costs = gate_costs(outcomes, options.objective, options.tariff)
+    return Ledger(replace(part, outcomes=outcomes), p, units(outcomes, salt="order"), costs)

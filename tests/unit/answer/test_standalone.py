@@ -123,6 +123,12 @@ async def test_a_turn_of_a_tool_is_not_searched(reader: FakeReader, said: dict[s
     assert (await found(reader, LAOS, said))[1] == Standalone("tool_turn", LAOS)
 
 
+async def test_the_beginning_of_a_reply_is_no_turn_of_a_tool(reader: FakeReader) -> None:
+    """Some clients begin the assistant's reply themselves; the message of the user before it is searched."""
+    text, how = await found(reader, "What is the currency of the Netherlands?", {"role": "assistant", "content": "It"})
+    assert (text, how.how) == ("What is the currency of the Netherlands?", "as_asked")
+
+
 async def test_without_a_message_of_the_user_nothing_is_searched(reader: FakeReader) -> None:
     """A system message alone asks nothing."""
     assert await found(reader, before=CAPITAL[:1]) == ("", Standalone("tool_turn", ""))
