@@ -14,6 +14,7 @@ from scenarios import (
     UNSURE,
     Capital,
     abstains,
+    fits_the_tool,
     has_no_tools,
     raises,
     report,
@@ -80,7 +81,7 @@ def tool_call(gateway: Any) -> None:
     message = said(gateway, asked, tools=[TOOL], tool_choice=choice, max_completion_tokens=80)
     (call,) = message.tool_calls
     assert call.function.name == "population"
-    assert set(json.loads(call.function.arguments)) == {"city"}
+    fits_the_tool(gateway, json.loads(call.function.arguments))
     result = {"role": "tool", "tool_call_id": call.id, "content": "1,200,000"}
     final = said(gateway, [*asked, message, result], tools=[TOOL], tool_choice="none", max_completion_tokens=40)
     says_something(final.content)
@@ -89,7 +90,7 @@ def tool_call(gateway: Any) -> None:
     )
     deltas = [delta for event in events if event.choices for delta in event.choices[0].delta.tool_calls or []]
     assert deltas[0].function.name == "population"
-    assert set(json.loads("".join(delta.function.arguments or "" for delta in deltas))) == {"city"}
+    fits_the_tool(gateway, json.loads("".join(delta.function.arguments or "" for delta in deltas)))
 
 
 def abstention(gateway: Any) -> None:
@@ -137,13 +138,13 @@ def responses_tool_call(gateway: Any) -> None:
     choice: Any = {"type": "function", "name": "population"}
     whole = client(gateway).responses.create(input=asked, tool_choice=choice, **more)
     (call,) = [item for item in whole.output if item.type == "function_call"]
-    assert set(json.loads(call.arguments)) == {"city"}
+    fits_the_tool(gateway, json.loads(call.arguments))
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "1,200,000"}
     final = client(gateway).responses.create(input=[*asked, call.to_dict(), result], tool_choice="none", **more)
     says_something(final.output_text)
     with client(gateway).responses.stream(input=asked, tool_choice=choice, **more) as events:
         done = [event for event in events if event.type == "response.function_call_arguments.done"]
-    assert set(json.loads(done[0].arguments)) == {"city"}
+    fits_the_tool(gateway, json.loads(done[0].arguments))
 
 
 def embeddings(gateway: Any) -> None:

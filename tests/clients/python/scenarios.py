@@ -48,6 +48,12 @@ def has_no_tools(gateway: Any) -> bool:
     return bool(gateway["calls_tools"] == "never")
 
 
+def fits_the_tool(gateway: Any, arguments: Any) -> None:
+    """Fail unless these are the tool's arguments; what exactly a real model writes is its own matter."""
+    assert isinstance(arguments, dict), arguments
+    assert gateway["calls_tools"] != "always" or set(arguments) == {"city"}, arguments
+
+
 def abstains(text: Any) -> None:
     """Fail unless this is the sentence of an abstention."""
     assert isinstance(text, str), text
