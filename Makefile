@@ -24,6 +24,8 @@ INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
 INSTALLED_DRILLS := $(VENV_DRILLS)/.installed
+# In two environments: not all client libraries work with the same `openai`.
+INSTALLED_CLIENTS := .venv-clients/.installed .venv-clients-openai2/.installed tests/clients/js/node_modules/.installed
 VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
@@ -32,7 +34,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e drills prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e drills prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak test-clients clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -42,10 +44,10 @@ serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT c
 	exec $(VENV)/bin/fetchwise serve
 
 test: $(INSTALLED) ## Run the tests that need only pip packages (three minutes on two cores)
-	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not drill and not vllm and not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not clients and not vllm and not slow"
 
 test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
-	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not drill and not vllm"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not clients and not drill and not vllm"
 
 coverage: $(INSTALLED) ## Check that the tests of the decision core cover every branch
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not slow" tests/unit tests/golden \
@@ -82,6 +84,9 @@ test-e2e: $(INSTALLED) debian $(QDRANT) ## Run end-to-end tests with real proces
 drills: $(INSTALLED) $(INSTALLED_DRILLS) debian $(QDRANT) ## Make faults happen to real gateways, as root (SHORT=1 for the shorter variants)
 	$(PYTEST) -n 2 --dist loadfile -m "drill$(if $(SHORT), and not slow)" tests/drills
 
+test-clients: $(INSTALLED) $(INSTALLED_CLIENTS) ## Run real client libraries against gateways (four minutes)
+	$(PYTEST) -n 2 --dist loadfile -m clients tests/clients
+
 prepare-vllm: ## Install vLLM and its model for `make test-vllm` in a separate environment (3 GB)
 	@! $(PYTHON) tests/vllm/prepare.py --check-cpu || $(MAKE) --no-print-directory $(VLLM_MODEL)/DONE
 
@@ -90,7 +95,7 @@ test-vllm: $(INSTALLED) ## Run the reader's tests with real vLLM on the CPU
 	elif [ "$${ALLOW_NO_VLLM:-}" = 1 ]; then echo "skipped, as ALLOW_NO_VLLM=1 allows"; \
 	else echo "ALLOW_NO_VLLM=1 lets this pass without it" >&2; exit 1; fi
 
-run-test-vllm: $(INSTALLED) $(VLLM_MODEL)/DONE
+run-test-vllm: $(INSTALLED) $(INSTALLED_CLIENTS) $(VLLM_MODEL)/DONE
 	TEST_VLLM_PYTHON=$(VENV_VLLM)/bin/python TEST_VLLM_MODEL=$(VLLM_MODEL) \
 	  $(VENV)/bin/python -m pytest --durations=10 -m vllm tests/vllm
 
@@ -142,7 +147,7 @@ bench-guarantee: $(INSTALLED) ## Count how often certificates and revocations ar
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and report whether anything grew (SOAK_SECONDS sets the length)
 	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
 
-lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, tools, drills)
+lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, clients, clients-openai2, tools, drills)
 	$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade) $(FILE)
 
 stack-keys: ## Make random keys for vLLM and Qdrant of the compose stack, and give them to its gateway
@@ -170,7 +175,7 @@ audit: $(INSTALLED_TOOLS) ## Look for known vulnerabilities of the pinned packag
 	$(VENV_TOOLS)/bin/pip-audit --disable-pip --require-hashes --requirement build/audited.txt
 
 clean: ## Remove build results, but not data/
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) $(VENV_DRILLS) build
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) $(VENV_DRILLS) .venv-clients* tests/clients/js/node_modules build
 
 size: ## Count lines and modules by package
 	@for top in app tests bench; do find $$top -name '*.py' | xargs wc -l | awk -v top=$$top '$$2 ~ "/" { \
@@ -215,6 +220,16 @@ $(INSTALLED_LITELLM): requirements/litellm.txt
 	@$(PYTHON) -m venv --clear $(VENV_LITELLM)
 	@echo "installing a LiteLLM proxy to measure against (some minutes)…"
 	@$(VENV_LITELLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
+	@touch $@
+
+.venv-clients%installed: requirements/clients.txt requirements/clients-openai2.txt
+	@$(PYTHON) -m venv --clear $(@D)
+	@echo "installing client libraries in $(@D) (a minute)…"
+	@$(@D)/bin/python $(PIP_INSTALL) --quiet --requirement requirements/$(@D:.venv-%=%).txt
+	@touch $@
+
+tests/clients/js/node_modules/.installed: tests/clients/js/package-lock.json | debian
+	@npm ci --prefix tests/clients/js --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 $(INSTALLED_TOOLS): requirements/tools.txt

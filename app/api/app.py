@@ -19,6 +19,9 @@ from app.api.gateway import Gateway
 from app.api.http.errors import OPENAI_PREFIX, install
 from app.api.http.middleware import READING, RequestLog, SafeHeaders, SiteCheck, allow_origins
 from app.api.http.permits import BodyLimit, Shedding
+from app.api.mcp import router as mcp_router
+from app.api.openai.embeddings import router as embeddings_router
+from app.api.openai.responses import router as responses_router
 from app.api.openai.routes import chat_router, models_router
 from app.api.operators import FIELDS
 from app.api.operators import router as operators_router
@@ -66,7 +69,7 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
     app.add_middleware(SiteCheck, hosts=hosts, origins=settings.access.cors)
     allow_origins(app, settings.access.cors)
     app.add_middleware(SafeHeaders)
-    include_direct(app, answer_router, chat_router, feedback_router)
+    include_direct(app, answer_router, chat_router, feedback_router, responses_router, embeddings_router, mcp_router)
     for router in (status_router, models_router, operators_router):
         app.include_router(router)
     _serve_description(app)

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 
 from app.answer.answer import Answerer
+from app.answer.run import Upstreams
 from app.api.http.guard import Guard
 from app.api.http.permits import Permits
 from app.calibrators.status import LiveCalibrator
@@ -24,6 +25,7 @@ class Gateway:
     """Everything that routes need."""
 
     answerer: Answerer
+    upstreams: Upstreams
     guard: Guard
     permits: Permits
     metrics: TrafficMetrics

@@ -1,5 +1,6 @@
 """`fetchwise ask`: send one question to a running gateway and print its receipt for people."""
 
+import json
 from typing import Annotated, Any
 
 import httpx
@@ -37,44 +38,70 @@ def ask(
     policy: Annotated[Policy | None, typer.Option(help="How the number of passages is chosen.")] = None,
     retrieval: Annotated[Retrieval, typer.Option(help="Require passages, or forbid them.")] = Retrieval.AUTO,
     abstain: Annotated[bool, typer.Option(help="Withhold an answer whose confidence is too low.")] = True,  # noqa: FBT002
+    collection: Annotated[str | None, typer.Option(help="Collection to search. Default: that of the gateway.")] = None,
     url: Annotated[
         str | None, typer.Option(help="URL of the gateway. Default: FETCHWISE_HOST and FETCHWISE_PORT.")
     ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the answer while it is written.")] = False,  # noqa: FBT002
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole receipt.")] = False,  # noqa: FBT002
 ) -> None:
     """Ask a running gateway one question. If it requires a key, set FETCHWISE_API_KEY."""
     settings = read_settings()
-    base = url or f"http://{settings.server.host}:{settings.server.port}"
+    base = (url or f"http://{settings.server.host}:{settings.server.port}").rstrip("/")
     body: dict[str, Any] = {"question": question, "retrieval": retrieval.value, "abstain": abstain}
-    if policy is not None:
-        body["policy"] = policy.value
+    body |= {"policy": policy.value} if policy else {}
+    body |= {"collection": collection} if collection else {}
+    body |= {"stream": True} if stream else {}
     headers = (
         {"authorization": f"Bearer {settings.access.api_key.get_secret_value()}"} if settings.access.api_key else {}
     )
+    timeout = settings.limits.request_timeout_s + 5
     try:
-        reply = httpx.post(f"{base}/answer", json=body, headers=headers, timeout=settings.limits.request_timeout_s + 5)
+        with httpx.stream("POST", f"{base}/answer", json=body, headers=headers, timeout=timeout) as reply:
+            receipt = _receipt(reply, base, live=stream and not as_json)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UpstreamUnavailable(
             "gateway", f"no gateway answers on {base} ({error}): run `fetchwise serve`, or set --url"
         ) from error
-    if reply.status_code != httpx.codes.OK:
-        raise FetchwiseError(_message(reply))
     if as_json:
-        out.print_json(data=reply.json(), ensure_ascii=True)
+        out.print_json(data=receipt, ensure_ascii=True)
     else:
-        _show(reply.json())
+        _show(receipt, answered=stream and receipt["answer"] is not None)
 
 
-def _message(reply: httpx.Response) -> str:
+def _receipt(reply: httpx.Response, base: str, *, live: bool) -> dict[str, Any]:
+    """The receipt of a reply. `live`: print the pieces of a streamed answer as they arrive."""
+    if reply.headers.get("content-type", "").startswith("text/event-stream"):
+        event = ""
+        for line in reply.iter_lines():
+            field, _, value = line.partition(": ")
+            if field == "event":
+                event = value
+            elif field == "data" and event == "token" and live:
+                out.print(json.loads(value)["text"], style="bold", markup=False, highlight=False, end="")
+            elif field == "data" and event in {"final", "error"}:
+                return _checked(value, base)
+        raise FetchwiseError(f"the stream of {base} ended before the answer was complete: check --url, or ask again")
+    return _checked(reply.read(), base, status=reply.status_code)
+
+
+def _checked(said: str | bytes, base: str, *, status: int | None = None) -> dict[str, Any]:
+    """The receipt; FetchwiseError if it is an error, or something else."""
     try:
-        return f"{reply.status_code}: {reply.json()['error']['message']}"
+        found: dict[str, Any] = json.loads(said)
+        if "decision" in found:
+            return found
+        message = found["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        return f"{reply.status_code}: this is not a Fetchwise gateway: check --url"
+        raise FetchwiseError(f"{base} is not a Fetchwise gateway ({status}): check --url") from None
+    raise FetchwiseError(f"{status or 'error'}: {message} ({base}; --url names another gateway)")
 
 
-def _show(receipt: dict[str, Any]) -> None:
+def _show(receipt: dict[str, Any], *, answered: bool) -> None:
     decision = receipt["decision"]
-    if receipt["answer"] is None:
+    if answered:
+        out.print()
+    elif receipt["answer"] is None:
         out.print("[bold yellow]I don't know.[/]")
     else:
         out.print(receipt["answer"], style="bold", markup=False, highlight=False, soft_wrap=True)

@@ -64,7 +64,7 @@ def log_to_stderr(level: str, log_format: str = "text", *, log_questions: bool =
     # Python looks these up for every line, and no line shows them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # They log every request.
-    for noisy in ("httpx", "httpcore", "sentence_transformers", "transformers", "gguf"):
+    for noisy in ("httpx", "httpcore", "sentence_transformers", "transformers", "gguf", "mcp"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -140,8 +140,10 @@ async def open_gateway(
             *(PrometheusObserver(registry, traffic_metrics, ks), window, log, signals),
             *(learning.budget, RequestContextObserver(), tracing, learning.shadows),
         )
+        stages = tracing.stage if tracing else nullcontext
+        upstreams = Upstreams(parts.reader, parts.embedder, parts.vectors, stages=stages)
         answerer = Answerer(
-            Upstreams(parts.reader, parts.embedder, parts.vectors, stages=tracing.stage if tracing else nullcontext),
+            upstreams,
             resolve,
             draw=learning.sampler.draw,
             observers=[one for one in observers if one is not None],
@@ -162,6 +164,7 @@ async def open_gateway(
         await periodic.every(LAG_EVERY_S, "event loop lag", lag.measure)
         yield Gateway(
             answerer=answerer,
+            upstreams=upstreams,
             guard=Guard(keys, rates),
             permits=Permits(
                 settings.permits,

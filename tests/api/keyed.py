@@ -18,12 +18,18 @@ CHATTED = {"model": "fetchwise", "messages": [{"role": "user", "content": ASKED[
 BODIES: dict[str, Any] = {
     "/answer": ASKED,
     "/v1/chat/completions": CHATTED,
+    "/v1/responses": {"model": "fetchwise", "input": ASKED["question"]},
+    "/v1/embeddings": {"model": "fetchwise", "input": ASKED["question"]},
+    "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "arguments": ASKED}},
     "/feedback": {"id": "a" * 24, "correct": True},
 }
 # What each route wants; None: nothing.
 NEEDS: dict[tuple[str, str], Scope | None] = {
     ("POST", "/answer"): Scope.ANSWER,
     ("POST", "/v1/chat/completions"): Scope.ANSWER,
+    ("POST", "/v1/responses"): Scope.ANSWER,
+    ("POST", "/v1/embeddings"): Scope.ANSWER,
+    ("POST", "/mcp"): Scope.ANSWER,
     ("GET", "/v1/models"): Scope.ANSWER,
     ("GET", "/v1/models/fetchwise"): Scope.ANSWER,
     ("POST", "/feedback"): Scope.FEEDBACK,

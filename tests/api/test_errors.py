@@ -121,7 +121,7 @@ CASES: dict[str, Case] = {
     "POST /metrics": Case(405, "method_not_allowed", path="/metrics"),
     "POST /": Case(405, "method_not_allowed", path="/"),
     "/v1: unknown path": Case(404, "not_found", method="GET", path="/v1/nowhere"),
-    "/v1: unknown path, posted to": Case(404, "not_found", path="/v1/embeddings", body={}),
+    "/v1: unknown path, posted to": Case(404, "not_found", path="/v1/files", body={}),
     "/v1: GET": Case(405, "method_not_allowed", method="GET", path=CHAT),
     "/v1: half JSON": Case(400, "invalid_request", path=CHAT, content=b"{"),
     "/v1: nothing": Case(422, "invalid_request", path=CHAT, body={}),

@@ -22,6 +22,8 @@ ARGUMENTS = (
     "--enforce-eager",
     *("--block-size", "32"),
     *("--max-model-len", str(CONTEXT)),
+    # Without it vLLM refuses requests in which the model may choose a tool.
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
 # One gigabyte of cache; without a number vLLM takes most of the memory.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}

@@ -1,4 +1,4 @@
-"""The table from exceptions to status codes, and the JSON shape of errors: our own, and OpenAI's below `/v1/`."""
+"""The table from exceptions to status codes, and the JSON shape of errors: our own, and those of other protocols."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -78,6 +78,9 @@ DENIALS = (401, 403, 429)
 _HTTP_TYPES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 # Every error below this path has the shape of OpenAI's API.
 OPENAI_PREFIX = "/v1/"
+MCP_PATH = "/mcp"
+# Of a server's own choice.
+_JSON_RPC_ERROR = -32000
 
 _OPENAI_TYPES = {403: "permission_error", 429: "rate_limit_error"}
 # Codes of OpenAI that programs test for; for other errors the code is our own type.
@@ -141,12 +144,17 @@ def problem(
     headers: dict[str, str] | None = None,
     openai_type: str | None = None,
 ) -> JSONResponse:
-    """An error response in our shape; below `/v1/` in the shape of OpenAI's API, where `openai_type` is its type."""
+    """An error response in our shape; below `/v1/` in the shape of OpenAI's API, where `openai_type` is its type.
+
+    For MCP clients it is an error of JSON-RPC, too: they show no other.
+    """
     if path.startswith(OPENAI_PREFIX):
         status, body = as_openai(status, kind, message, fields or [])
         body["error"]["type"] = openai_type or body["error"]["type"]
     else:
         body = {"error": {"type": kind, "message": message, "fields": fields or []}}
+    if path == MCP_PATH:
+        body |= {"jsonrpc": "2.0", "id": None, "error": {"code": _JSON_RPC_ERROR, **body["error"]}}
     return JSONResponse(body, status_code=status, headers=headers)
 
 
@@ -204,9 +212,12 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    kind = _HTTP_TYPES.get(error.status_code, "http_error")
-    headers = dict(error.headers or {})
-    return problem(error.status_code, kind, str(error.detail), path=request.scope["path"], headers=headers)
+    kind, path = _HTTP_TYPES.get(error.status_code, "http_error"), request.scope["path"]
+    headers, message = dict(error.headers or {}), str(error.detail)
+    if error.status_code == 404 and path.startswith(OPENAI_PREFIX):
+        known = sorted(known for known in request.app.openapi()["paths"] if known.startswith(OPENAI_PREFIX))
+        message = f"there is no {path[:100]}: the gateway has {', '.join(known)}"
+    return problem(error.status_code, kind, message, path=path, headers=headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

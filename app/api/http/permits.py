@@ -16,7 +16,7 @@ from app.telemetry.gauges import TrafficMetrics
 logger = logging.getLogger(__name__)
 
 _TOO_BUSY = "the gateway is busy and its queue is full: try again later"
-_ASKING = ("/answer", "/v1/chat/completions")
+_ASKING = ("/answer", "/v1/chat/completions", "/v1/responses")
 # Between two log lines about refused questions: a line for each would add load when there is too much.
 _LOG_EVERY_S = 5.0
 

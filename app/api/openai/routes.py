@@ -39,7 +39,7 @@ from app.errors import ContradictoryRequest, UnknownModel
 
 _DENIED = documented(*DENIALS, 500, model=OpenAIErrorOut)
 _NO_MODEL = documented(model=OpenAIErrorOut, own={404: "No such model."})
-_ERRORS = _DENIED | documented(
+ERRORS = _DENIED | documented(
     *(408, 413, 503),
     model=OpenAIErrorOut,
     own={
@@ -69,7 +69,7 @@ models_router = APIRouter(prefix="/v1", tags=["OpenAI"])
 @chat_router.post(
     "/chat/completions",
     response_model=ChatCompletion,
-    responses=_ERRORS | _STREAMED,
+    responses=ERRORS | _STREAMED,
     summary="Answer the last message of a chat, or abstain",
 )
 async def chat(body: ChatRequest, gateway: TheGateway, caller: AnswerCaller, request: Request) -> Response:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,23 @@ def test_ask_without_a_gateway_says_how_to_start_one(
     def refused(*_: object, **__: object) -> None:
         raise httpx.ConnectError("connection refused")
 
-    monkeypatch.setattr(httpx, "post", refused)
+    monkeypatch.setattr(httpx, "stream", refused)
     assert run(monkeypatch, "ask", "Who?") == 1
-    assert "fetchwise serve" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "fetchwise serve" in said
+    assert "--url" in said
+
+
+def replies(monkeypatch: pytest.MonkeyPatch, status: int, **said: Any) -> list[Any]:
+    """Let a gateway reply like this; returns the bodies that it receives."""
+    sent: list[Any] = []
+
+    def stream(_method: str, _url: str, *, json: Any, **_: Any) -> nullcontext[httpx.Response]:
+        sent.append(json)
+        return nullcontext(httpx.Response(status, **said))
+
+    monkeypatch.setattr(httpx, "stream", stream)
+    return sent
 
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m"
@@ -98,7 +113,7 @@ def test_an_answer_cannot_control_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     """Control characters of a reply are shown, not sent to the terminal; line breaks stay."""
-    monkeypatch.setattr(httpx, "post", lambda *_, **__: httpx.Response(200, json=a_receipt()))
+    replies(monkeypatch, 200, json=a_receipt())
     assert run(monkeypatch, "ask", "Where?", *options) == 0
     printed = capsys.readouterr().out
     assert all(line.isprintable() for line in printed.split("\n"))
@@ -110,10 +125,50 @@ def test_an_error_cannot_control_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor can the message of an error."""
-    reply = httpx.Response(503, json={"error": {"message": f"no {EVIL}"}})
-    monkeypatch.setattr(httpx, "post", lambda *_, **__: reply)
+    replies(monkeypatch, 503, json={"error": {"message": f"no {EVIL}"}})
     assert run(monkeypatch, "ask", "Where?") == 1
     assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
+
+
+def events(*sent: tuple[str, Any]) -> dict[str, Any]:
+    """A stream of events."""
+    text = ": hello\n\n" + "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in sent)
+    return {"text": text, "headers": {"content-type": "text/event-stream"}}
+
+
+def test_a_streamed_answer_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--stream` prints the pieces, then how it was decided; `--collection` is part of the question."""
+    pieces = [("step", {}), ("token", {"text": "King"}), ("token", {"text": f"ston{EVIL}"})]
+    sent = replies(monkeypatch, 200, **events(*pieces, ("final", a_receipt())))
+    assert run(monkeypatch, "ask", "Where?", "--stream", "--collection", "handbook") == 0
+    assert (sent[0]["stream"], sent[0]["collection"]) == (True, "handbook")
+    printed = capsys.readouterr().out
+    assert printed.startswith("Kingston")
+    assert printed.count("ston") == 1
+    assert "1 search made" in printed
+    assert all(line.isprintable() for line in printed.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({"json": {"error": {"message": "no such collection"}}}, "no such collection"),
+        ({"text": "<html>"}, "not a Fetchwise gateway"),
+        ({"json": ["a", "list"]}, "not a Fetchwise gateway"),
+        (events(("error", {"error": {"message": "the reader failed"}})), "the reader failed"),
+        (events(("token", {"text": "King"})), "ended before"),
+    ],
+)
+def test_an_error_names_the_gateway(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reply: dict[str, Any], says: str
+) -> None:
+    """One sentence says what happened, where, and which option names another gateway."""
+    replies(monkeypatch, 200, **reply)
+    assert run(monkeypatch, "ask", "Where?", "--stream", "--url", "http://elsewhere:1/") == 1
+    said = capsys.readouterr().err
+    assert says in said
+    assert "http://elsewhere:1" in said
+    assert "--url" in said
 
 
 def test_a_wrong_setting_is_named_as_it_is_written(

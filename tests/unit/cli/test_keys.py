@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,11 +145,11 @@ def test_ask_presents_the_key(run: Run, file: KeyFile, monkeypatch: pytest.Monke
     """`fetchwise ask` reads the key from the environment, and never prints it."""
     sent: list[dict[str, Any]] = []
 
-    def post(_: str, **how: Any) -> httpx.Response:
+    def stream(*_: str, **how: Any) -> nullcontext[httpx.Response]:
         sent.append(how["headers"])
-        return httpx.Response(401, json={"error": {"message": "this key is not known"}})
+        return nullcontext(httpx.Response(401, json={"error": {"message": "this key is not known"}}))
 
-    monkeypatch.setattr("app.cli.ask.httpx.post", post)
+    monkeypatch.setattr("app.cli.ask.httpx.stream", stream)
     if key is not None:
         monkeypatch.setenv("FETCHWISE_API_KEY", key)
     printed = run("ask", "Who?", code=1)

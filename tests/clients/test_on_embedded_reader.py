@@ -1,0 +1,13 @@
+"""Real client libraries, at their defaults, with the embedded reader: nothing is refused."""
+
+import pytest
+
+from .programs import EVERY, Programs
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize(("client", "scenario"), EVERY)
+def test_client(embedded: Programs, client: str, scenario: str) -> None:
+    """The library can do this."""
+    assert embedded.outcome(client, scenario) == ""
