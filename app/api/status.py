@@ -13,10 +13,7 @@ from pydantic import BaseModel, Field
 from app.api.gateway import TheGateway
 from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
-from app.telemetry.snapshot import Part, Snapshot
-
-# Upstreams are pinged every five seconds. After this time without a ping, their state is unknown.
-STALE_S = 15.0
+from app.telemetry.snapshot import STALE_S, Part, Snapshot
 
 
 class Health(BaseModel):
@@ -45,8 +42,7 @@ class Readiness(BaseModel):
         calibrator = snapshot.calibrator
         if calibrator.problem and not details:
             calibrator = replace(calibrator, problem="shown to keys with scope `operate`")
-        ready = not stale and all(part.up for part in snapshot.parts.values())
-        return cls(ready=ready, upstreams=upstreams, calibrator=calibrator)
+        return cls(ready=snapshot.ready(now), upstreams=upstreams, calibrator=calibrator)
 
 
 def _brief(part: Part) -> str:

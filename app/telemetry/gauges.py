@@ -1,8 +1,10 @@
 """Metrics besides those of finished decisions: load, upstreams, event loop lag, and gauges of the snapshot."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
@@ -14,11 +16,11 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from app.errors import ConfigurationError, Denial
+from app.telemetry.requests import SECONDS, HttpMetrics
 from app.telemetry.snapshot import Load, Part, Snapshot
 
 # prometheus_client reads it once, at import, and then keeps every value in that directory.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PARTS = ("reader", "embedder", "vectors")
 _FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
 _LOAD = ("fetchwise_in_flight", "fetchwise_shed_total")
@@ -32,19 +34,43 @@ _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistry]:
     """A registry to count in, and one to scrape: the same, unless `shared` contains the counts of several workers.
 
-    Then a scrape of any worker returns their sum, without the metrics of single processes.
+    Then a scrape of any worker returns their sum, and the metrics of each process.
     """
     counted = CollectorRegistry()
     if shared is None:
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        for collector in (PlatformCollector, GCCollector):
             collector(registry=counted)
+        counted.register(Processes(lambda: [str(os.getpid())]))
         return counted, counted
     if values.ValueClass is values.MutexValue:
         raise ConfigurationError(f"to share counts between workers, set {SHARED_VARIABLE} before they start")
     scraped = CollectorRegistry()
     PlatformCollector(registry=scraped)
     MultiProcessCollector(scraped, path=str(shared))  # type: ignore[no-untyped-call]
+    # The supervisor removes this file of a worker that has ended.
+    scraped.register(Processes(lambda: [file.stem.rpartition("_")[2] for file in shared.glob("gauge_livesum_*.db")]))
     return counted, scraped
+
+
+@dataclass(frozen=True, eq=False)
+class Processes(Collector):
+    """prometheus_client's metrics of a process, for each worker: CPU, memory, open files, start."""
+
+    pids: Callable[[], Iterable[str]]
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing, so that registering reads nothing."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric with the label `worker`, the process id."""
+        merged: dict[str, Metric] = {}
+        for pid in sorted(self.pids()):
+            for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                known = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    known.add_sample(sample.name, {"worker": pid}, sample.value)
+        yield from merged.values()
 
 
 def load(counted: CollectorRegistry, shared: Path | None) -> Load:
@@ -61,11 +87,18 @@ def load(counted: CollectorRegistry, shared: Path | None) -> Load:
 
 
 class TrafficMetrics:
-    """Load and upstreams: questions in flight and refused; failures, retries, breakers and pings."""
+    """Requests, load and upstreams: questions in flight and refused; failures, retries, breakers and pings."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.http = HttpMetrics(registry)
         self.in_flight = Gauge(
             "fetchwise_in_flight", "Questions being answered.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.in_flight_limit = Gauge(
+            "fetchwise_in_flight_limit",
+            "Questions that may be answered at once; more wait or are refused.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self.queued = Gauge(
             "fetchwise_queued", "Questions waiting for a permit.", registry=registry, multiprocess_mode="livesum"
@@ -116,6 +149,28 @@ class TrafficMetrics:
         for part in PARTS:
             self._open.labels(part)
             self._retries.labels(part)
+        # Show the worst worker here too.
+        self._reader_up = Gauge(
+            "fetchwise_reader_up",
+            "Whether one of several readers answered its last ping with the expected model, 1 or 0.",
+            ("server",),
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self._reader_calls = Counter(
+            "fetchwise_reader_calls", "Calls to each reader, by result.", ("server", "result"), registry=registry
+        )
+        self._reader_seconds = Histogram(
+            "fetchwise_reader_call_duration_seconds",
+            "Time of a call to each reader, whether or not it failed.",
+            ("server",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._calls_of, self._seconds_of = cache(self._reader_calls.labels), cache(self._reader_seconds.labels)
+        self.spans_dropped = Counter(
+            "fetchwise_spans_dropped", "Spans that the trace collector did not accept.", registry=registry
+        )
 
     def denied(self, why: Denial) -> None:
         """Count a request that was refused because of its key."""
@@ -137,6 +192,15 @@ class TrafficMetrics:
     def retried(self, upstream: str) -> None:
         """Count a retry."""
         self._retries.labels(upstream).inc()
+
+    def reader_pinged(self, server: str, up: bool) -> None:  # noqa: FBT001 - a callback
+        """Set whether one of several readers answered its ping."""
+        self._reader_up.labels(server).set(up)
+
+    def reader_called(self, server: str, result: str, seconds: float) -> None:
+        """Count a call to a reader as `ok` or by the kind of its failure."""
+        self._calls_of(server, result).inc()
+        self._seconds_of(server).observe(seconds)
 
 
 class LoopLag:
@@ -164,6 +228,8 @@ class Gauges(Collector):
     """Gauges of the latest snapshot: the calibrator, whether gating pays, and drift. Unknown values are absent."""
 
     snapshot: Callable[[], Snapshot]
+    version: str
+    keys: Callable[[], str]
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without a sample, so that registering computes nothing."""
@@ -171,10 +237,13 @@ class Gauges(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The values of the latest snapshot."""
-        calibrator, fallback, bypass, skip, even, ratio, index, limit, accuracy, evidence, revoked = families = (
-            _families()
-        )
+        families = _families()
+        build, keys, ready, calibrator, fallback, bypass, skip, even, ratio, *others = families
+        index, limit, accuracy, evidence, revoked = others
         snapshot = self.snapshot()
+        build.add_metric((self.version,), 1)
+        keys.add_metric((self.keys(),), 1)
+        ready.add_metric((), snapshot.ready(time.monotonic()))
         status, economics = snapshot.calibrator, snapshot.economics
         # A calibrator that does not match is shown as `none`, whatever is in the folder.
         version = status.version if status.matches else None
@@ -199,6 +268,11 @@ class Gauges(Collector):
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
     return (
+        GaugeMetricFamily("fetchwise_build_info", "1 for the running version.", labels=("version",)),
+        GaugeMetricFamily(
+            "fetchwise_keys_info", "1 for the revision of the keys in use; `none` without keys.", labels=("revision",)
+        ),
+        GaugeMetricFamily("fetchwise_ready", "Whether questions can be answered, as `/readyz` says, 1 or 0."),
         GaugeMetricFamily(
             "fetchwise_calibrator_info",
             "1 for the served calibrator; the version is `none` if none matches the running system. `status` is "

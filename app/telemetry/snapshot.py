@@ -20,6 +20,8 @@ from app.errors import FetchwiseError
 logger = logging.getLogger(__name__)
 
 PING_TIMEOUT_S = 2.0
+# Upstreams are pinged every five seconds. After this time without a ping, their state is unknown.
+STALE_S = 15.0
 # The economics of a busy window take tens of milliseconds; they may take this share of a CPU.
 ECONOMICS_SHARE = 0.01
 
@@ -65,6 +67,10 @@ class Snapshot:
     load: Load
     # The traffic of the default window; None until it has been read.
     economics: TrafficReport | None = None
+
+    def ready(self, now: float) -> bool:
+        """Whether questions can be answered: every upstream answered a ping that is not too old."""
+        return now - self.pinged_at <= STALE_S and all(part.up for part in self.parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ caller's `traceparent` as its parent. Upstream calls carry the `traceparent` of 
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from app.core.record import DecisionRecord
@@ -16,12 +16,27 @@ try:
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
     from opentelemetry.trace import SpanKind, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ConfigurationError("FETCHWISE_TRACES=otlp needs OpenTelemetry: pip install 'fetchwise[otel]'") from error
+
+
+class _Exporter(OTLPSpanExporter):
+    """Counts the spans that the collector did not accept."""
+
+    def __init__(self, on_dropped: Callable[[int], None]) -> None:
+        super().__init__()
+        self._on_dropped = on_dropped
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send the spans."""
+        result = super().export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            self._on_dropped(len(spans))
+        return result
 
 
 class Tracing:
@@ -33,10 +48,12 @@ class Tracing:
         self.provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._tracer = self.provider.get_tracer("fetchwise", version)
         self._propagator = TraceContextTextMapPropagator()
+        # Called with the number of spans that the collector did not accept; set it before entering.
+        self.on_dropped: Callable[[int], None] = lambda _count: None
 
     async def __aenter__(self) -> None:
         """Start sending spans, in a thread of the SDK."""
-        self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self.provider.add_span_processor(BatchSpanProcessor(_Exporter(self.on_dropped)))
 
     async def __aexit__(self, *_: object) -> None:
         """Send what is left, and stop."""

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
+from app.correlation import current
 from app.errors import (
     BadRequest,
     ContradictoryRequest,
@@ -170,7 +171,10 @@ def explain(error: FetchwiseError, scope: Scope) -> JSONResponse:
     headers = {"retry-after": str(known_wait or RETRY_AFTER_S)} if status in {429, 503} else {}
     if isinstance(error, Unauthorised):
         headers["www-authenticate"] = error.challenge
-    return problem(status, kind, str(error), path=scope["path"], headers=headers)
+    reply = problem(status, kind, str(error), path=scope["path"], headers=headers)
+    if (note := current.get()) is not None:
+        note.failed = reply.status_code
+    return reply
 
 
 def install(app: FastAPI) -> None:
