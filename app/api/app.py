@@ -44,7 +44,7 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, HttpMetrics]]:
         async with open_gateway() as app.state.gateway:
             counts: HttpMetrics = app.state.gateway.metrics.http
-            methods = _paths(app)
+            methods = paths(app)
             counts.start_at_zero(methods, [path for path, known in methods.items() if "POST" in known])
             # For the server, which refuses some requests itself.
             yield {"http_metrics": counts}
@@ -80,7 +80,7 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
     return app
 
 
-def _paths(app: FastAPI) -> dict[str, set[str]]:
+def paths(app: FastAPI) -> dict[str, set[str]]:
     """The path of every route, with its methods."""
     methods: dict[str, set[str]] = {}
     for context in iter_route_contexts(app.routes):

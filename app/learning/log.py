@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from app.certify.audit import Audit, audit
 from app.core.feedback import Asked, Feedback, Judged
@@ -63,6 +63,19 @@ class LogMetrics:
             "fetchwise_log_dropped",
             "Decisions that the log could not store and dropped.",
             registry=registry,
+        )
+        # The worst worker, since each writes for itself.
+        self.failing = Gauge(
+            "fetchwise_log_failing",
+            "Whether the last write to the decision log failed, 1 or 0.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self.waiting = Gauge(
+            "fetchwise_log_waiting",
+            "Decisions that wait to be written to the log, as of the last write.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self._feedback = Counter(
             "fetchwise_feedback",
@@ -201,7 +214,10 @@ class DecisionLog:
         self._held.extend(self._pending.popleft() for _ in range(len(self._pending)))
         if not waiting and not self._held:
             return
-        for one, outcome in zip(waiting, self._write(waiting), strict=True):
+        outcomes = self._write(waiting)
+        self._metrics.waiting.set(len(self._held) + len(self._pending))
+        self._metrics.failing.set(self._failing)
+        for one, outcome in zip(waiting, outcomes, strict=True):
             if isinstance(outcome, Judged):
                 if not outcome.repeated:
                     self._metrics.feedback(outcome)
