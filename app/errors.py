@@ -19,6 +19,7 @@ FetchwiseError
 │   └── UpstreamBadReply      its reply is malformed
 ├── LogUnavailable            the decision log cannot be written now
 ├── StorageError              stored documents or rates cannot be read or written
+│   ├── StorageUnavailable    the database does not answer now; try again later
 │   └── DocumentConflict      another writer changed it first
 ├── NoPassages                the search found nothing, and the request does not allow abstaining
 ├── ArtifactError             a calibrator that must not be served
@@ -154,6 +155,10 @@ class LogUnavailable(FetchwiseError):
 
 class StorageError(FetchwiseError):
     """Stored documents or rates cannot be read or written; the message says where they are."""
+
+
+class StorageUnavailable(StorageError):
+    """The database does not answer now, or refuses a statement."""
 
 
 class DocumentConflict(StorageError):

@@ -156,7 +156,7 @@ def _read_log(settings: Settings, log: str | None, *, since: float | None, clip:
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
         task = bar.add_task("reading the log", total=None)
         return read_log(
-            LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start),
+            LoggedDecisions(store.database, collection=settings.vectors.collection, since=start),
             identity_of=identities(out_dir, settings.calibration.where),
             stats_of=statistics(out_dir, settings.calibration.where),
             clip=clip,

@@ -69,8 +69,14 @@ class Snapshot:
     economics: TrafficReport | None = None
 
     def ready(self, now: float) -> bool:
-        """Whether questions can be answered: every upstream answered a ping that is not too old."""
-        return now - self.pinged_at <= STALE_S and all(part.up for part in self.parts.values())
+        """Whether questions can be answered: the reader answers, and either not all need passages or a search works.
+
+        Without recent pings nothing is known. Where keys are in a database, nobody is let in before they are read.
+        """
+        up = {name for name, part in self.parts.items() if part.up and now - self.pinged_at <= STALE_S}
+        needed = {"reader"} | ({"keys"} & self.parts.keys())
+        # A calibrator has heads, with which a question that needs no passage is answered without a search.
+        return needed <= up and (bool(self.policy.heads) or {"embedder", "vectors"} <= up)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,9 @@ class Snapshots:
 
     sources: Sources
     latest: Snapshot = field(init=False)
+    # The gateway is about to stop: it still answers, but load balancers are to send nothing more. Not in the snapshot:
+    # a signal sets it, perhaps while a snapshot is being replaced.
+    draining: bool = field(default=False, init=False)
     # When the economics are next due, on the monotonic clock.
     _due: float = field(default=0.0, init=False)
 

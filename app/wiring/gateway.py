@@ -104,8 +104,6 @@ async def open_gateway(
         await keys.open()
         rates = stack.enter_context(closing(SharedRates(folder / "limits")))
         fleet = await asyncio.to_thread(open_fleet_rates, settings, rates)
-        if fleet is not None:
-            stack.callback(fleet.close)
         window = stack.enter_context(closing(TrafficWindow(folder / "traffic")))
 
         state = state_documents(settings, rows)
@@ -117,7 +115,7 @@ async def open_gateway(
         plain = Question("", "", collection, settings.reader.max_tokens, AskOptions(settings.calibration.policy))
         snapshots = Snapshots(
             Sources(
-                pings=parts.pings(collection),
+                pings={**parts.pings(collection), **({} if fleet is None else {"keys": keys.ping})},
                 calibrator=live_calibrator.status,
                 policy=lambda: resolve(plain, NOT_SAMPLED),
                 bypass=bypass.report,

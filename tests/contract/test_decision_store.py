@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -58,9 +59,14 @@ def store(open_store: Opener) -> SqlDecisionStore:
     return open_store()
 
 
+def since(at: float) -> float:
+    """The age of what was stored at that time."""
+    return time.time() - at
+
+
 def everything(store: SqlDecisionStore) -> list[dict[str, Any]]:
     """The whole log, oldest first."""
-    return [row for page in pages(store.engine, 0.0, size=3) for row in page]
+    return [row for page in pages(store.database, 0.0, size=3) for row in page]
 
 
 def give(store: SqlDecisionStore, identifier: str = "0123", at: float = 5.0, **said: Any) -> Judged | BadRequest:
@@ -203,7 +209,7 @@ def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: Ef
     question = replace(a_record().question, id=os.urandom(12).hex())
     record = DecisionRecord(question, done.policy, done.steps, done.available, done.outcome, Timings(total=1.0))
     store.write([(1.0, record)], [])
-    (one,) = logged(store.engine, last=1, identifier=question.id)
+    (one,) = logged(store.database, last=1, identifier=question.id)
     heads = policy.heads or an_artifact().heads
     artifact = an_artifact(heads=heads, ladder=policy.ladder, scope=policy.scope)
     assert list(replay_logged([one], lambda _: artifact)) == [Replayed(question.id)]
@@ -212,9 +218,9 @@ def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: Ef
 def test_the_last_decisions_are_the_newest(store: SqlDecisionStore) -> None:
     """Newest first, and no more than are wanted; an id that is not there gives none."""
     store.write([(1.0, a_record(id=name)) for name in "abc"], [])
-    assert [one.id for one in logged(store.engine, last=2)] == ["c", "b"]
-    assert [one.id for one in logged(store.engine, last=2, identifier="a")] == ["a"]
-    assert logged(store.engine, last=2, identifier="d") == []
+    assert [one.id for one in logged(store.database, last=2)] == ["c", "b"]
+    assert [one.id for one in logged(store.database, last=2, identifier="a")] == ["a"]
+    assert logged(store.database, last=2, identifier="d") == []
 
 
 # Surrogates too: what a JSON parser lets pass, no database takes.
@@ -363,21 +369,21 @@ def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionSto
     """Up to the limit, from before the time, with all their feedback."""
     store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
     store.write([], [(20.0, Feedback(str(at), correct=True)) for at in (0, 1, 9)])
-    assert store.prune(5.0, limit=2) == 2
+    assert store.prune(since(4.5), limit=2) == 2
     assert [row["id"] for row in everything(store)] == [str(at) for at in range(2, 10)]
-    assert stats(store.engine).feedback == 1
-    assert [store.prune(5.0, limit=2) for _ in range(3)] == [2, 1, 0]
-    assert count(store.engine, 0.0) == 5
+    assert stats(store.database).feedback == 1
+    assert [store.prune(since(4.5), limit=2) for _ in range(3)] == [2, 1, 0]
+    assert count(store.database, 0.0) == 5
     # Pages and count agree on what `since` means.
-    assert count(store.engine, 7.0) == 3
-    assert [len(page) for page in pages(store.engine, 7.0, size=2)] == [2, 1]
+    assert count(store.database, 7.0) == 3
+    assert [len(page) for page in pages(store.database, 7.0, size=2)] == [2, 1]
 
 
 def test_pruning_keeps_the_newest(store: SqlDecisionStore) -> None:
     """Beyond so many, the oldest go, whatever their time; 0 keeps all."""
     store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
-    assert store.prune(0.0, limit=5) == 0
-    assert [store.prune(2.0, limit=4, most=3) for _ in range(3)] == [4, 3, 0]
+    assert store.prune(since(-0.5), limit=5) == 0
+    assert [store.prune(since(1.5), limit=4, most=3) for _ in range(3)] == [4, 3, 0]
     assert [row["id"] for row in everything(store)] == ["7", "8", "9"]
 
 
@@ -417,7 +423,7 @@ def test_answers_that_were_drawn_for_feedback_come_in_the_order_of_asking(store:
     store.write([], [(8.0, Feedback("late", correct=True, key="me"))])
     give(store, "a4", correct=False, key="me")
     found: list[Asked] = []
-    while page := asked(store.engine, "one", after=found[-1].position if found else 0, until=5.0, wait=5.0, limit=2):
+    while page := asked(store.database, "one", after=found[-1].position if found else 0, until=5.0, wait=5.0, limit=2):
         found += page
     assert [one.position for one in found] == sorted({one.position for one in found})
     expected = [True, False, True, True, True, None, None, True]
@@ -432,7 +438,7 @@ def test_references_judge_the_answers_of_a_certified_shadow_run(store: SqlDecisi
         run = FullRun(name, an_identity(), outcomes)
         store.write([(1.0, a_record(id=name, certified=certified, **drawn)), (2.0, run)], [])
         store.write([], [(3.0, Feedback(name, references=("she",)))])
-    first, second = asked(store.engine, "one", after=0, until=5.0, wait=5.0, limit=9)
+    first, second = asked(store.database, "one", after=0, until=5.0, wait=5.0, limit=9)
     assert (first.correct, first.by_references, first.shadow) == (True, True, {0: False, 1: True, 5: False})
     assert (second.correct, second.by_references, second.shadow) == (True, True, {})
 
@@ -441,10 +447,10 @@ def test_the_drift_test_reads_by_an_index(tmp_path: Path) -> None:
     """The answers of older calibrators are not scanned, however large the log is."""
     store = SqlDecisionStore.open(str(tmp_path / "log.sqlite3"))
     sent: list[tuple[str, Any]] = []
-    listen(store.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
-    asked(store.engine, "one", after=0, until=5.0, wait=5.0, limit=2)
+    listen(store.database.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
+    asked(store.database, "one", after=0, until=5.0, wait=5.0, limit=2)
     statement, parameters = sent[-1]
-    with store.engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
     store.close()
     assert "USING INDEX decisions_asked (calibrator=? AND seq>?)" in str(plan[0])
@@ -455,7 +461,7 @@ def test_stats_count_the_last_verdicts(store: SqlDecisionStore) -> None:
     made = [{"k": 0}, {"k": 0}, {"k": 1}, {"answer": None}]
     store.write([(float(at), a_record(id=str(at), **changes)) for at, changes in enumerate(made)], [])
     store.write([], [(9.0, Feedback("0", correct=c)) for c in (True, False)] + [(9.0, Feedback("2", correct=True))])
-    found = stats(store.engine)
+    found = stats(store.database)
     assert (found.decisions, found.feedback, found.first_at, found.last_at) == (4, 3, 0.0, 3.0)
     counted = {one.action: (one.decisions, one.judged, one.correct) for one in found.actions}
     assert counted == {"k0": (2, 1, 0), "k1": (1, 1, 1), "abstain": (1, 0, 0)}
@@ -511,19 +517,19 @@ def test_two_workers_prune_at_once(open_store: Opener) -> None:
     gone: list[int] = []
 
     def prune(store: SqlDecisionStore) -> None:
-        while found := store.prune(5.0, limit=20):
+        while found := store.prune(since(4.5), limit=20):
             gone.append(found)
 
     at_once(*[partial(prune, store) for store in stores])
     assert sum(gone) == 200
-    assert count(stores[0].engine, 0.0) == 0
+    assert count(stores[0].database, 0.0) == 0
 
 
 def test_a_database_of_another_version_is_refused(open_store: Opener) -> None:
     """The error says what to do, and nothing is changed."""
     store = open_store()
     store.write([(1.0, a_record())], [])
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(text("UPDATE schema_version SET version = '4'"))
     with pytest.raises(ConfigurationError, match=r"schema version 4, .* move it away .* or name another one"):
         open_store()
@@ -553,7 +559,7 @@ def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None
             with pytest.raises(LogUnavailable, match="cannot be written"):
                 store.write([(1.0, a_record(id="lost"))], [])
             with pytest.raises(LogUnavailable, match="cannot be read"):
-                count(store.engine, 0.0)
+                count(store.database, 0.0)
         finally:
             postgres.start()
         assert isinstance(give(store, str(number), correct=True), Judged)

@@ -27,7 +27,8 @@ def haproxy(folder: Path, ports: Sequence[int], *, mode: str) -> Iterator[str]:
 defaults
   mode {mode}
   retries 0
-  timeout connect 2s
+  timeout connect 10s
+  timeout check 10s
   timeout client 60s
   timeout server 60s
 frontend questions
@@ -72,7 +73,7 @@ def _envoy_config(port: int, ports: Sequence[int]) -> dict[str, object]:
         },
     }
     check = {
-        "timeout": "2s",
+        "timeout": "10s",
         "interval": "0.5s",
         "no_traffic_interval": "0.5s",
         "unhealthy_threshold": 1,
@@ -81,7 +82,7 @@ def _envoy_config(port: int, ports: Sequence[int]) -> dict[str, object]:
     }
     cluster = {
         "name": "gateways",
-        "connect_timeout": "2s",
+        "connect_timeout": "10s",
         "health_checks": [check],
         "load_assignment": {
             "cluster_name": "gateways",

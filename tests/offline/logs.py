@@ -117,7 +117,7 @@ def read(path: Path, *, clip: float = 20.0, since: float = 0.0, artifact: Artifa
     """What a refit makes of a log; one calibrator is known by its version."""
     store = SqlDecisionStore.open(str(path))
     try:
-        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since)
+        logged_decisions = LoggedDecisions(store.database, collection="demo", since=since)
         known = {artifact.version: artifact.identity}
         return read_log(logged_decisions, identity_of=known.get, clip=clip)
     finally:
