@@ -23,8 +23,8 @@ from app.telemetry.snapshot import Load, Part, Snapshot
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 PARTS = ("reader", "embedder", "vectors")
 _FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
-_LOAD = ("fetchwise_in_flight", "fetchwise_shed_total")
-# The files of these two metrics, as prometheus_client names them.
+_IN_FLIGHT, _SHED, _REQUESTS = "fetchwise_in_flight", "fetchwise_shed_total", "fetchwise_http_requests_total"
+# The files of these metrics, as prometheus_client names them.
 _LOAD_FILES = ("gauge_livesum_*.db", "counter_*.db")
 LAG_EVERY_S = 0.25
 # Below a millisecond a lag does not matter; above a second every caller notices it.
@@ -74,16 +74,23 @@ class Processes(Collector):
 
 
 def load(counted: CollectorRegistry, shared: Path | None) -> Load:
-    """Questions in flight and refused, over all workers. Blocks: the counts of several workers are in files."""
+    """Questions in flight and refused, and failed requests, over all workers. Blocks: several keep counts in files."""
     families: Iterable[Metric]
     if shared is None:
-        families = counted.restricted_registry(_LOAD).collect()
+        families = counted.restricted_registry((_IN_FLIGHT, _SHED, _REQUESTS)).collect()
     else:
         files = [str(file) for pattern in _LOAD_FILES for file in shared.glob(pattern)]
         families = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
-    values = {sample.name: int(sample.value) for family in families for sample in family.samples}
-    in_flight, shed = (values.get(name, 0) for name in _LOAD)
-    return Load(in_flight, shed)
+    found = dict.fromkeys((_IN_FLIGHT, _SHED, _REQUESTS), 0)
+    for sample in (sample for family in families for sample in family.samples if sample.name in found):
+        if sample.name != _REQUESTS or _is_failure(sample.labels):
+            found[sample.name] += int(sample.value)
+    return Load(found[_IN_FLIGHT], found[_SHED], found[_SHED] + found[_REQUESTS])
+
+
+def _is_failure(labels: Mapping[str, str]) -> bool:
+    # A probe that finds the gateway not ready is no request that failed.
+    return labels["code"] >= "500" and labels["route"] != "/readyz"
 
 
 class TrafficMetrics:

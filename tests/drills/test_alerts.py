@@ -48,6 +48,10 @@ app.answer.answer.Answerer.answer = broken
 """
 
 
+# Half of the probes are sure, as in the reference of the artifact, so that nothing has drifted.
+STEADY = replace(QUICK, skip=0.3, one=0.2)
+
+
 @dataclass
 class Monitoring:
     """A running Prometheus and Alertmanager, and what is scraped."""
@@ -79,7 +83,8 @@ class Watched:
     job: str
 
     def firing(self) -> set[str]:
-        return self.monitoring.prometheus.firing(self.job)
+        """Without the alert on the cost of gating, which means nothing with upstreams that answer at once."""
+        return self.monitoring.prometheus.firing(self.job) - ELSEWHERE
 
     def wait_for(self, *expected: str, within_s: float = 120.0) -> None:
         """Wait until all of these fire."""
@@ -110,6 +115,13 @@ def monitoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitoring]
         prometheus(folder / "prometheus", targets, rewrite=scaled, alertmanager=manager) as running,
     ):
         yield Monitoring(running, manager, folder / "prometheus")
+
+
+@pytest.fixture
+def upstream() -> Iterator[PaperUpstream]:
+    """Upstreams that answer at once."""
+    with paper_upstream(STEADY) as serving:
+        yield serving
 
 
 def settings_of(upstream: PaperUpstream, folder: Path, **changes: Any) -> dict[str, str]:
@@ -154,12 +166,12 @@ def test_a_reader_that_is_down_pages_once(monitoring: Monitoring, upstream: Pape
 
 def test_overload(monitoring: Monitoring, tmp_path: Path) -> None:
     """Refused questions burn the error budget, and late ones the latency budget."""
-    with paper_upstream(QUICK, scale=60.0) as upstream:
+    with paper_upstream(STEADY, scale=600.0) as upstream:
         settings = settings_of(upstream, tmp_path)
         with (
-            gateway(tmp_path / "data", max_in_flight="1", queue="0", **settings) as running,
+            gateway(tmp_path / "data", max_in_flight="20", queue="0", **settings) as running,
             monitoring.watching("fetchwise-overload", running) as watched,
-            load(running.url, callers=4) as asked,
+            load(running.url, callers=40, pause_s=0.2) as asked,
         ):
             watched.wait_for(*OVERLOADED, *SLOW)
             assert {reply.status for reply in asked.replies} == {200, 429}
@@ -202,7 +214,7 @@ def _is_worker(pid: int) -> bool:
 
 def test_one_of_two_readers_is_gone(monitoring: Monitoring, upstream: PaperUpstream, tmp_path: Path) -> None:
     """Every question is answered, and the replica is a ticket that silences its breaker's."""
-    with paper_upstream(QUICK) as other:
+    with paper_upstream(STEADY) as other:
         settings = settings_of(upstream, tmp_path) | {"reader": f"{upstream.url},{other.url}"}
         with (
             gateway(tmp_path / "data", **settings) as running,
@@ -240,8 +252,8 @@ def test_traffic_that_changes(monitoring: Monitoring, upstream: PaperUpstream, t
         with load(running.url) as asked:
             asked.wait_for(1500)
             monitoring.prometheus.until('fetchwise:gated:baseline1d{job="fetchwise-traffic"} > 1100')
-            assert not watched.firing() - {"FetchwiseGateCostsMore", "FetchwiseSignalsDrifted"}
-            upstream.costs = replace(QUICK, skip=0.0, one=0.0)
+            assert not watched.firing()
+            upstream.costs = replace(STEADY, skip=0.0, one=0.0)
             watched.wait_for(*TRAFFIC)
         with load(running.url, body={"question": f"What is {HOPELESS}?"}):
             watched.wait_for("FetchwiseAbstentionSurge")

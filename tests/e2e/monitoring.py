@@ -137,7 +137,7 @@ def _job_of(address: str) -> dict[str, str]:
 
 
 def scaled(rules: str) -> str:
-    """The same rules, 600 times as fast: an hour is six seconds, and slow is a tenth of a second.
+    """The same rules, 600 times as fast: an hour is six seconds, and slow is a second.
 
     No window is shorter than a few scrapes.
     """
@@ -148,7 +148,7 @@ def scaled(rules: str) -> str:
 
     rules = re.sub(r"(\[)(\d+)([mhd])(?=\])", lambda match: shorter(match, 5), rules)
     rules = re.sub(r"(for: |offset )(\d+)([mhd])\b", lambda match: shorter(match, 1), rules)
-    return rules.replace('le="10.0"', 'le="0.1"')
+    return rules.replace('le="10.0"', 'le="1.0"')
 
 
 @contextmanager

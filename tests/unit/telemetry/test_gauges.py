@@ -99,7 +99,11 @@ def test_load_and_upstreams_are_exported() -> None:
     traffic.in_flight.dec()
     traffic.shed.inc()
     traffic.pinged({"reader": Part(up=True), "vectors": Part(up=False, remark="down")})
-    assert load(registry, None) == Load(in_flight=1, shed=1)
+    traffic.http.start_at_zero(["/readyz"], ["/answer"])
+    for route, code in (("/answer", 200), ("/answer", 429), ("/answer", 500), ("/readyz", 503)):
+        traffic.http.observe(route, code, 0.1)
+    # One refused, and one bug; a probe of a gateway that is not ready is no failure.
+    assert load(registry, None) == Load(in_flight=1, shed=1, failed=2)
     up = [
         registry.get_sample_value("fetchwise_upstream_up", {"upstream": part})
         for part in ("reader", "vectors", "embedder")
