@@ -136,19 +136,19 @@ def _job_of(address: str) -> dict[str, str]:
     return {"job": job} if rest else {}
 
 
-def scaled(rules: str) -> str:
-    """The same rules, 600 times as fast: an hour is six seconds, and slow is a second.
+def scaled(rules: str, factor: int = 600) -> str:
+    """The same rules, by default 600 times as fast: an hour is six seconds. Slow is five seconds instead of ten.
 
     No window is shorter than a few scrapes.
     """
     seconds = {"m": 60, "h": 3600, "d": 86_400}
 
     def shorter(match: "re.Match[str]", least: int) -> str:
-        return f"{match[1]}{max(least, int(match[2]) * seconds[match[3]] // 600)}s"
+        return f"{match[1]}{max(least, int(match[2]) * seconds[match[3]] // factor)}s"
 
     rules = re.sub(r"(\[)(\d+)([mhd])(?=\])", lambda match: shorter(match, 5), rules)
     rules = re.sub(r"(for: |offset )(\d+)([mhd])\b", lambda match: shorter(match, 1), rules)
-    return rules.replace('le="10.0"', 'le="1.0"')
+    return rules.replace('le="10.0"', 'le="5.0"')
 
 
 @contextmanager
