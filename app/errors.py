@@ -158,7 +158,7 @@ class StorageError(FetchwiseError):
 
 
 class StorageUnavailable(StorageError):
-    """The database does not answer now, or refuses a statement."""
+    """The keys, or other documents, cannot be read now because their database is away: try again."""
 
 
 class DocumentConflict(StorageError):

@@ -243,7 +243,8 @@ class DecisionLog:
         waiting = [self._pending_feedback.popleft() for _ in range(len(self._pending_feedback))]
         waiting = [one for one in waiting if one.done.set_running_or_notify_cancel()]
         self._held.extend(self._pending.popleft() for _ in range(len(self._pending)))
-        if not waiting and not self._held:
+        # After a failure, write nothing to see whether it works again.
+        if not (waiting or self._held or self._failing):
             return
         self._metrics.waiting.set(self._waiting)
         outcomes = self._write(waiting)

@@ -99,7 +99,8 @@ class Database:
         while True:
             try:
                 self._fail_during_pause()
-                return self._make_tables()
+                self._make_tables()
+                return self._worked()
             except DatabaseAway:
                 return None
             except ConfigurationError as error:
@@ -139,6 +140,9 @@ class Database:
             # It could not be reached at the start, and now turns out to be unusable.
             self._failed(str(error))
             raise DatabaseAway(str(error)) from error
+        except Exception:
+            self._worked()
+            raise
         self._worked()
 
     def _make_tables(self) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.event import listen
+from sqlalchemy.exc import InternalError
 
 from app.core.artifact import Thresholds
 from app.core.available import Passage, Usage
@@ -29,12 +31,13 @@ from app.core.replay import Replayed, replay_logged
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage.decisions import MAX_FEEDBACK, SqlDecisionStore
 from app.storage.reading import asked, count, logged, pages, stats
-from app.storage.tables import Texts
+from app.storage.tables import Texts, decisions
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.artifacts import an_artifact, an_identity
 from tests.fakes.random_walks import policies, worlds
 from tests.fakes.records import a_record
 from tests.fakes.walks import World, walk
+from tests.waiting import wait_until
 
 Opener = Callable[..., SqlDecisionStore]
 
@@ -456,6 +459,99 @@ def test_the_drift_test_reads_by_an_index(tmp_path: Path) -> None:
     assert "USING INDEX decisions_asked (calibrator=? AND seq>?)" in str(plan[0])
 
 
+def copied(store: SqlDecisionStore, times: int) -> None:
+    """Copy the one decision that is stored, a second older each time, with a verdict on every tenth."""
+    names = [str(one.name) for one in decisions.columns if one.name not in {"seq", "id", "created_at"}]
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {times})"
+    with store.database.writing() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO decisions (id, created_at, {', '.join(names)}) {numbers} "
+            f"SELECT 'copy' || i, d.created_at - i, {', '.join(f'd.{name}' for name in names)} FROM n, decisions d"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO feedback (decision_id, created_at, correct, source, reference_answers, tags, replaced) "
+            f"{numbers} SELECT 'copy' || (10 * i), 1.0, i - 2 * (i / 2) = 0, 'caller', '[]', '{{}}', i < 0 FROM n "
+            f"WHERE 10 * i < {times}"
+        )
+    with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits, statistics, the drift test and pruning read by an index, or a bounded number from one end."""
+    monkeypatch.setattr("app.storage.reading.NEWEST", 100)
+    now = time.time()
+    store.write([(now, a_record(id="first", solicited=True, calibrator="one"))], [])
+    copied(store, 5_000)
+    sent: list[tuple[str, Any]] = []
+    listen(store.database.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
+    assert len(store.audit_rows(since=0.0, limit=100)) == 100
+    assert len(store.audit_rows(since=now - 20, limit=1_000)) in {20, 21}
+    found = stats(store.database)
+    assert (found.decisions, sum(one.decisions for one in found.actions)) == (5_001, 100)
+    store.asked("one", after=4_900, until=now, wait=5.0, limit=100)
+    assert store.size() == 5_001
+    assert store.prune(4_990.0, limit=5) == 5
+    assert store.prune(0.0, limit=5, most=4_900) == 5
+    store.write([], [(1.0, Feedback("first", correct=True))])
+    queries = [(said, given) for said, given in sent if "FROM decisions" in said]
+    assert len(queries) >= 10
+    explain = "EXPLAIN" if store.database.server else "EXPLAIN QUERY PLAN"
+    with store.database.reading() as connection:
+        plans = [
+            (said, "\n".join(str(row) for row in connection.exec_driver_sql(f"{explain} {said}", given).all()))
+            for said, given in queries
+        ]
+    # SQLite calls reading the table from one end a scan too; of these queries each has a limit.
+    scans = [
+        said
+        for said, plan in plans
+        if "Seq Scan on decisions" in plan
+        or (re.search(r"SCAN decisions(?! USING (COVERING )?INDEX)", plan) and "ORDER BY decisions.seq" not in said)
+    ]
+    assert scans == []
+    for said, plan in plans:
+        if "decisions.created_at >=" in said:
+            assert "ix_decisions_created_at" in plan
+        if "feedback.correct" in said and "decisions.calibrator" not in said:
+            assert not re.search(r"(Seq Scan on|SCAN) feedback", plan), plan
+
+
+@pytest.mark.e2e
+def test_a_server_that_hangs_is_left(postgres: PostgresServer) -> None:
+    """The network is fine, and no reply comes: the call ends, and the next one uses another connection."""
+    store = SqlDecisionStore.open(postgres.database(), reply_s=0.5)
+    with store.database.reading() as connection:
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        store.write([(1.0, a_record())], [])
+        assert count(store.database, 0.0) == 1
+    finally:
+        os.kill(backend, signal.SIGCONT)
+        store.close()
+
+
+@pytest.mark.e2e
+def test_a_lost_client_holds_no_locks(postgres: PostgresServer) -> None:
+    """A gateway that is cut off within a transaction does not stop others from writing."""
+    where = postgres.database()
+    lost, other = SqlDecisionStore.open(where, reply_s=0.5), SqlDecisionStore.open(where, reply_s=20.0)
+
+    def lock_and_wait() -> None:
+        with lost.database.writing() as connection:
+            connection.exec_driver_sql("LOCK TABLE decisions")
+            # Waits until the server ends the other transaction.
+            other.write([(1.0, a_record())], [])
+            connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(InternalError, match="idle-in-transaction"):
+        lock_and_wait()
+    assert count(other.database, 0.0) == 1
+    lost.close()
+    other.close()
+
+
 def test_stats_count_the_last_verdicts(store: SqlDecisionStore) -> None:
     """A verdict that was replaced counts as feedback, not as a judgement."""
     made = [{"k": 0}, {"k": 0}, {"k": 1}, {"answer": None}]
@@ -547,6 +643,14 @@ def test_a_table_of_another_program_is_not_touched(log_at: str) -> None:
     theirs.dispose()
 
 
+def works(store: SqlDecisionStore) -> bool:
+    """Whether the log can be read now."""
+    try:
+        return store.size() >= 0
+    except LogUnavailable:
+        return False
+
+
 @pytest.mark.e2e
 def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None:
     """While it is down nothing is stored and each call raises; then it works again, also after a crash."""
@@ -562,6 +666,7 @@ def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None
                 count(store.database, 0.0)
         finally:
             postgres.start()
+        wait_until(partial(works, store), "it is not found again")
         assert isinstance(give(store, str(number), correct=True), Judged)
     assert [row["id"] for row in everything(store)] == ["0", "1"]
     store.close()

@@ -37,6 +37,12 @@ def test_ready_if_a_question_can_be_answered(down: set[str], policy: EffectivePo
     assert (found.state, found.ready) == (state, state != "down")
 
 
+def test_keys_that_were_never_read_are_not_ready() -> None:
+    """Nobody could be let in."""
+    snapshot = a_snapshot(parts={"reader": UP, "keys": DOWN}, policy=CALIBRATED)
+    assert Readiness.of(snapshot, now=snapshot.pinged_at, details=True).state == "down"
+
+
 def test_draining_is_not_ready() -> None:
     """Whatever the upstreams do."""
     snapshot = a_snapshot(policy=CALIBRATED)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -333,6 +334,54 @@ async def test_pruning_that_fails_is_logged_and_does_no_harm(open_log: Open, cap
         await running.written(1)
     assert "cannot be deleted" in caplog.text
     assert len(running.store.prunings) == 1
+
+
+async def test_an_outage_is_seen_in_the_metrics(open_log: Open) -> None:
+    """While writes fail the log is failing and decisions wait; then neither."""
+    async with open_log(fail_with=DOWN) as running:
+        running.log.observe(a_record())
+        await running.tried(2)
+        assert running.registry.get_sample_value("fetchwise_log_failing") == 1
+        assert running.registry.get_sample_value("fetchwise_log_waiting") == 1
+        running.store.fail_with = None
+        await running.written(1)
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 0)
+        assert running.registry.get_sample_value("fetchwise_log_waiting") == 0
+
+
+async def test_an_outage_ends_without_traffic(open_log: Open) -> None:
+    """Only feedback failed, and nothing waits: the metric falls back all the same."""
+    async with open_log(fail_with=DOWN) as running:
+        with pytest.raises(LogUnavailable):
+            await running.log.give(Feedback("a", correct=True))
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 1)
+        running.store.fail_with = None
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 0)
+
+
+async def test_audits_that_wait_take_no_thread_of_others(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait for the database, work in asyncio's own threads goes on; each ends in time."""
+    pace = LogTiming(audit_timeout_s=0.5, close_timeout_s=0.1)
+    async with open_log(pace) as running:
+        gate = threading.Event()
+        monkeypatch.setattr(running.store, "audit_rows", lambda **_: [None] * (not gate.wait(60)))
+        audits = [asyncio.create_task(running.log.audit(0.0, 10)) for _ in range(40)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(lambda: "done") == "done"
+        for one in audits:
+            with pytest.raises(LogUnavailable, match="did not answer in time"):
+                await one
+        gate.set()
+
+
+async def test_closing_does_not_wait_for_a_store_that_hangs(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends in time, and says how many decisions may be lost."""
+    async with open_log(LogTiming(write_every_s=0.01, close_timeout_s=0.1, stuck_s=0.1)) as running:
+        running.store.gate.clear()
+        running.log.observe(a_record())
+        await running.tried(1)
+        await running.log.close()
+        assert "up to 1 decisions are lost" in caplog.text
 
 
 def test_every_verdict_label_is_there_from_the_start() -> None:
