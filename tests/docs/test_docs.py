@@ -118,8 +118,6 @@ METRICS = {
     "build_info": ("version",),
     "keys_info": ("revision",),
     "ready": (),
-    "log_failing": (),
-    "log_waiting": (),
     "requests_total": ("action", "k", "reason"),
     "request_duration_seconds": ("action", "k"),
     "stage_duration_seconds": ("stage", "k"),
