@@ -137,7 +137,7 @@ def _job_of(address: str) -> dict[str, str]:
 
 
 def scaled(rules: str, factor: int = 600) -> str:
-    """The same rules, by default 600 times as fast: an hour is six seconds. Slow is five seconds instead of ten.
+    """The same rules, by default 600 times as fast: an hour is six seconds. Slow is 2.5 s instead of ten.
 
     No window is shorter than a few scrapes.
     """
@@ -148,7 +148,7 @@ def scaled(rules: str, factor: int = 600) -> str:
 
     rules = re.sub(r"(\[)(\d+)([mhd])(?=\])", lambda match: shorter(match, 5), rules)
     rules = re.sub(r"(for: |offset )(\d+)([mhd])\b", lambda match: shorter(match, 1), rules)
-    return rules.replace('le="10.0"', 'le="5.0"')
+    return rules.replace('le="10.0"', 'le="2.5"')
 
 
 @contextmanager
