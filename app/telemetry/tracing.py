@@ -5,6 +5,7 @@ caller's `traceparent` as its parent. Upstream calls carry the `traceparent` of 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -23,19 +24,26 @@ try:
 except ImportError as error:
     raise ConfigurationError("FETCHWISE_TRACES=otlp needs OpenTelemetry: pip install 'fetchwise[otel]'") from error
 
+logger = logging.getLogger(__name__)
+
 
 class _Exporter(OTLPSpanExporter):
-    """Counts the spans that the collector did not accept."""
+    """Counts the spans that the collector did not accept: the SDK drops them."""
 
     def __init__(self, on_dropped: Callable[[int], None]) -> None:
         super().__init__()
         self._on_dropped = on_dropped
+        self._failing = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans."""
         result = super().export(spans)
-        if result is not SpanExportResult.SUCCESS:
+        failing = result is not SpanExportResult.SUCCESS
+        if failing:
             self._on_dropped(len(spans))
+        if failing and not self._failing:
+            logger.warning("traces are lost: the collector does not take them")
+        self._failing = failing
         return result
 
 

@@ -92,6 +92,7 @@ async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pyt
 async def test_looking_at_the_gateway_calls_no_upstream(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes, scrapes and dashboards read the last pings, however often they ask."""
     monkeypatch.setattr("app.wiring.gateway.PING_EVERY_S", 3600.0)
+    monkeypatch.setattr("app.api.status.STALE_S", 3600.0)
     async with open_gateway(artifact={}) as gateway:
         pings = gateway.reader.pings
         gateway.reader.fail_with = gateway.embedder.fail_with = UpstreamUnavailable("reader", "down")

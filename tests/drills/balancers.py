@@ -78,7 +78,8 @@ def _envoy_config(port: int, ports: Sequence[int]) -> dict[str, object]:
         "no_traffic_interval": "0.5s",
         "unhealthy_threshold": 1,
         "healthy_threshold": 1,
-        "http_health_check": {"path": "/readyz"},
+        # By default the host is the cluster's name, which a gateway without keys refuses.
+        "http_health_check": {"path": "/readyz", "host": "localhost"},
     }
     cluster = {
         "name": "gateways",

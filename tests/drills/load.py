@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 class Reply:
     """What one caller got: a status with a body, or the error of the connection."""
 
+    caller: int
     status: int | None
     body: str
     error: str = ""
@@ -45,6 +46,17 @@ class Load:
         """Wait until so many more replies have arrived."""
         wanted = len(self.replies) + more
         wait_until(lambda: len(self.replies) >= wanted, f"no more replies: {self.counts}")
+
+    def wait_for_everyone(self) -> None:
+        """Wait until every caller has the reply to a question that it asked after this call."""
+        before, known = len(self.replies), {reply.caller for reply in self.replies}
+
+        def all_asked() -> bool:
+            since = Counter(reply.caller for reply in self.replies[before:])
+            # The first may be to a question from before.
+            return all(since[caller] >= 2 for caller in known)
+
+        wait_until(all_asked, f"a caller waits: {self.counts}")
 
 
 @contextmanager
@@ -76,9 +88,9 @@ async def _ask(
                 question = {"question": f"What is number {len(found.replies)}?"}
                 try:
                     response = await client.post("/answer", json=question | body)
-                    found.replies.append(Reply(response.status_code, response.text))
+                    found.replies.append(Reply(number, response.status_code, response.text))
                 except httpx.HTTPError as error:
-                    found.replies.append(Reply(None, "", repr(error)))
+                    found.replies.append(Reply(number, None, "", repr(error)))
                 await asyncio.sleep(pause_s)
 
     await asyncio.gather(*(caller(number) for number in range(callers)))

@@ -1,7 +1,6 @@
 """One of two readers fails under load."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
 def asked_gateway(folder: Path, first: PaperUpstream, second: PaperUpstream) -> Iterator[tuple[Gateway, Load]]:
     """A gateway with two readers, under load."""
     asyncio.run(first.publish_gate(folder / "calibrators"))
-    chosen = first.settings(folder / "calibrators") | {"reader": f"{first.url},{second.url}", "reader_timeout_s": "2"}
+    chosen = first.settings(folder / "calibrators") | {"reader": f"{first.url},{second.url}", "reader_timeout_s": "8"}
     with gateway(folder, **chosen) as running, load(running.url) as asked:
         asked.wait_for(100)
         yield running, asked
@@ -53,10 +52,11 @@ def test_reader_that_hangs(tmp_path: Path, upstream: PaperUpstream) -> None:
     with paper_upstream(QUICK) as second, asked_gateway(tmp_path, upstream, second) as (running, asked):
         second.held = True
         wait_until(lambda: open_breakers(running) == 0.5, "no breaker opened")
-        # Those that were waiting when it opened.
-        time.sleep(3)
+        # Also those that were waiting when it opened.
+        asked.wait_for_everyone()
         before = len(asked.failed)
-        assert {reply.status for reply in asked.failed} == {504}, asked.counts
+        assert {reply.status for reply in asked.failed} == {503}, asked.counts
+        assert all("timeout" in reply.body for reply in asked.failed), asked.failed[0]
         asked.wait_for(300)
         assert len(asked.failed) == before, asked.counts
         second.held = False

@@ -49,7 +49,9 @@ def test_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path, upstr
         victim, *_ = from_each_worker(running, 2, lambda client: client.get("/healthz"))
         prompts.write_text("{}")
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: running.log.read_text().count("ended with exit code 3") >= 2, "no replacement failed")
+        wait_until(
+            lambda: running.log.read_text().count("ended with exit code 3") >= 2, "no replacement failed", within_s=200
+        )
         with load(running.url, callers=4) as asked:
             asked.wait_for(100)
         assert asked.failed == [], asked.counts

@@ -171,5 +171,6 @@ def from_each_worker(running: Gateway, workers: int, ask: Callable[[httpx.Client
             replies[worker] = ask(client)
         return len(replies) >= workers
 
-    wait_until(all_asked, "not every worker answered")
+    # One of them may still be starting.
+    wait_until(all_asked, "not every worker answered", within_s=START_TIMEOUT_S)
     return replies
