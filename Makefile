@@ -44,7 +44,7 @@ serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT c
 	exec $(VENV)/bin/fetchwise serve
 
 test: $(INSTALLED) ## Run the tests that need only pip packages (three minutes on two cores)
-	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not clients and not vllm and not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not clients and not drill and not vllm and not slow"
 
 test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not clients and not drill and not vllm"

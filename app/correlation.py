@@ -1,5 +1,6 @@
 """Context of one request, shared by its log lines, spans and upstream calls."""
 
+import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ class RequestContext:
     # The conversation before it, removed likewise.
     earlier: tuple[str, ...] = ()
     record: DecisionRecord | None = None
+    # The status of an error, also of one that ended a stream.
+    failed: int = 0
+    # When the first token was sent, by `time.perf_counter`.
+    first_token_at: float | None = None
 
 
 current: ContextVar[RequestContext | None] = ContextVar("fetchwise_note", default=None)
@@ -31,6 +36,12 @@ def set_question(question: str, *earlier: str) -> None:
     if (note := current.get()) is not None:
         # Shorter ones are found inside other words.
         note.question, note.earlier = question, tuple(text for text in earlier if len(text) > 3)
+
+
+def first_token() -> None:
+    """Record that a token of the answer is sent; only the first counts."""
+    if (note := current.get()) is not None and note.first_token_at is None:
+        note.first_token_at = time.perf_counter()
 
 
 class RequestContextObserver:

@@ -218,6 +218,11 @@ class KeyStore:
         """Whether requests need a key."""
         return self._on
 
+    @property
+    def revision(self) -> str:
+        """What the keys in use have in common with those of another gateway; `none` without keys."""
+        return hashlib.sha256(self._content).hexdigest()[:12] if self._content else "none"
+
     def find(self, presented: str) -> Key | None:
         """The presented key, if it is valid: a lookup, one SHA-256 and one comparison.
 

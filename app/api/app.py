@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import APIRouter, FastAPI, Response
+from fastapi.routing import iter_route_contexts
 from fastapi.telemetry import TelemetryConfig
 from starlette.types import ASGIApp
 
@@ -28,6 +29,7 @@ from app.api.operators import router as operators_router
 from app.api.pages import add_pages
 from app.api.status import router as status_router
 from app.settings import Settings
+from app.telemetry.requests import HttpMetrics
 
 if TYPE_CHECKING:
     from app.telemetry.tracing import Tracing
@@ -42,9 +44,13 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
     """The application; its lifespan opens the gateway, which is all that its state holds."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, HttpMetrics]]:
         async with open_gateway() as app.state.gateway:
-            yield
+            counts: HttpMetrics = app.state.gateway.metrics.http
+            methods = paths(app)
+            counts.start_at_zero(methods, [path for path, known in methods.items() if "POST" in known])
+            # For the server, which refuses some requests itself.
+            yield {"http_metrics": counts}
 
     app = FastAPI(
         title="Fetchwise",
@@ -75,6 +81,14 @@ def build_app(settings: Settings, open_gateway: OpenGateway, tracing: "Tracing |
     _serve_description(app)
     add_pages(app, collection=settings.vectors.collection, ks=settings.calibration.ks)
     return app
+
+
+def paths(app: FastAPI) -> dict[str, set[str]]:
+    """The path of every route, with its methods."""
+    methods: dict[str, set[str]] = {}
+    for context in iter_route_contexts(app.routes):
+        methods.setdefault(str(context.path), set()).update(context.methods or ())
+    return methods
 
 
 def include_direct(app: FastAPI, *routers: APIRouter) -> None:

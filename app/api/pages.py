@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable
 from enum import IntEnum
 from html import escape
@@ -16,6 +17,7 @@ from starlette.types import Scope
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.guard import OPERATOR_PAGE, OPERATOR_PAGE_DATA
 from app.api.reference import against_reference
+from app.api.status import Readiness
 
 _STATIC = Path(__file__).with_name("static")
 _PAGES = {"/": "ask.html", "/dashboard": "dashboard.html", "/docs": "docs.html"}
@@ -67,21 +69,26 @@ def add_pages(app: FastAPI, *, collection: str, ks: Iterable[int]) -> None:
 
     @app.get("/dashboard/data", dependencies=[OPERATOR_PAGE_DATA], include_in_schema=False)
     async def data(gateway: TheGateway, window: Span = Span.QUARTER) -> Response:
-        return Response(orjson.dumps(await _dashboard(gateway, window)), media_type="application/json")
+        return Response(orjson.dumps(await _dashboard(gateway, window, app.version)), media_type="application/json")
 
 
-async def _dashboard(gateway: Gateway, seconds: int) -> dict[str, Any]:
+async def _dashboard(gateway: Gateway, seconds: int, version: str) -> dict[str, Any]:
     """Everything that the dashboard draws. The thresholds are those of a request without options."""
     look, snapshot = await gateway.economics(seconds), gateway.snapshots.latest
     graded = snapshot.policy.thresholds
+    ready = Readiness.of(snapshot, now=time.monotonic(), details=True, draining=gateway.snapshots.draining)
     return {
         "now": look.now,
+        "state": ready.state,
+        "failed": snapshot.failed,
+        "started": gateway.snapshots.started,
+        "version": version,
         "reference": against_reference(gateway.live_calibrator.serving),
         "breakeven": look.break_even,
         **look.figures,
         "in_flight": snapshot.load.in_flight,
         "shed": snapshot.load.shed,
-        "upstreams": {name: str(part) for name, part in snapshot.parts.items()},
+        "upstreams": ready.upstreams,
         "calibrator": snapshot.calibrator,
         "bypass": snapshot.bypass,
         "thresholds": graded and {"tau0": graded.tau0, "tau1": graded.tau1, "tau_abstain": snapshot.policy.tau},

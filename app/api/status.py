@@ -13,10 +13,8 @@ from pydantic import BaseModel, Field
 from app.api.gateway import TheGateway
 from app.api.http.guard import OPERATOR, MayOperate
 from app.core.artifact import CalibratorStatus
-from app.telemetry.snapshot import Part, Snapshot
+from app.telemetry.snapshot import STALE_S, Part, Snapshot
 
-# Upstreams are pinged every five seconds. After this time without a ping, their state is unknown.
-STALE_S = 15.0
 _WELL = Part(up=True)
 
 
@@ -49,11 +47,7 @@ class Readiness(BaseModel):
         calibrator = snapshot.calibrator
         if calibrator.problem and not details:
             calibrator = replace(calibrator, problem="shown to keys with scope `operate`")
-        up = {name for name, part in snapshot.parts.items() if part.up and not stale}
-        # A calibrator has heads, with which a question that needs no passage is answered without a search.
-        # Where keys are in a database, nobody is let in before they have been read.
-        needed = {"reader"} | ({"keys"} & snapshot.parts.keys())
-        answers = needed <= up and (bool(snapshot.policy.heads) or {"embedder", "vectors"} <= up)
+        answers = snapshot.ready(now)
         well = all(part == _WELL for part in snapshot.parts.values())
         state: Literal["ready", "degraded", "down", "draining"]
         state = "draining" if draining else "down" if not answers else "ready" if well else "degraded"

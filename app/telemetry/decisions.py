@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from app.core.available import Usage
 from app.core.policy import ABSTAIN, Reason, action_of
 from app.core.record import DecisionRecord
-from app.telemetry.gauges import SECONDS, TrafficMetrics
+from app.telemetry.gauges import TrafficMetrics
+from app.telemetry.requests import SECONDS
 
 _TENTHS = tuple(edge / 10 for edge in range(1, 11))
 STAGES = ("rewrite", "probe", "embed", "search", "read", "write")

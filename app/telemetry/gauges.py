@@ -1,8 +1,10 @@
 """Metrics besides those of finished decisions: load, upstreams, event loop lag, and gauges of the snapshot."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
@@ -14,15 +16,15 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from app.errors import ConfigurationError, Denial
+from app.telemetry.requests import SECONDS, HttpMetrics
 from app.telemetry.snapshot import Load, Part, Snapshot
 
 # prometheus_client reads it once, at import, and then keeps every value in that directory.
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PARTS = ("reader", "embedder", "vectors")
 _FAILURES = ("timeout", "deadline", "unavailable", "bad_reply", "error")
-_LOAD = ("fetchwise_in_flight", "fetchwise_shed_total")
-# The files of these two metrics, as prometheus_client names them.
+_IN_FLIGHT, _SHED, _REQUESTS = "fetchwise_in_flight", "fetchwise_shed_total", "fetchwise_http_requests_total"
+# The files of these metrics, as prometheus_client names them.
 _LOAD_FILES = ("gauge_livesum_*.db", "counter_*.db")
 LAG_EVERY_S = 0.25
 # Below a millisecond a lag does not matter; above a second every caller notices it.
@@ -32,40 +34,78 @@ _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistry]:
     """A registry to count in, and one to scrape: the same, unless `shared` contains the counts of several workers.
 
-    Then a scrape of any worker returns their sum, without the metrics of single processes.
+    Then a scrape of any worker returns their sum, and the metrics of each process.
     """
     counted = CollectorRegistry()
     if shared is None:
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        for collector in (PlatformCollector, GCCollector):
             collector(registry=counted)
+        counted.register(Processes(lambda: [str(os.getpid())]))
         return counted, counted
     if values.ValueClass is values.MutexValue:
         raise ConfigurationError(f"to share counts between workers, set {SHARED_VARIABLE} before they start")
     scraped = CollectorRegistry()
     PlatformCollector(registry=scraped)
     MultiProcessCollector(scraped, path=str(shared))  # type: ignore[no-untyped-call]
+    # The supervisor removes this file of a worker that has ended.
+    scraped.register(Processes(lambda: [file.stem.rpartition("_")[2] for file in shared.glob("gauge_livesum_*.db")]))
     return counted, scraped
 
 
+@dataclass(frozen=True, eq=False)
+class Processes(Collector):
+    """prometheus_client's metrics of a process, for each worker: CPU, memory, open files, start."""
+
+    pids: Callable[[], Iterable[str]]
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing, so that registering reads nothing."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric with the label `worker`, the process id."""
+        merged: dict[str, Metric] = {}
+        for pid in sorted(self.pids()):
+            for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                known = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    known.add_sample(sample.name, {"worker": pid}, sample.value)
+        yield from merged.values()
+
+
 def load(counted: CollectorRegistry, shared: Path | None) -> Load:
-    """Questions in flight and refused, over all workers. Blocks: the counts of several workers are in files."""
+    """Questions in flight and refused, and failed requests, over all workers. Blocks: several keep counts in files."""
     families: Iterable[Metric]
     if shared is None:
-        families = counted.restricted_registry(_LOAD).collect()
+        families = counted.restricted_registry((_IN_FLIGHT, _SHED, _REQUESTS)).collect()
     else:
         files = [str(file) for pattern in _LOAD_FILES for file in shared.glob(pattern)]
         families = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
-    values = {sample.name: int(sample.value) for family in families for sample in family.samples}
-    in_flight, shed = (values.get(name, 0) for name in _LOAD)
-    return Load(in_flight, shed)
+    found = dict.fromkeys((_IN_FLIGHT, _SHED, _REQUESTS), 0)
+    for sample in (sample for family in families for sample in family.samples if sample.name in found):
+        if sample.name != _REQUESTS or _is_failure(sample.labels):
+            found[sample.name] += int(sample.value)
+    return Load(found[_IN_FLIGHT], found[_SHED], found[_SHED] + found[_REQUESTS])
+
+
+def _is_failure(labels: Mapping[str, str]) -> bool:
+    # A probe that finds the gateway not ready is no request that failed.
+    return labels["code"] >= "500" and labels["route"] != "/readyz"
 
 
 class TrafficMetrics:
-    """Load and upstreams: questions in flight and refused; failures, retries, breakers and pings."""
+    """Requests, load and upstreams: questions in flight and refused; failures, retries, breakers and pings."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.http = HttpMetrics(registry)
         self.in_flight = Gauge(
             "fetchwise_in_flight", "Questions being answered.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.in_flight_limit = Gauge(
+            "fetchwise_in_flight_limit",
+            "Questions that may be answered at once; more wait or are refused.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self.queued = Gauge(
             "fetchwise_queued", "Questions waiting for a permit.", registry=registry, multiprocess_mode="livesum"
@@ -116,6 +156,28 @@ class TrafficMetrics:
         for part in PARTS:
             self._open.labels(part)
             self._retries.labels(part)
+        # Show the worst worker here too.
+        self._reader_up = Gauge(
+            "fetchwise_reader_up",
+            "Whether one of several readers answered its last ping with the expected model, 1 or 0.",
+            ("server",),
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self._reader_calls = Counter(
+            "fetchwise_reader_calls", "Calls to each reader, by result.", ("server", "result"), registry=registry
+        )
+        self._reader_seconds = Histogram(
+            "fetchwise_reader_call_duration_seconds",
+            "Time of a call to each reader, whether or not it failed.",
+            ("server",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._calls_of, self._seconds_of = cache(self._reader_calls.labels), cache(self._reader_seconds.labels)
+        self.spans_dropped = Counter(
+            "fetchwise_spans_dropped", "Spans that the trace collector did not accept.", registry=registry
+        )
 
     def denied(self, why: Denial) -> None:
         """Count a request that was refused because of its key."""
@@ -137,6 +199,15 @@ class TrafficMetrics:
     def retried(self, upstream: str) -> None:
         """Count a retry."""
         self._retries.labels(upstream).inc()
+
+    def reader_pinged(self, server: str, up: bool) -> None:  # noqa: FBT001 - a callback
+        """Set whether one of several readers answered its ping."""
+        self._reader_up.labels(server).set(up)
+
+    def reader_called(self, server: str, result: str, seconds: float) -> None:
+        """Count a call to a reader as `ok` or by the kind of its failure."""
+        self._calls_of(server, result).inc()
+        self._seconds_of(server).observe(seconds)
 
 
 class LoopLag:
@@ -164,6 +235,8 @@ class Gauges(Collector):
     """Gauges of the latest snapshot: the calibrator, whether gating pays, and drift. Unknown values are absent."""
 
     snapshot: Callable[[], Snapshot]
+    version: str
+    keys: Callable[[], str]
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without a sample, so that registering computes nothing."""
@@ -171,10 +244,13 @@ class Gauges(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The values of the latest snapshot."""
-        calibrator, fallback, bypass, skip, even, ratio, index, limit, accuracy, evidence, revoked = families = (
-            _families()
-        )
+        families = _families()
+        build, keys, ready, calibrator, fallback, bypass, skip, even, ratio, *others = families
+        index, limit, accuracy, evidence, revoked = others
         snapshot = self.snapshot()
+        build.add_metric((self.version,), 1)
+        keys.add_metric((self.keys(),), 1)
+        ready.add_metric((), snapshot.ready(time.monotonic()))
         status, economics = snapshot.calibrator, snapshot.economics
         # A calibrator that does not match is shown as `none`, whatever is in the folder.
         version = status.version if status.matches else None
@@ -199,6 +275,11 @@ class Gauges(Collector):
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
     return (
+        GaugeMetricFamily("fetchwise_build_info", "1 for the running version.", labels=("version",)),
+        GaugeMetricFamily(
+            "fetchwise_keys_info", "1 for the revision of the keys in use; `none` without keys.", labels=("revision",)
+        ),
+        GaugeMetricFamily("fetchwise_ready", "Whether questions can be answered, as `/readyz` says, 1 or 0."),
         GaugeMetricFamily(
             "fetchwise_calibrator_info",
             "1 for the served calibrator; the version is `none` if none matches the running system. `status` is "

@@ -6,6 +6,7 @@ It is here and not in the core because it contains results of `economics` and `c
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,9 @@ from app.errors import FetchwiseError
 logger = logging.getLogger(__name__)
 
 PING_TIMEOUT_S = 2.0
+# Upstreams are pinged every five seconds. After this time without a ping, their state is unknown.
+STALE_S = 15.0
+RECENT_S = 300.0
 # The economics of a busy window take tens of milliseconds; they may take this share of a CPU.
 ECONOMICS_SHARE = 0.01
 
@@ -42,10 +46,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Questions that all workers are working on, and questions that they have refused."""
+    """Of all workers: questions in flight, questions refused, and requests that failed or were refused."""
 
     in_flight: int = 0
     shed: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,18 @@ class Snapshot:
     load: Load
     # The traffic of the default window; None until it has been read.
     economics: TrafficReport | None = None
+    # Requests that failed or were refused because of load in the last `RECENT_S`.
+    failed: int = 0
+
+    def ready(self, now: float) -> bool:
+        """Whether questions can be answered: the reader answers, and either not all need passages or a search works.
+
+        Without recent pings nothing is known. Where keys are in a database, nobody is let in before they are read.
+        """
+        up = {name for name, part in self.parts.items() if part.up and now - self.pinged_at <= STALE_S}
+        needed = {"reader"} | ({"keys"} & self.parts.keys())
+        # A calibrator has heads, with which a question that needs no passage is answered without a search.
+        return needed <= up and (bool(self.policy.heads) or {"embedder", "vectors"} <= up)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +109,11 @@ class Snapshots:
     # The gateway is about to stop: it still answers, but load balancers are to send nothing more. Not in the snapshot:
     # a signal sets it, perhaps while a snapshot is being replaced.
     draining: bool = field(default=False, init=False)
+    started: float = field(default_factory=time.time, init=False)
     # When the economics are next due, on the monotonic clock.
     _due: float = field(default=0.0, init=False)
+    # Failed requests since the start, at the times of recent refreshes.
+    _failed: deque[tuple[float, int]] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
         starting = dict.fromkeys(self.sources.pings, Part(up=False, remark="starting"))
@@ -111,7 +131,11 @@ class Snapshots:
         """Read everything else; the economics only if they are due. What blocks comes last, because it may fail."""
         self.latest = replace(self.latest, **self._in_memory())
         load = await asyncio.to_thread(self.sources.load)
-        self.latest = replace(self.latest, load=load)
+        now = time.monotonic()
+        self._failed.append((now, load.failed))
+        while self._failed[0][0] < now - RECENT_S:
+            self._failed.popleft()
+        self.latest = replace(self.latest, load=load, failed=load.failed - self._failed[0][1])
         if time.monotonic() >= self._due:
             await self.estimate()
 

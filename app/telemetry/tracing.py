@@ -28,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 class _Exporter(OTLPSpanExporter):
-    """Reports batches that it cannot send: the SDK drops them."""
+    """Counts the spans that the collector did not accept: the SDK drops them."""
 
-    def __init__(self, on_failure: Callable[[], None]) -> None:
+    def __init__(self, on_dropped: Callable[[int], None]) -> None:
         super().__init__()
-        self._on_failure = on_failure
+        self._on_dropped = on_dropped
         self._failing = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send a batch."""
+        """Send the spans."""
         result = super().export(spans)
         failing = result is not SpanExportResult.SUCCESS
         if failing:
-            self._on_failure()
+            self._on_dropped(len(spans))
         if failing and not self._failing:
             logger.warning("traces are lost: the collector does not take them")
         self._failing = failing
@@ -54,15 +54,14 @@ class Tracing:
         own = Resource.create({"service.name": "fetchwise", "service.version": version})
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these.
         self.provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
-        # Called for each batch of spans that is lost.
-        self.on_failure: Callable[[], None] = lambda: None
         self._tracer = self.provider.get_tracer("fetchwise", version)
         self._propagator = TraceContextTextMapPropagator()
+        # Called with the number of spans that the collector did not accept; set it before entering.
+        self.on_dropped: Callable[[int], None] = lambda _count: None
 
     async def __aenter__(self) -> None:
         """Start sending spans, in a thread of the SDK."""
-        exporter = _Exporter(lambda: self.on_failure())  # noqa: PLW0108 - it is set later
-        self.provider.add_span_processor(BatchSpanProcessor(exporter))
+        self.provider.add_span_processor(BatchSpanProcessor(_Exporter(self.on_dropped)))
 
     async def __aexit__(self, *_: object) -> None:
         """Send what is left, and stop."""

@@ -184,10 +184,21 @@ class Resilience:
         self._breakers: dict[str, list[Breaker]] = {}
         self._on_open: Callable[[str, float], None] = lambda _upstream, _share: None
         self._on_retry: Callable[[str], None] = lambda _upstream: None
+        self.on_call: Callable[[str, str, float], None] = lambda _server, _result, _seconds: None
+        self.on_ping: Callable[[str, bool], None] = lambda _server, _up: None
 
-    def watch(self, on_open: Callable[[str, float], None], on_retry: Callable[[str], None]) -> None:
-        """Report the share of an upstream's open breakers, now and on every change, and each retry."""
-        self._on_open, self._on_retry = on_open, on_retry
+    def watch(
+        self,
+        on_open: Callable[[str, float], None],
+        on_retry: Callable[[str], None],
+        on_call: Callable[[str, str, float], None],
+        on_ping: Callable[[str, bool], None],
+    ) -> None:
+        """Report the share of an upstream's open breakers, now and on every change, and each retry.
+
+        Report each call of a replica with its result and seconds, and whether a replica answered its ping.
+        """
+        self._on_open, self._on_retry, self.on_call, self.on_ping = on_open, on_retry, on_call, on_ping
         for upstream in self._breakers:
             self._report(upstream)
 

@@ -88,10 +88,17 @@ async def open_gateway(
         folder = shared or Path(stack.enter_context(TemporaryDirectory(prefix="fetchwise-")))
         parts = await stack.enter_async_context(parts_opener(settings))
         if parts.resilience is not None:
-            parts.resilience.watch(traffic_metrics.breaker_open, traffic_metrics.retried)
+            parts.resilience.watch(
+                traffic_metrics.breaker_open,
+                traffic_metrics.retried,
+                traffic_metrics.reader_called,
+                traffic_metrics.reader_pinged,
+            )
         rows = await asyncio.to_thread(open_rows, settings)
         log = await stack.enter_async_context(open_log(settings.log, rows, log_metrics))
-        await stack.enter_async_context(tracing or nullcontext())
+        if tracing is not None:
+            tracing.on_dropped = traffic_metrics.spans_dropped.inc
+            await stack.enter_async_context(tracing)
         required = await asyncio.to_thread(keys_required, settings.access, settings.server.host)
         keys = KeyStore(await asyncio.to_thread(key_file, settings.keys_at), required=required)
         await keys.open()
@@ -119,8 +126,7 @@ async def open_gateway(
                 on_pinged=traffic_metrics.pinged,
             )
         )
-        gauges = Gauges(snapshot=lambda: snapshots.latest)
-        scraped.register(gauges)
+        scraped.register(Gauges(snapshot=lambda: snapshots.latest, version=VERSION, keys=lambda: keys.revision))
         learning = await stack.enter_async_context(
             open_learning(
                 settings,
@@ -134,8 +140,6 @@ async def open_gateway(
             )
         )
         periodic = await stack.enter_async_context(Periodic(registry))
-        if tracing is not None:
-            tracing.on_failure = periodic.failures_of("traces")
         observers = (
             *(PrometheusObserver(registry, traffic_metrics, ks), window, log, signals),
             *(learning.budget, RequestContextObserver(), tracing, learning.shadows),

@@ -1,5 +1,6 @@
 """The kinds of dashboard panels."""
 
+import re
 import warnings
 from string import ascii_uppercase
 from typing import NamedTuple, TypeAlias
@@ -84,7 +85,9 @@ def buckets(title: str, description: str, expr: str) -> heatmap.Panel:
 
 
 def _target(query: Query, letter: str = "A") -> Dataquery:
-    return Dataquery().expr(query.expr).legend_format(query.legend).datasource(SOURCE).ref_id(letter)
+    # Series of single gateways follow the variable; rules add up the gateways of a job.
+    expr = re.sub(r'\b((?:fetchwise|process)_\w+|up)\{job="\$job"', r'\1{job="$job",instance=~"$instance"', query.expr)
+    return Dataquery().expr(expr).legend_format(query.legend).datasource(SOURCE).ref_id(letter)
 
 
 def _red_from(limit: float | None) -> dashboard.ThresholdsConfig:

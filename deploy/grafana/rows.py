@@ -23,6 +23,92 @@ COST_RATIO = 'avg by (job, reference) (fetchwise_gate_cost_ratio{{job="$job",cos
 FALLBACK = 'and on (job, reference) max by (job, reference) (fetchwise_fallback_info{job="$job"}) == 1'
 
 
+# What was deployed: versions and calibrators that were not there a minute before, and starts of processes.
+NEW_VERSION = 'fetchwise_build_info{job="$job"} unless fetchwise_build_info{job="$job"} offset 1m'
+NEW_CALIBRATOR = 'fetchwise_calibrator_info{job="$job"} unless fetchwise_calibrator_info{job="$job"} offset 1m'
+# Grafana takes the value as a time in milliseconds.
+STARTED = '1000 * max by (instance) (process_start_time_seconds{job="$job"})'
+
+
+def is_it_broken() -> list[Panel]:
+    """What callers notice, against the objectives of the alerts."""
+    return [
+        figure(
+            "Pages",
+            "Alerts that page now. The runbook says what to do for each.",
+            COUNT,
+            Query('count(ALERTS{job="$job",severity="critical",alertstate="firing"}) or vector(0)', "firing"),
+            red_from=1,
+        ),
+        figure(
+            "Tickets",
+            "Alerts about causes that are open now.",
+            COUNT,
+            Query('count(ALERTS{job="$job",severity="warning",alertstate="firing"}) or vector(0)', "open"),
+        ),
+        figure(
+            "Ready gateways",
+            "Share of the known gateways that are up and ready.",
+            SHARE,
+            Query('sum(fetchwise_ready{job="$job"}) / count(up{job="$job"})', "ready"),
+        ),
+        figure(
+            "Failed requests",
+            "Share of the last hour; the objective allows 0.5 %, and 7.2 % page.",
+            SHARE,
+            Query('fetchwise:failed_ratio:rate1h{job="$job"}', "failed"),
+            red_from=0.005,
+        ),
+        figure(
+            "Slow answers",
+            "Share of the answers of the last hour that began after 10 s; the objective allows 5 %, and 72 % page.",
+            SHARE,
+            Query('fetchwise:slow_ratio:rate1h{job="$job"}', "slow"),
+            red_from=0.05,
+        ),
+        words(
+            "Version",
+            "What runs; more than one during a deployment.",
+            Query('count by (version) (fetchwise_build_info{job="$job"})', "{{version}}"),
+        ),
+        graph(
+            "Requests by status",
+            "Requests per second, without probes and scrapes.",
+            PER_SECOND,
+            Query(
+                "sum by (code) (rate("
+                'fetchwise_http_requests_total{job="$job",route!~"/healthz|/readyz|/metrics/?"}[$__rate_interval]))',
+                "{{code}}",
+            ),
+            stacked=True,
+        ),
+        graph(
+            "Burn of the error budget",
+            "Share of failed requests over the windows of the alerts.",
+            SHARE,
+            Query('fetchwise:failed_ratio:rate5m{job="$job"}', "5 minutes"),
+            Query('fetchwise:failed_ratio:rate1h{job="$job"}', "1 hour"),
+            Query('fetchwise:failed_ratio:rate6h{job="$job"}', "6 hours"),
+            Query('fetchwise:failed_ratio:rate3d{job="$job"}', "3 days"),
+            limit=0.005,
+        ),
+        graph(
+            "Time to the first token",
+            "Median and 95th percentile; of the whole reply where it is not streamed. Exemplars link to traces.",
+            SECONDS,
+            *(
+                Query(
+                    f"histogram_quantile({quantile}, sum by (le)"
+                    ' (rate(fetchwise_time_to_first_token_seconds_bucket{job="$job"}[$__rate_interval])))',
+                    str(quantile),
+                )
+                for quantile in (0.5, 0.95)
+            ),
+            limit=10,
+        ),
+    ]
+
+
 def does_it_pay() -> list[Panel]:
     """The cost of gating, compared with reading the same number of passages for every question."""
     return [
@@ -223,13 +309,36 @@ def is_everything_up() -> list[Panel]:
             "failed runs of background work.",
             COUNT,
             Query('sum by (instance) (fetchwise_in_flight{job="$job"})', "in flight on {{instance}}"),
+            Query('sum by (instance) (fetchwise_in_flight_limit{job="$job"})', "limit of {{instance}}"),
             Query('sum by (instance) (fetchwise_queued{job="$job"})', "queued on {{instance}}"),
+            Query('sum by (instance) (fetchwise_log_waiting{job="$job"})', "waiting for the log of {{instance}}"),
             Query('sum(rate(fetchwise_shed_total{job="$job"}[$__rate_interval]))', "refused per second"),
             Query('sum(rate(fetchwise_log_dropped_total{job="$job"}[$__rate_interval]))', "dropped by the log"),
             Query(
                 'sum by (task) (rate(fetchwise_background_failures_total{job="$job"}[$__rate_interval]))',
                 "{{task}} failures per second",
             ),
+        ),
+        graph(
+            "Readers",
+            "Calls per second to each reader by result, and their 95th percentile.",
+            PER_SECOND,
+            Query(
+                'sum by (server, result) (rate(fetchwise_reader_calls_total{job="$job"}[$__rate_interval]))',
+                "{{server}}: {{result}}",
+            ),
+            Query(
+                "histogram_quantile(0.95, sum by (server, le)"
+                ' (rate(fetchwise_reader_call_duration_seconds_bucket{job="$job"}[$__rate_interval])))',
+                "{{server}}: seconds",
+            ),
+        ),
+        graph(
+            "Processes",
+            "CPU and memory of each worker.",
+            COUNT,
+            Query('rate(process_cpu_seconds_total{job="$job"}[$__rate_interval])', "CPU of {{worker}} on {{instance}}"),
+            Query('process_resident_memory_bytes{job="$job"} / 2^30', "GiB of {{worker}} on {{instance}}"),
         ),
         graph(
             "Lag of the event loop",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from app.api.app import VERSION
 from app.api.pages import add_pages
 from app.core.policy import Policy, Reason, Retrieval
 from app.errors import UpstreamUnavailable
@@ -141,6 +142,18 @@ async def test_the_dashboard_without_traffic(gateway: FakeGateway) -> None:
     in_force = {"version": "2026-01-31-0a1b2c3d", "certified": True, "problem": ""}
     assert in_force.items() <= found["calibrator"].items()
     assert found["thresholds"] == {"tau0": 0.75, "tau1": 0.5, "tau_abstain": 0.25}
+
+
+async def test_the_dashboard_opens_with_whether_it_is_broken(gateway: FakeGateway) -> None:
+    """Readiness, failures of the last minutes, and what runs since when."""
+    found = await data(gateway)
+    assert (found["state"], found["failed"], found["version"]) == ("ready", 0, VERSION)
+    assert 0 <= found["now"] - found["started"] < 600
+    gateway.reader.fail_with = UpstreamUnavailable("reader", "down")
+    for _ in range(3):
+        assert (await gateway.ask()).status_code == 503
+    found = await data(gateway)
+    assert (found["state"], found["failed"]) == ("down", 3)
 
 
 async def test_the_dashboard_counts_what_was_answered(gateway: FakeGateway) -> None:

@@ -34,7 +34,7 @@ def metrics() -> dict[str, Exported]:
     LoopLag(registry)
     Periodic(registry)
     # Describing a metric computes nothing, so this is never called.
-    registry.register(Gauges(snapshot=_never))
+    registry.register(Gauges(snapshot=_never, version="", keys=_never))
     found = {}
     for collector in registry._collector_to_names:
         for family in collector.describe() if hasattr(collector, "describe") else collector.collect():

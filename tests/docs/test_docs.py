@@ -107,6 +107,17 @@ def test_status_table_is_most_specific_first() -> None:
 
 
 METRICS = {
+    "http_requests_total": ("route", "code"),
+    "http_request_duration_seconds": ("route",),
+    "time_to_first_token_seconds": ("route",),
+    "in_flight_limit": (),
+    "reader_up": ("server",),
+    "reader_calls_total": ("server", "result"),
+    "reader_call_duration_seconds": ("server",),
+    "spans_dropped_total": (),
+    "build_info": ("version",),
+    "keys_info": ("revision",),
+    "ready": (),
     "requests_total": ("action", "k", "reason"),
     "request_duration_seconds": ("action", "k"),
     "stage_duration_seconds": ("stage", "k"),

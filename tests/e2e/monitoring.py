@@ -1,5 +1,7 @@
 """Real Prometheus and Alertmanager with the configuration of deploy/, on free ports and with shorter intervals."""
 
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from tests.waiting import wait_until
 from tests.wire.servers import free_port
 
 DEPLOY = REPO / "deploy"
+RUNBOOK = "https://runbooks.example/fetchwise.md"
 Labels = Mapping[str, str]
 Rewrite = Callable[[str], str]
 
@@ -73,9 +76,13 @@ class Prometheus:
             now = datetime.now(UTC)
             wait_until(lambda since=now: self._evaluated_since(since), "the rules were not evaluated")  # type: ignore[misc]
 
-    def firing(self) -> set[str]:
-        """The names of the firing alerts."""
-        return {one["labels"]["alertname"] for one in self.get("alerts")["alerts"] if one["state"] == "firing"}
+    def firing(self, job: str | None = None) -> set[str]:
+        """The names of the firing alerts, of one job or of all."""
+        return {
+            one["labels"]["alertname"]
+            for one in self.get("alerts")["alerts"]
+            if one["state"] == "firing" and job in {None, one["labels"].get("job")}
+        }
 
     def _evaluated_since(self, moment: datetime) -> bool:
         groups = self.get("rules")["groups"]
@@ -96,7 +103,7 @@ def prometheus(
     """Run Prometheus with our configuration: every second instead of every 15, these targets, and modified rules."""
     port = free_port()
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
     for scraped in config["scrape_configs"]:
         if scraped["job_name"] == "prometheus":
             scraped["static_configs"] = [{"targets": [f"127.0.0.1:{port}"]}]
@@ -106,15 +113,42 @@ def prometheus(
         (folder / "rules" / rules.name).write_text(rewrite(rules.read_text()))
     everyone = {**targets, "alertmanager": [alertmanager] if alertmanager else []}
     for job, addresses in everyone.items():
-        (folder / f"targets/{job}.yml").write_text(yaml.safe_dump([{"targets": list(addresses)}]))
+        write_targets(folder, job, addresses)
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     arguments = (
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=expand-external-labels,exemplar-storage",
     )
-    with _running("prometheus", arguments, folder, f"http://127.0.0.1:{port}/-/ready"):
+    with _running("prometheus", arguments, folder, f"http://127.0.0.1:{port}/-/ready", RUNBOOK_URL=RUNBOOK):
         yield Prometheus(f"http://127.0.0.1:{port}")
+
+
+def write_targets(folder: Path, job: str, addresses: Sequence[str]) -> None:
+    """Write what Prometheus scrapes, each as `address` or `job/address`; it notices a change within seconds."""
+    groups = [{"targets": [one.partition("/")[2] or one], "labels": _job_of(one)} for one in addresses]
+    (folder / f"targets/{job}.yml").write_text(yaml.safe_dump(groups))
+
+
+def _job_of(address: str) -> dict[str, str]:
+    job, _, rest = address.partition("/")
+    return {"job": job} if rest else {}
+
+
+def scaled(rules: str, factor: int = 600) -> str:
+    """The same rules, by default 600 times as fast: an hour is six seconds. Slow is 2.5 s instead of ten.
+
+    No window is shorter than a few scrapes.
+    """
+    seconds = {"m": 60, "h": 3600, "d": 86_400}
+
+    def shorter(match: "re.Match[str]", least: int) -> str:
+        return f"{match[1]}{max(least, int(match[2]) * seconds[match[3]] // factor)}s"
+
+    rules = re.sub(r"(\[)(\d+)([mhd])(?=\])", lambda match: shorter(match, 5), rules)
+    rules = re.sub(r"(for: |offset )(\d+)([mhd])\b", lambda match: shorter(match, 1), rules)
+    return rules.replace('le="10.0"', 'le="2.5"')
 
 
 @contextmanager
@@ -132,10 +166,10 @@ def alertmanager(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _running(name: str, arguments: Sequence[str], folder: Path, ready: str) -> Iterator[None]:
+def _running(name: str, arguments: Sequence[str], folder: Path, ready: str, **env: str) -> Iterator[None]:
     log = folder / f"{name}.log"
     with log.open("wb") as file:
-        process = subprocess.Popen([tool(name), *arguments], stdout=file, stderr=file)
+        process = subprocess.Popen([tool(name), *arguments], stdout=file, stderr=file, env=os.environ | env)
 
     def is_ready() -> bool:
         assert process.poll() is None, f"{name} ended: {log.read_text()[-3000:]}"

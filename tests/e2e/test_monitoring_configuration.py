@@ -26,6 +26,12 @@ def test_alertmanager_accepts_its_configuration() -> None:
     run_tool("amtool", "check-config", ALERTMANAGER)
 
 
+def test_the_watchdog_has_a_receiver_of_its_own() -> None:
+    """Nobody is paged by it; its receiver notices when it stops."""
+    arguments = (f"--config.file={ALERTMANAGER}", "severity=none", "alertname=FetchwiseWatchdog")
+    assert run_tool("amtool", "config", "routes", "test", *arguments).strip() == "watchdog"
+
+
 @pytest.mark.parametrize(("severity", "receiver"), [("critical", "pager"), ("warning", "tickets"), ("new", "tickets")])
 def test_each_severity_goes_to_its_receiver(severity: str, receiver: str) -> None:
     """Alerts that fail questions now page someone; all others become tickets, even those without a route."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from app.core.prompts import DEFAULT
 from app.errors import ConfigurationError, UpstreamTimeout
@@ -76,6 +77,30 @@ async def test_question_is_one_tree(collector: Server, tmp_path: Path) -> None:
         assert ends <= stage.start_time_unix_nano <= stage.end_time_unix_nano
         ends = stage.end_time_unix_nano
     assert ends <= question.end_time_unix_nano
+
+
+async def test_durations_link_to_their_trace(collector: Server, tmp_path: Path) -> None:
+    """A scrape in the OpenMetrics format has the trace of a question as the exemplar of its bucket."""
+    async with fake_gateway(tmp_path, artifact={}, traces="otlp") as gateway:
+        await gateway.client.post("/answer", json={"question": ASKED}, headers=FROM_CALLER)
+        scrape = await gateway.client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    (counted,) = (
+        family for family in openmetrics(scrape.text) if family.name == "fetchwise_http_request_duration_seconds"
+    )
+    linked = [sample.exemplar.labels for sample in counted.samples if sample.exemplar]
+    assert linked == [{"trace_id": TRACE}]
+
+
+async def test_spans_that_the_collector_refuses_are_counted(collector: Server) -> None:
+    """An operator sees that traces are incomplete."""
+    collector.reply = answer(400, b"", "application/x-protobuf")
+    dropped: list[int] = []
+    tracing = Tracing("1")
+    tracing.on_dropped = dropped.append
+    async with tracing:
+        with tracing.stage("probe"):
+            pass
+    assert dropped == [1]
 
 
 async def test_spans_contain_no_text(collector: Server, tmp_path: Path) -> None:

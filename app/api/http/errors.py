@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
+from app.correlation import current
 from app.errors import (
     BadRequest,
     ContradictoryRequest,
@@ -184,10 +185,15 @@ def explain(error: FetchwiseError, scope: Scope) -> JSONResponse:
     headers = {"retry-after": str(known_wait or RETRY_AFTER_S)} if status in {429, 503} else {}
     if isinstance(error, Unauthorised):
         headers["www-authenticate"] = error.challenge
+    fields, openai_type = [], None
     if isinstance(error, ReaderRefused):
-        fields = [{"field": error.param, "message": str(error)}] if error.param else []
-        return problem(status, kind, str(error), path=scope["path"], fields=fields, openai_type=error.kind)
-    return problem(status, kind, str(error), path=scope["path"], headers=headers)
+        fields, openai_type = [{"field": error.param, "message": str(error)}] if error.param else [], error.kind
+    reply = problem(
+        status, kind, str(error), path=scope["path"], fields=fields, headers=headers, openai_type=openai_type
+    )
+    if (note := current.get()) is not None:
+        note.failed = reply.status_code
+    return reply
 
 
 def install(app: FastAPI) -> None:

@@ -17,6 +17,7 @@ from app.api.http.errors import explain
 from app.core.record import DecisionRecord
 from app.correlation import RequestContext, current
 from app.errors import Denial, Denied
+from app.telemetry.requests import OTHER, HttpMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -86,11 +87,13 @@ class RequestLog:
             status = _DEFECT if status == CLIENT_CLOSED else status
             raise
         finally:
+            seconds = time.perf_counter() - began
+            _count(scope, note, status, began, seconds)
             # Refusals are counted in a metric, and there can be very many.
             quiet = scope["method"] in READING or status == _REFUSED
             level = logging.DEBUG if quiet else logging.INFO
             if logger.isEnabledFor(level):
-                self._log(level, scope, note, status, (time.perf_counter() - began) * 1000)
+                self._log(level, scope, note, status, seconds * 1000)
 
     def _log(self, level: int, scope: Scope, note: RequestContext, status: int, ms: float) -> None:
         # Percent-encoded: decoded, it could contain line breaks.
@@ -109,6 +112,17 @@ class RequestLog:
 
         # logger.info would inspect the stack for the name of this file.
         logger.handle(logger.makeRecord(logger.name, level, __file__, 0, message, (), None, extra={"fields": fields}))
+
+
+def _count(scope: Scope, note: RequestContext, status: int, began: float, seconds: float) -> None:
+    metrics: HttpMetrics = scope["app"].state.gateway.metrics.http
+    route: str = scope["path"]
+    if not metrics.knows(route):
+        # A path with parameters, a file, or none of ours. The router stores what it found.
+        route = str(getattr(scope.get("route"), "path", scope.get("root_path")))
+        route = route if metrics.knows(route) else OTHER
+    first_token_s = None if note.first_token_at is None else note.first_token_at - began
+    metrics.observe(route, note.failed or status, seconds, first_token_s, note.trace_id)
 
 
 def _request_id(scope: Scope) -> str:

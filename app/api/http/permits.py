@@ -43,6 +43,7 @@ class Permits:
         self._waiting = 0
         self._max_wait_s = max_wait_s
         self._metrics = metrics
+        metrics.in_flight_limit.set(count)
         self._shadows = shadows
         self._refused = _Refused()
 

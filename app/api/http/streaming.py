@@ -16,6 +16,7 @@ from app.api.receipt import cited, receipt
 from app.core.available import Passage
 from app.core.ladder import Step, Stop
 from app.core.record import DecisionRecord
+from app.correlation import first_token
 from app.errors import FetchwiseError
 from app.ports import Listener
 
@@ -136,6 +137,7 @@ class AnswerStream:
     def token(self, text: str) -> None:
         """Send a piece of the answer."""
         self._send_passages(None if self._passages is None else len(self._passages))
+        first_token()
         self._send(self._render.token(text))
 
     def chunk(self, event: Mapping[str, Any]) -> None:

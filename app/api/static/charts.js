@@ -167,20 +167,27 @@ function stacked(width, height, counts, named, label, extras = () => []) {
 }
 
 /** Answers over time, by action. */
-export function timelinePicture(width, timeline, actions) {
+export function timelinePicture(width, timeline, actions, started) {
   const clock = (seconds) =>
     new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   const at = (place) => timeline.start + place * timeline.bucket_seconds;
   const places = timeline.k0.length;
   const said = actionsIn(actions).map((action) => `${actionName(action).toLowerCase()} ${actions[action]}`);
   const label = `Answers over time: ${said.join(", ")}.`;
+  const start = ((started - timeline.start) / (places * timeline.bucket_seconds)) * width;
   return stacked(
     width,
     180,
     timeline,
     (place) => clock(at(place)),
     label,
-    ({ base }) => [
+    ({ base, top }) => [
+      ...(start > 0
+        ? [
+            svg("line", { x1: start, x2: start, y1: top, y2: base, class: "threshold" }),
+            svg("text", { x: start, y: top + 10, "text-anchor": start > width / 2 ? "end" : "start" }, " started "),
+          ]
+        : []),
       svg("text", { x: 0, y: base + 17 }, clock(at(0))),
       svg("text", { x: width / 2, y: base + 17, "text-anchor": "middle" }, clock(at(places / 2))),
       svg("text", { x: width, y: base + 17, "text-anchor": "end" }, "now"),

@@ -25,6 +25,12 @@ const VERDICTS = {
   unclear: "≈ No clear difference",
   unknown: "… Not known yet",
 };
+const HEALTH = {
+  ready: ["good", "✓ Works", "Questions are answered."],
+  degraded: ["bad", "! Degraded", "Questions are answered, but a part fails; see above."],
+  down: ["bad", "✕ Broken", "Questions cannot be answered; a part above says why."],
+  draining: ["unknown", "… Stopping", "The gateway is about to stop."],
+};
 const place = (id) => document.getElementById(id);
 let timer = 0;
 let reading = null;
@@ -61,6 +67,7 @@ async function look() {
 
 function show(data) {
   showUpstreams(data);
+  showHealth(data);
   showReference(data.reference);
   showHeadline(data.breakeven);
   say(place("bypass"), data.bypass.reason.replaceAll(" %", "\u00a0%"));
@@ -99,6 +106,17 @@ function showUpstreams({ upstreams, calibrator }) {
   }
 }
 
+function showHealth({ state, failed, version, started }) {
+  const fails = state === "ready" && failed > 0;
+  const [verdict, word, sentence] = fails ? ["bad", "! Requests fail", HEALTH.ready[2]] : HEALTH[state];
+  place("health").dataset.verdict = verdict;
+  say(place("health"), word);
+  const requests = failed ? plural(failed, "request", "requests") : "No request";
+  say(place("failures"), `${sentence} ${requests} failed or ${failed > 1 ? "were" : "was"} refused in the last five minutes.`);
+  const since = new Date(started * 1000).toLocaleString("en-GB");
+  say(place("deployed"), `Version ${version} on ${location.host}, started ${since}.`);
+}
+
 /** The served calibrator next to its reference: the first sentence large, the others below. */
 function showReference([first, ...others]) {
   for (const [id, text] of [
@@ -135,7 +153,7 @@ function showFigures(data) {
       el("li", { class: colourOf(action) }, actionName(action), " ", el("b", {}, percent(count / data.answers))),
     ),
   );
-  drawInto(place("timeline"), (width) => timelinePicture(width, data.timeline, data.actions));
+  drawInto(place("timeline"), (width) => timelinePicture(width, data.timeline, data.actions, data.started));
   const probed = `of ${plural(data.p.n, "question", "questions")}, coloured by action`;
   say(
     place("p-words"),

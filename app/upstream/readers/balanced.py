@@ -8,6 +8,7 @@ holds only for that model.
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -47,6 +48,7 @@ class _Replica:
 
     name: str
     reader: Reader
+    resilience: Resilience
     breaker: Breaker
     in_flight: int = 0
     # Its identity is unconfirmed: never asked, or it was down since.
@@ -89,21 +91,27 @@ class _Replica:
         self.check()
         with self.breaker.watching():
             self.in_flight += 1
+            began, result = time.perf_counter(), "cancelled"
             try:
                 yield
-            except UpstreamUnavailable:
+                result = "ok"
+            except UpstreamError as error:
+                result = error.kind
                 # Another model may run there when it answers again.
-                self.suspect = True
+                self.suspect |= isinstance(error, UpstreamUnavailable)
                 raise
             finally:
                 self.in_flight -= 1
+                self.resilience.on_call(self.name, result, time.perf_counter() - began)
 
 
 class BalancedReader:
     """A Reader over several; messages use their names."""
 
     def __init__(self, readers: Mapping[str, Reader], resilience: Resilience) -> None:
-        self._replicas = [_Replica(name, reader, resilience.breaker("reader")) for name, reader in readers.items()]
+        self._replicas = [
+            _Replica(name, reader, resilience, resilience.breaker("reader")) for name, reader in readers.items()
+        ]
         self._several = len(self._replicas) > 1
         # Retry only if there was no answer: a bad reply has already cost a generation.
         self._retries = resilience.retries("reader", UpstreamUnavailable)
@@ -234,6 +242,7 @@ class BalancedReader:
         )
         failures = []
         for replica, outcome in zip(self._replicas, outcomes, strict=True):
+            replica.resilience.on_ping(replica.name, outcome is None)
             if isinstance(outcome, UpstreamError):
                 failures.append(f"{replica.name}: {outcome}")
             elif outcome is not None:

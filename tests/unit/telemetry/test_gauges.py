@@ -1,5 +1,7 @@
 """What a scrape shows besides finished decisions: the load, the upstreams, and the current state."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from app.economics.estimate import estimate
 from app.economics.view import TrafficReport
 from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
-from app.telemetry.gauges import Gauges, TrafficMetrics, load, registries
+from app.telemetry.gauges import Gauges, Processes, TrafficMetrics, load, registries
 from app.telemetry.snapshot import Load, Part
 from tests.fakes.records import a_record, a_skip
 from tests.fakes.snapshots import SERVING, a_snapshot
@@ -33,12 +35,16 @@ def shown(
         drift=signals,
         evidence=evidence,
     )
-    registry.register(Gauges(snapshot=lambda: snapshot))
-    return {
+    registry.register(Gauges(snapshot=lambda: snapshot, version="1.2.3", keys=lambda: "0a1b"))
+    found = {
         (sample.name.removeprefix("fetchwise_"), *sample.labels.values()): sample.value
         for family in registry.collect()
         for sample in family.samples
     }
+    assert (found.pop(("build_info", "1.2.3")), found.pop(("keys_info", "0a1b"))) == (1, 1)
+    # Its pings are those of another clock, long ago.
+    assert found.pop(("ready",)) == 0
+    return found
 
 
 def test_known_figures_are_exported(tmp_path: Path) -> None:
@@ -93,7 +99,11 @@ def test_load_and_upstreams_are_exported() -> None:
     traffic.in_flight.dec()
     traffic.shed.inc()
     traffic.pinged({"reader": Part(up=True), "vectors": Part(up=False, remark="down")})
-    assert load(registry, None) == Load(in_flight=1, shed=1)
+    traffic.http.start_at_zero(["/readyz"], ["/answer"])
+    for route, code in (("/answer", 200), ("/answer", 429), ("/answer", 500), ("/readyz", 503)):
+        traffic.http.observe(route, code, 0.1)
+    # One refused, and one bug; a probe of a gateway that is not ready is no failure.
+    assert load(registry, None) == Load(in_flight=1, shed=1, failed=2)
     up = [
         registry.get_sample_value("fetchwise_upstream_up", {"upstream": part})
         for part in ("reader", "vectors", "embedder")
@@ -105,7 +115,36 @@ def test_single_process_exports_its_own_counts() -> None:
     """It also exports the metrics of the process."""
     counted, scraped = registries(None)
     assert counted is scraped
-    assert {"process_resident_memory_bytes", "python_info"} <= {family.name for family in scraped.collect()}
+    assert "python_info" in {family.name for family in scraped.collect()}
+    assert (scraped.get_sample_value("process_resident_memory_bytes", {"worker": str(os.getpid())}) or 0) > 0
+
+
+def test_each_living_process_has_its_own_metrics() -> None:
+    """A worker that ended has none."""
+    with subprocess.Popen(["sleep", "0"]) as ended:
+        pass
+    registry = CollectorRegistry()
+    registry.register(Processes(lambda: [str(os.getpid()), str(os.getppid()), str(ended.pid)]))
+    found = {
+        sample.labels["worker"]
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "process_start_time_seconds"
+    }
+    assert found == {str(os.getpid()), str(os.getppid())}
+
+
+def test_each_reader_is_counted() -> None:
+    """Calls by result and time, and whether it answers."""
+    registry = CollectorRegistry()
+    traffic = TrafficMetrics(registry)
+    traffic.reader_called("reader 1", "ok", 0.2)
+    traffic.reader_called("reader 1", "timeout", 60.0)
+    traffic.reader_pinged("reader 2", up=False)
+    value = registry.get_sample_value
+    assert value("fetchwise_reader_calls_total", {"server": "reader 1", "result": "timeout"}) == 1
+    assert value("fetchwise_reader_call_duration_seconds_bucket", {"server": "reader 1", "le": "0.25"}) == 1
+    assert value("fetchwise_reader_up", {"server": "reader 2"}) == 0
 
 
 def test_workers_without_shared_counts_are_refused(tmp_path: Path) -> None:

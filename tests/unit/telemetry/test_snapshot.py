@@ -14,7 +14,7 @@ from app.economics.view import TrafficReport
 from app.economics.window import ROW, Traffic
 from app.errors import UpstreamUnavailable
 from app.telemetry import snapshot as module
-from app.telemetry.snapshot import Load, Part, Snapshots, Sources
+from app.telemetry.snapshot import RECENT_S, Load, Part, Snapshots, Sources
 from tests.fakes.snapshots import a_snapshot
 
 EMPTY = estimate(Traffic(np.empty(0, ROW), 0.0, 0), seconds=900, reference=5, tariff=Tariff(), ks=(0, 1, 5))
@@ -130,6 +130,19 @@ async def test_refresh_reads_everything_but_the_upstreams() -> None:
     assert (latest.load, latest.evidence, latest.parts) == (Load(3, 2), 0.5, before.parts)
     assert latest.economics is not None
     assert (before.load, before.evidence) == (Load(), None)
+
+
+async def test_failures_of_the_last_minutes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before the first refresh, and those that are too old, are not among them."""
+    world = World()
+    snapshots = world.snapshots()
+    seen = []
+    for at, failed in ((0.0, 5), (100.0, 7), (RECENT_S, 9), (RECENT_S + 99, 9), (RECENT_S + 101, 10)):
+        monkeypatch.setattr("app.telemetry.snapshot.time.monotonic", lambda at=at: at)
+        world.state = a_snapshot(load=Load(failed=failed))
+        await snapshots.refresh()
+        seen.append(snapshots.latest.failed)
+    assert seen == [0, 2, 4, 2, 1]
 
 
 async def test_failed_load_leaves_the_rest_up_to_date() -> None:

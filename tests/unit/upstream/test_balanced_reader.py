@@ -309,3 +309,26 @@ async def test_close_closes_every_reader() -> None:
     readers = [FakeReader(), FakeReader()]
     await balanced(*readers).close()
     assert all(one.closed for one in readers)
+
+
+async def test_calls_and_pings_of_each_replica_are_reported() -> None:
+    """An operator sees which of them fails, is slow, or is gone."""
+    calls: list[tuple[str, str]] = []
+    pings: list[tuple[str, bool]] = []
+    resilience = Resilience(failures=3, retry_s=AWHILE, retries=1, at_once=10)
+    resilience.watch(
+        lambda *_: None,
+        lambda *_: None,
+        lambda server, result, _: calls.append((server, result)),
+        lambda server, up: pings.append((server, up)),
+    )
+    readers = {"reader 1": FakeReader(), "reader 2": FakeReader()}
+    reader = BalancedReader(readers, resilience)
+    await ask(reader)
+    ((first, _),) = calls
+    readers[first].fail_with = GONE
+    await ask(reader)
+    await reader.ping()
+    (other,) = readers.keys() - {first}
+    assert calls == [(first, "ok"), (first, "unavailable"), (other, "ok")]
+    assert dict(pings) == {first: False, other: True}

@@ -38,7 +38,7 @@ async def test_failed_cheap_call_is_retried(error: UpstreamError) -> None:
     """The caller does not see the failure, and the retry is counted."""
     retried: list[str] = []
     made = resilience()
-    made.watch(lambda *_: None, retried.append)
+    made.watch(lambda *_: None, retried.append, lambda *_: None, lambda *_: None)
     upstream = FlakyUpstream(error)
     assert await made.link("vectors").call(upstream) == "answer"
     assert (upstream.calls, retried) == (2, ["vectors"])
@@ -84,7 +84,8 @@ async def test_open_breaker_refuses_calls_until_a_trial_succeeds(monkeypatch: py
     shares: list[tuple[str, float]] = []
     made = resilience(failures=2, retries=0)
     link = made.link("vectors")
-    made.watch(lambda upstream, share: shares.append((upstream, share)), lambda _: None)
+    ignored = lambda *_: None  # noqa: E731
+    made.watch(lambda upstream, share: shares.append((upstream, share)), ignored, ignored, ignored)
     upstream = FlakyUpstream(GONE, GONE)
     for _ in range(2):
         with pytest.raises(UpstreamUnavailable, match="gone"):
