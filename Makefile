@@ -29,12 +29,15 @@ INSTALLED_CLIENTS := .venv-clients/.installed .venv-clients-openai2/.installed t
 VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
+DOCS_ADDRESS ?= 127.0.0.1:8000
+# It would advertise its successor on every run.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs
 
 PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e drills prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak test-clients clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e drills prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak test-clients docs clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -53,14 +56,18 @@ coverage: $(INSTALLED) ## Check that the tests of the decision core cover every 
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not slow" tests/unit tests/golden \
 	  --cov=app.core --cov-branch --cov-fail-under=100
 
-check: $(INSTALLED) ## Lint, types, layers, duplicate code, containers
-	$(VENV)/bin/ruff check app tests bench demo deploy requirements
-	$(VENV)/bin/ruff format --check app tests bench demo deploy requirements
+check: $(INSTALLED) ## Lint, types, layers, duplicate code, containers, documentation
+	$(VENV)/bin/ruff check app tests bench demo deploy docs requirements
+	$(VENV)/bin/ruff format --check app tests bench demo deploy docs requirements
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pylint app
 	$(VENV)/bin/hadolint Dockerfile
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(MKDOCS) build --strict --quiet
+
+docs: $(INSTALLED) ## Serve the documentation on http://127.0.0.1:8000 (DOCS_ADDRESS changes it)
+	$(MKDOCS) serve --dev-addr $(DOCS_ADDRESS)
 
 # Debian packages for `make test-e2e` and `make drills`, as package:command. Services are masked first: Debian would start each, now and
 # at every boot.

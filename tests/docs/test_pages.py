@@ -3,11 +3,14 @@
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from app.api.receipt import Receipt
+from app.cli import app as command_line
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("[bcd]*/*.md"))]
@@ -109,3 +112,21 @@ def test_the_tree_has_the_layers_of_the_contract() -> None:
     tree = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[0]
     drawn = [name for line in tree.splitlines() for name in re.split(r" {3,}", line.strip())[0].split("  ")]
     assert drawn == layers
+
+
+def commands(application: typer.Typer, path: str = "fetchwise") -> Iterator[str]:
+    """Every command, as it is typed."""
+    for command in application.registered_commands:
+        assert command.callback is not None
+        yield f"{path} {command.name or command.callback.__name__}"
+    for group in application.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands(group.typer_instance, f"{path} {group.name or group.typer_instance.info.name}")
+
+
+def test_every_command_is_documented() -> None:
+    """Each command of the command line is explained on some page."""
+    pages = "".join(page.read_text() for page in PAGES)
+    listed = set(commands(command_line))
+    assert len(listed) > 10
+    assert {command for command in listed if command not in pages} == set()
