@@ -134,7 +134,7 @@ async def _calibrate(settings: Settings) -> None:
 
 
 @contextmanager
-def gateway_for_clients(folder: Path, **settings: str) -> Iterator[dict[str, Any]]:
+def gateway_for_clients(folder: Path, **settings: Any) -> Iterator[dict[str, Any]]:
     """A gateway with a few passages; yields what a client's program needs.
 
     `key` may do everything, and each of `limited` may send one request a minute.
