@@ -8,6 +8,7 @@ VENV := .venv
 VENV_VLLM := .venv-vllm
 VENV_LITELLM := .venv-litellm
 VENV_TOOLS := .venv-tools
+VENV_DRILLS := .venv-drills
 # Only wheels with a known hash, and nothing but those that are listed.
 PIP_INSTALL := -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary=:all:
 PIP := $(VENV)/bin/python $(PIP_INSTALL)
@@ -22,6 +23,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
 INSTALLED_LITELLM := $(VENV_LITELLM)/.installed
 INSTALLED_TOOLS := $(VENV_TOOLS)/.installed
+INSTALLED_DRILLS := $(VENV_DRILLS)/.installed
 VLLM_MODEL := build/vllm-model
 QDRANT := build/qdrant/qdrant
 SOAK_SECONDS ?= 3600
@@ -30,7 +32,7 @@ PYTEST := $(VENV)/bin/python -m pytest --durations=10
 # One process per core; to run tests alone: `.venv/bin/python -m pytest tests/...`.
 PARALLEL := -n auto --maxprocesses 8
 
-.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak clean
+.PHONY: help serve test test-slow coverage check size lock digests stack-keys sbom audit debian test-e2e drills prepare-vllm test-vllm run-test-vllm refit bench bench-gateway bench-served bench-flare bench-core bench-walks bench-overload bench-attack bench-ladder bench-conversations bench-guarantee soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -40,10 +42,10 @@ serve: $(SERVING) ## Answer questions on http://127.0.0.1:8080 (FETCHWISE_PORT c
 	exec $(VENV)/bin/fetchwise serve
 
 test: $(INSTALLED) ## Run the tests that need only pip packages (three minutes on two cores)
-	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not vllm and not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not e2e and not drill and not vllm and not slow"
 
 test-slow: $(INSTALLED) ## Run the simulations that are too long for `make test`
-	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not vllm"
+	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "slow and not e2e and not drill and not vllm"
 
 coverage: $(INSTALLED) ## Check that the tests of the decision core cover every branch
 	OMP_NUM_THREADS=1 $(PYTEST) $(PARALLEL) --dist worksteal -m "not slow" tests/unit tests/golden \
@@ -58,14 +60,15 @@ check: $(INSTALLED) ## Lint, types, layers, duplicate code, containers
 	$(VENV)/bin/hadolint Dockerfile
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
-# Debian packages for `make test-e2e`, as package:command. Services are masked first: Debian would start each, now and
+# Debian packages for `make test-e2e` and `make drills`, as package:command. Services are masked first: Debian would start each, now and
 # at every boot.
 DEBIAN := curl:curl chromium:chromium npm:npm prometheus:promtool prometheus-alertmanager:amtool \
-  postgresql:pg_ctlcluster
-SERVICES := prometheus prometheus-alertmanager postgresql
+  postgresql:pg_ctlcluster haproxy:haproxy pgbouncer:pgbouncer iproute2:ip iptables:iptables \
+  libfaketime:/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1
+SERVICES := prometheus prometheus-alertmanager postgresql haproxy pgbouncer
 
-debian: ## Install missing Debian packages for `make test-e2e`
-	@missing=; for one in $(DEBIAN); do command -v "$${one#*:}" >/dev/null || missing="$$missing $${one%%:*}"; done; \
+debian: ## Install missing Debian packages for `make test-e2e` and `make drills`
+	@missing=; for one in $(DEBIAN); do command -v "$${one#*:}" >/dev/null || [ -e "$${one#*:}" ] || missing="$$missing $${one%%:*}"; done; \
 	[ -z "$$missing" ] || { echo "installing$$missing"; mkdir -p /etc/systemd/system; \
 	  for service in $(SERVICES); do ln -sf /dev/null /etc/systemd/system/$$service.service; done; \
 	  mkdir -p /etc/postgresql-common; \
@@ -74,6 +77,10 @@ debian: ## Install missing Debian packages for `make test-e2e`
 
 test-e2e: $(INSTALLED) debian $(QDRANT) ## Run end-to-end tests with real processes (installs missing Debian packages)
 	$(PYTEST) -n 2 --dist loadfile -m e2e tests
+
+# Two at a time: they mostly wait.
+drills: $(INSTALLED) $(INSTALLED_DRILLS) debian $(QDRANT) ## Make faults happen to real gateways, as root (SHORT=1 for the shorter variants)
+	$(PYTEST) -n 2 --dist loadfile -m "drill$(if $(SHORT), and not slow)" tests/drills
 
 prepare-vllm: ## Install vLLM and its model for `make test-vllm` in a separate environment (3 GB)
 	@! $(PYTHON) tests/vllm/prepare.py --check-cpu || $(MAKE) --no-print-directory $(VLLM_MODEL)/DONE
@@ -135,7 +142,7 @@ bench-guarantee: $(INSTALLED) ## Count how often certificates and revocations ar
 soak: $(INSTALLED) ## Run the gateway under mixed load for an hour and report whether anything grew (SOAK_SECONDS sets the length)
 	$(VENV)/bin/python -m bench.soak.run --seconds $(SOAK_SECONDS)
 
-lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, tools)
+lock: ## Write requirements/ anew for pyproject.toml (UPGRADE=1 takes newer versions, FILE= one of cuda, vllm, litellm, tools, drills)
 	$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade) $(FILE)
 
 stack-keys: ## Make random keys for vLLM and Qdrant of the compose stack, and give them to its gateway
@@ -163,7 +170,7 @@ audit: $(INSTALLED_TOOLS) ## Look for known vulnerabilities of the pinned packag
 	$(VENV_TOOLS)/bin/pip-audit --disable-pip --require-hashes --requirement build/audited.txt
 
 clean: ## Remove build results, but not data/
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) build
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_LITELLM) $(VENV_TOOLS) $(VENV_DRILLS) build
 
 size: ## Count lines and modules by package
 	@for top in app tests bench; do find $$top -name '*.py' | xargs wc -l | awk -v top=$$top '$$2 ~ "/" { \
@@ -213,4 +220,9 @@ $(INSTALLED_LITELLM): requirements/litellm.txt
 $(INSTALLED_TOOLS): requirements/tools.txt
 	@$(PYTHON) -m venv --clear $(VENV_TOOLS)
 	@$(VENV_TOOLS)/bin/python $(PIP_INSTALL) --quiet --requirement $<
+	@touch $@
+
+$(INSTALLED_DRILLS): requirements/drills.txt
+	@$(PYTHON) -m venv --clear $(VENV_DRILLS)
+	@$(VENV_DRILLS)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@

@@ -20,6 +20,7 @@ FetchwiseError
 │   └── UpstreamBadReply      its reply is malformed
 ├── LogUnavailable            the decision log cannot be written now
 ├── StorageError              stored documents or rates cannot be read or written
+│   ├── StorageUnavailable    the database does not answer now; try again later
 │   └── DocumentConflict      another writer changed it first
 ├── NoPassages                the search found nothing, and the request does not allow abstaining
 ├── ArtifactError             a calibrator that must not be served
@@ -164,6 +165,10 @@ class LogUnavailable(FetchwiseError):
 
 class StorageError(FetchwiseError):
     """Stored documents or rates cannot be read or written; the message says where they are."""
+
+
+class StorageUnavailable(StorageError):
+    """The keys, or other documents, cannot be read now because their database is away: try again."""
 
 
 class DocumentConflict(StorageError):

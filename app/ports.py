@@ -205,10 +205,14 @@ class Rows(Protocol):
         """Store decisions and shadow runs, then feedback, durably and all or nothing; one outcome for each feedback."""
         ...
 
-    def prune(self, before: float, *, limit: int, most: int = 0) -> int:
-        """Delete up to `limit` of the oldest decisions: from before that time, and beyond the newest `most` if not 0.
+    def size(self) -> int:
+        """About how many decisions there are."""
+        ...
 
-        Returns how many.
+    def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
+        """Delete up to `limit` of the oldest decisions: older than that, and beyond the newest `most`; 0 keeps all.
+
+        Returns how many. Their age is by the clock of the database.
         """
         ...
 

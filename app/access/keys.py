@@ -4,7 +4,6 @@ Only the SHA-256 of a secret is stored. A document with any error is refused as 
 must not read more.
 """
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -18,8 +17,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from app.errors import ConfigurationError, DataError, StorageError
+from app.errors import ConfigurationError, DataError, StorageError, StorageUnavailable
 from app.ports import Documents, update
+from app.threads import in_storage_thread
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +210,8 @@ class KeyStore:
         self._content: bytes | None = None
         self._keys: Mapping[str, Key] = {}
         self._on = required
+        # Why they could not be read since the start; empty once they were.
+        self._unread = ""
 
     @property
     def on(self) -> bool:
@@ -217,13 +219,28 @@ class KeyStore:
         return self._on
 
     def find(self, presented: str) -> Key | None:
-        """The presented key, if it is valid: a lookup, one SHA-256 and one comparison."""
+        """The presented key, if it is valid: a lookup, one SHA-256 and one comparison.
+
+        StorageUnavailable until the keys have been read: nobody is let in, and nobody is told that a key is wrong.
+        """
+        if self._unread:
+            raise StorageUnavailable("the keys cannot be read yet: try again in a few seconds")
         return matching(self._keys, presented)
 
+    async def ping(self) -> None:
+        """Return if the keys have been read since the start; StorageUnavailable if not."""
+        if self._unread:
+            raise StorageUnavailable(self._unread)
+
     async def open(self) -> None:
-        """Read the keys for the first time; ConfigurationError if the document exists but cannot be used."""
+        """Read the keys for the first time; ConfigurationError if the document exists but cannot be used.
+
+        A database that does not answer is no error: `refresh` reads them later.
+        """
         try:
             await self.refresh()
+        except StorageUnavailable as error:
+            self._unread = str(error)
         except (DataError, StorageError) as error:
             raise ConfigurationError(str(error)) from error
         if not self._on:
@@ -231,11 +248,12 @@ class KeyStore:
 
     async def refresh(self) -> None:
         """Load a changed document. DataError if it cannot be used: the keys read before stay valid."""
-        await asyncio.to_thread(self._reload)
+        await in_storage_thread(self._reload)
 
     def _reload(self) -> None:
         try:
             content = self._file.content()
+            self._unread = ""
             if content == self._content:
                 return
             keys = self._parsed(content)

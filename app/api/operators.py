@@ -1,6 +1,5 @@
 """Reports for operators: whether gating pays, which calibrators exist, and rates by tag."""
 
-import asyncio
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from app.certify.audit import Audit
 from app.economics.breakeven import BreakEven
 from app.economics.bypass import BypassReport
 from app.errors import UnknownDecision
+from app.threads import in_storage_thread
 
 router = APIRouter(tags=["Operators"], dependencies=[OPERATOR])
 _DAY_S = 86_400.0
@@ -147,7 +147,7 @@ async def calibrators(
     on another system; then the previous version stays in use, and `problem` says why.
     """
     live = gateway.live_calibrator
-    return await asyncio.to_thread(
+    return await in_storage_thread(
         list_calibrators,
         live.store,
         limit,

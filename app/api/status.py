@@ -17,6 +17,7 @@ from app.telemetry.snapshot import Part, Snapshot
 
 # Upstreams are pinged every five seconds. After this time without a ping, their state is unknown.
 STALE_S = 15.0
+_WELL = Part(up=True)
 
 
 class Health(BaseModel):
@@ -30,14 +31,17 @@ class Readiness(BaseModel):
     """Whether questions can be answered. For each upstream: `ok`, `ok, but …` or what is wrong with it."""
 
     ready: bool
+    state: Literal["ready", "degraded", "down", "draining"] = Field(
+        description="`degraded`: questions are answered, but an upstream fails. `draining`: the gateway is stopping."
+    )
     upstreams: dict[str, str]
     calibrator: CalibratorStatus
 
     @classmethod
-    def of(cls, snapshot: Snapshot, *, now: float, details: bool) -> "Readiness":
-        """Ready if every upstream answered its last ping. Without `details` it names those that are down, but not why.
+    def of(cls, snapshot: Snapshot, *, now: float, details: bool, draining: bool = False) -> "Readiness":
+        """Ready if a question can be answered: the reader works, and a calibrator is in use or the search works.
 
-        The reason may name addresses, models and folders.
+        Without `details` it names the upstreams that are down, but not why: that may name addresses and folders.
         """
         age = now - snapshot.pinged_at
         stale = f"not pinged for {age:.0f} s: the gateway is overloaded or stuck" if age > STALE_S else ""
@@ -45,8 +49,15 @@ class Readiness(BaseModel):
         calibrator = snapshot.calibrator
         if calibrator.problem and not details:
             calibrator = replace(calibrator, problem="shown to keys with scope `operate`")
-        ready = not stale and all(part.up for part in snapshot.parts.values())
-        return cls(ready=ready, upstreams=upstreams, calibrator=calibrator)
+        up = {name for name, part in snapshot.parts.items() if part.up and not stale}
+        # A calibrator has heads, with which a question that needs no passage is answered without a search.
+        # Where keys are in a database, nobody is let in before they have been read.
+        needed = {"reader"} | ({"keys"} & snapshot.parts.keys())
+        answers = needed <= up and (bool(snapshot.policy.heads) or {"embedder", "vectors"} <= up)
+        well = all(part == _WELL for part in snapshot.parts.values())
+        state: Literal["ready", "degraded", "down", "draining"]
+        state = "draining" if draining else "down" if not answers else "ready" if well else "degraded"
+        return cls(ready=answers and not draining, state=state, upstreams=upstreams, calibrator=calibrator)
 
 
 def _brief(part: Part) -> str:
@@ -65,14 +76,17 @@ async def healthz() -> Health:
 @router.get(
     "/readyz",
     summary="Can questions be answered?",
-    responses={503: {"model": Readiness, "description": "An upstream is not ready; `upstreams` names it."}},
+    responses={503: {"model": Readiness, "description": "No question can be answered, or the gateway is stopping."}},
 )
 async def readyz(gateway: TheGateway, may_operate: MayOperate, response: Response) -> Readiness:
-    """Name the upstreams that did not answer their last ping, and the calibrator in use, or why none is.
+    """Whether to send questions here, the upstreams that did not answer their last ping, and the calibrator in use.
+
+    An upstream that fails does not stop the gateway where questions can be answered without it: `state` is `degraded`.
 
     With keys, the reasons are shown only to keys with scope `operate`.
     """
-    found = Readiness.of(gateway.snapshots.latest, now=time.monotonic(), details=may_operate)
+    snapshots = gateway.snapshots
+    found = Readiness.of(snapshots.latest, now=time.monotonic(), details=may_operate, draining=snapshots.draining)
     response.status_code = 200 if found.ready else 503
     return found
 

@@ -3,7 +3,6 @@
 Every worker reads the same answers from the log in the same order and reaches the same result.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,11 +20,14 @@ from app.core.feedback import Asked
 from app.core.record import DecisionRecord
 from app.errors import DocumentConflict
 from app.ports import Clock, Documents
+from app.threads import in_storage_thread
 
 logger = logging.getLogger(__name__)
 
 # Small enough not to block the event loop.
 _AT_ONCE = 100
+# Per run: the state is saved after each, and a start does not wait for a whole log.
+_BATCHES = 50
 # Answers over which evidence is counted.
 _RECENT = 2_000
 Revoke = Callable[[str, str], Awaitable[None]]
@@ -107,7 +109,7 @@ class DriftWatch:
 
     async def _learn(self, version: str) -> None:
         until = now() - self._wait
-        while True:
+        for _ in range(_BATCHES):
             batch = await self._asked(version, after=self._position, until=until, wait=self._wait, limit=_AT_ONCE)
             for one in batch:
                 self._test.update(one)
@@ -117,7 +119,7 @@ class DriftWatch:
 
     async def _load(self, artifact: Artifact) -> None:
         name = self._name(artifact.version)
-        found = await asyncio.to_thread(self._documents.read, name)
+        found = await in_storage_thread(self._documents.read, name)
         saved = _Saved(0, DriftState())
         if found is not None:
             try:
@@ -140,7 +142,7 @@ class DriftWatch:
     async def _save(self, version: str) -> bool:
         content = _SAVED.dump_json(_Saved(self._position, self._test.state))
         try:
-            self._revision = await asyncio.to_thread(
+            self._revision = await in_storage_thread(
                 self._documents.write, self._name(version), content, expected=self._revision
             )
         except DocumentConflict:

@@ -1,6 +1,5 @@
 """Watches the calibrator folder and the running system, and decides which artifact may serve."""
 
-import asyncio
 import logging
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from app.core.corpus_stats import NO_STATS, CorpusStats
 from app.economics.breakeven import passages
 from app.errors import ArtifactError, DataError, FetchwiseError, StorageError
 from app.ports import Documents, Embedder, Reader, update
+from app.threads import in_storage_thread
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +27,24 @@ class Revocations:
     def __init__(self, documents: Documents | None = None) -> None:
         self._documents = documents
         self._why: dict[str, str] = {}
+        # None until the first try to read the document; then whether it could be read since the start.
+        self._read: bool | None = None
 
     def why(self, version: str) -> str | None:
-        """Why this version is revoked; None if it is not."""
-        return self._why.get(version)
+        """Why this version is revoked; None if it is not. Until the document can be read, every version may be."""
+        return self._why.get(version) or ("the revocations cannot be read yet" if self._read is False else None)
 
     def refresh(self) -> None:
         """Read what other gateways revoked; DataError if the document is invalid. Blocks."""
-        found = self._documents.read(_REVOKED) if self._documents else None
-        if self._documents is None or found is None:
+        if self._documents is None:
+            return
+        try:
+            found = self._documents.read(_REVOKED)
+        except StorageError:
+            self._read = self._read or False
+            raise
+        self._read = True
+        if found is None:
             return
         try:
             self._why = _REASONS.validate_json(found.content) | self._why
@@ -152,7 +161,7 @@ class LiveCalibrator:
     async def revoke(self, version: str, why: str) -> None:
         """Revoke a version: its thresholds no longer decide, its fallback k is read until another version serves."""
         if self._revocations.why(version) is None:
-            await asyncio.to_thread(self._revocations.add, version, why)
+            await in_storage_thread(self._revocations.add, version, why)
             self._log_changes()
 
     def status(self) -> CalibratorStatus:
@@ -181,9 +190,9 @@ class LiveCalibrator:
         """Load a new CURRENT and new revocations; identify the reader if that has not succeeded yet."""
         if self._running is None:
             await self.identify()
-        await asyncio.to_thread(self._reload)
+        await in_storage_thread(self._reload)
         try:
-            await asyncio.to_thread(self._revocations.refresh)
+            await in_storage_thread(self._revocations.refresh)
         finally:
             self._log_changes()
 

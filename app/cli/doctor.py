@@ -125,8 +125,8 @@ async def _decision_log(checked: _Checked) -> str:
     if store is None:
         return "off: decisions are not stored, and feedback is refused"
     try:
-        name = store.engine.url.render_as_string(hide_password=True)
-        return f"{name}: {await asyncio.to_thread(count, store.engine, 0.0)} decisions"
+        name = store.database.name
+        return f"{name}: {await asyncio.to_thread(count, store.database, 0.0)} decisions"
     finally:
         store.close()
 

@@ -20,12 +20,14 @@ from app.core.replay import replay_logged
 from app.errors import ConfigurationError, DataError, UnknownDecision
 from app.settings import read_settings
 from app.storage.decisions import SqlDecisionStore
-from app.storage.reading import count, logged, pages, stats
+from app.storage.reading import NEWEST, count, logged, pages, stats
 from app.storage.tables import decisions, feedback
 from app.telemetry.log_lines import printable
 
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PRUNED_AT_ONCE = 1_000
+# For a page of an export or a refit, on a server that is busy with other things.
+_REPLY_S = 300.0
 _Rows = list[dict[str, Any]]
 # Their shape depends on the policy, so Parquet gets them as JSON.
 _AS_TEXT = ("effective_policy", "steps")
@@ -59,8 +61,8 @@ def export_log(
     chosen = form or (Format.PARQUET if to.suffix == ".parquet" else Format.JSONL)
     start = 0.0 if since is None else time.time() - since
     with opened_log(read_settings().decision_log_at) as store, progress() as bar:
-        task = bar.add_task("exporting", total=count(store.engine, start))
-        _export(pages(store.engine, start), to, chosen, on_rows=lambda rows: bar.advance(task, rows))
+        task = bar.add_task("exporting", total=count(store.database, start))
+        _export(pages(store.database, start), to, chosen, on_rows=lambda rows: bar.advance(task, rows))
         written = int(bar.tasks[0].completed)
     out.print(f"wrote {written} decisions to {to}", highlight=False, soft_wrap=True)
 
@@ -70,10 +72,9 @@ def prune(
     older_than: Annotated[float, typer.Option(parser=seconds, help="Delete decisions older than this: 90d, 12h, 15m.")],
 ) -> None:
     """Delete old decisions and their feedback, a few at a time; new decisions reuse the space."""
-    before = time.time() - older_than
     with opened_log(read_settings().decision_log_at) as store, progress() as bar:
-        task = bar.add_task("pruning", total=count(store.engine, 0.0) - count(store.engine, before))
-        while gone := store.prune(before, limit=_PRUNED_AT_ONCE):
+        task = bar.add_task("pruning", total=None)
+        while gone := store.prune(older_than, limit=_PRUNED_AT_ONCE):
             bar.advance(task, gone)
         deleted = int(bar.tasks[0].completed)
     out.print(f"deleted {deleted} decisions", highlight=False)
@@ -81,14 +82,15 @@ def prune(
 
 @log.command("stats")
 def show_stats(as_json: AsJson = False) -> None:  # noqa: FBT002
-    """Count decisions and feedback by action."""
+    """Count decisions and feedback by action; of a large log the newest."""
     with opened_log(read_settings().decision_log_at) as store:
-        found = stats(store.engine)
-        database = store.engine.url.render_as_string(hide_password=True)
+        found = stats(store.database)
+        database = store.database.name
     if as_json:
         typer.echo(orjson.dumps(asdict(found) | {"database": database}))
         return
-    table = Table("action", "decisions", "with feedback", "right", title=f"{found.decisions} decisions")
+    newest = f", the newest {NEWEST} by action" if found.decisions > NEWEST else ""
+    table = Table("action", "decisions", "with feedback", "right", title=f"{found.decisions} decisions{newest}")
     for one in found.actions:
         right = f"{one.correct} ({one.correct / one.judged:.0%})" if one.judged else "–"
         table.add_row(one.action, str(one.decisions), str(one.judged), right)
@@ -109,7 +111,7 @@ def replay_log(
     """
     settings = read_settings()
     with opened_log(settings.decision_log_at) as store:
-        found = logged(store.engine, last=last, identifier=identifier)
+        found = logged(store.database, last=last, identifier=identifier)
     if identifier is not None and not found:
         raise UnknownDecision(f"the decision log has no decision {identifier}: check the id; it may have been pruned")
     done = list(replay_logged(found, ArtifactStore(settings.calibration.where).load))
@@ -135,7 +137,7 @@ def opened_log(where: str | None) -> Iterator[SqlDecisionStore]:
             f"there is no decision log at {where}: set FETCHWISE_DATA_DIR or FETCHWISE_DECISION_LOG to where the "
             "gateway stores it"
         )
-    store = SqlDecisionStore.open(where)
+    store = SqlDecisionStore.open(where, reply_s=_REPLY_S)
     try:
         yield store
     finally:

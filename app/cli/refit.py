@@ -163,7 +163,7 @@ def _read_log(
     with opened_log(log or settings.decision_log_at) as store, progress() as bar:
         task = bar.add_task("reading the log", total=None)
         return read_log(
-            LoggedDecisions(store.engine, collection=settings.vectors.collection, since=start, chat=chat),
+            LoggedDecisions(store.database, collection=settings.vectors.collection, since=start, chat=chat),
             identity_of=identities(out_dir, settings.calibration.where),
             stats_of=statistics(out_dir, settings.calibration.where),
             clip=clip,

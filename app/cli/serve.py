@@ -2,12 +2,16 @@
 
 Several workers share one address. uvicorn starts, watches and replaces them; metrics and limits are those of all
 workers together.
+
+SIGTERM ── `/readyz` is 503, connections end ── FETCHWISE_DRAIN_S, or another SIGTERM ──► stop listening, finish, exit
+SIGINT (Ctrl-C) ────────────────────────────────────────────────────────────────────────► the same, at once
 """
 
 import asyncio
 import contextlib
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import resource
@@ -15,6 +19,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -32,15 +37,26 @@ from app.access import keys_required
 from app.api.http.protocol import ServerConfig
 from app.cli.console import app, err, log_to_stderr, opened_parts
 from app.cli.corpus import fill
-from app.errors import ConfigurationError, DataError, StorageError, UnknownCollection
+from app.errors import (
+    ConfigurationError,
+    DataError,
+    StorageError,
+    StorageUnavailable,
+    UnknownCollection,
+    UpstreamError,
+)
 from app.settings import Settings, read_settings
 from app.storage import open_rows
 from app.telemetry.gauges import SHARED_VARIABLE
-from app.upstream.parts import Parts
+from app.upstream.parts import Parts, open_parts
 from app.wiring.gateway import create_app, key_file, metrics_folder
 
 logger = logging.getLogger(__name__)
 
+# A supervisor sends this to its workers before it stops them.
+_DRAIN = signal.SIGUSR1
+# Pause before something that failed at the start is tried again; it doubles each time.
+_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 # How long a restart (SIGHUP) waits for a new worker to be ready before it keeps the old one.
 _STARTUP_S = 60
 # Open files beside the connections of clients: connections to upstreams, databases, libraries.
@@ -75,22 +91,27 @@ def serve(
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with opened_parts(settings) as parts:
-        if settings.vectors.seed is not None:
-            await _seed(settings, settings.vectors.seed, parts)
+        seeded = await _seeded(settings, parts)
         host, port = listener.getsockname()[:2]
         several = f" with {settings.server.workers} workers" if settings.server.workers > 1 else ""
         err.print(
             f"[bold]Fetchwise[/] answers on http://{host}:{port}{several}  (/dashboard, /docs; Ctrl-C stops)",
             soft_wrap=True,
         )
-        # Workers open their own parts. These were opened to report errors in one sentence, and to seed once.
         if settings.server.workers == 1:
+            seeding = None if seeded else asyncio.create_task(_seed_later(settings, parts))
             await _answer_until_stopped(settings, parts, listener)
+            if seeding is not None:
+                seeding.cancel()
+            return
+    # Workers open their own parts. These were opened to report errors in one sentence, and to seed once.
+    if not seeded:
+        threading.Thread(target=lambda: asyncio.run(_seed_elsewhere(settings)), name="seed", daemon=True).start()
 
 
 async def _answer_until_stopped(settings: Settings, parts: Parts, listener: socket.socket) -> None:
     application = create_app(settings, parts_opener=lambda _: contextlib.nullcontext(parts))
-    server = _Server(ServerConfig(application, settings))
+    server = _Server(application, settings)
     _get_ready(application)
     await server.serve(sockets=[listener])
     if not server.started:
@@ -103,6 +124,9 @@ def check_keys(settings: Settings) -> None:
         file = key_file(settings.keys_at)
         if file.read() is not None:
             return
+    except StorageUnavailable:
+        # Every request is refused until they can be read.
+        return
     except (DataError, StorageError) as error:
         raise ConfigurationError(str(error)) from error
     if not keys_required(settings.access, settings.server.host):
@@ -134,32 +158,74 @@ def _try_decision_log(settings: Settings) -> None:
         store.close()
 
 
-async def _seed(settings: Settings, seed: Path, parts: Parts) -> None:
-    """Fill a collection that does not exist yet, or that an earlier start left incomplete."""
-    unfinished = settings.server.data_dir / f"seeding-{settings.vectors.collection}"
+async def _seeded(settings: Settings, parts: Parts) -> bool:
+    """Fill a collection that does not exist yet, or that an earlier start left incomplete; False if that failed."""
+    seed, collection = settings.vectors.seed, settings.vectors.collection
+    if seed is None:
+        return True
+    unfinished = settings.server.data_dir / f"seeding-{collection}"
     try:
-        await parts.vectors.count(settings.vectors.collection)
-    except UnknownCollection:
-        settings.server.data_dir.mkdir(parents=True, exist_ok=True)
-        unfinished.touch()
-    if unfinished.exists():
-        report = await fill([seed], settings.vectors.collection, parts.embedder, parts.vectors)
-        err.print(
-            f"{report.added} passages of {seed} added to {settings.vectors.collection}, {len(report.skipped)} skipped"
-        )
-        unfinished.unlink()
+        try:
+            await parts.vectors.count(collection)
+        except UnknownCollection:
+            settings.server.data_dir.mkdir(parents=True, exist_ok=True)
+            unfinished.touch()
+        if unfinished.exists():
+            report = await fill([seed], collection, parts.embedder, parts.vectors)
+            err.print(f"{report.added} passages of {seed} added to {collection}, {len(report.skipped)} skipped")
+            unfinished.unlink()
+    except UpstreamError as error:
+        logger.warning("%s is not in %s yet, trying again later: %s", seed, collection, error)
+        return False
+    return True
+
+
+async def _seed_later(settings: Settings, parts: Parts) -> None:
+    """Try again until it works, while the gateway serves."""
+    pause_s = _PAUSE_S
+    while not await _seeded(settings, parts):
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+
+async def _seed_elsewhere(settings: Settings) -> None:
+    """The same beside workers, with parts of its own."""
+    async with open_parts(settings) as parts:
+        await _seed_later(settings, parts)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn raises a caught Ctrl-C again after it has stopped, which would interrupt the closing of the parts."""
+    """Drains before it stops.
+
+    uvicorn raises a caught Ctrl-C again after it has stopped, which would interrupt the closing of the parts.
+    """
+
+    def __init__(self, application: FastAPI, settings: Settings) -> None:
+        super().__init__(ServerConfig(application, settings))
+        self._application = application
+        self._drain_s = settings.limits.drain_s
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """On SIGINT and SIGTERM, only request a stop."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+        loop.add_signal_handler(signal.SIGINT, self.handle_exit, signal.SIGINT, None)
+        loop.add_signal_handler(signal.SIGTERM, self._drain)
         yield
+
+    def _drain(self) -> None:
+        wait_s = self._drain_s if _drain(self._application) else 0.0
+        asyncio.get_running_loop().call_later(wait_s, self.handle_exit, signal.SIGTERM, None)
+
+
+def _drain(application: FastAPI) -> bool:
+    """Tell load balancers and callers to go elsewhere; False if they know, or if the gateway has not opened yet."""
+    gateway = getattr(application.state, "gateway", None)
+    if gateway is None or gateway.snapshots.draining:
+        return False
+    gateway.snapshots.draining = True
+    logger.info("draining: /readyz is 503 now, and the gateway stops soon")
+    return True
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -206,9 +272,9 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
             workers=settings.server.workers,
             timeout_worker_healthcheck=_STARTUP_S,
         )
-        supervisor = _Supervisor(config, [listener], shared)
+        supervisor = _Supervisor(config, [listener], shared, settings.limits.drain_s)
         supervisor.run()
-    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+    if supervisor.failed:
         raise ConfigurationError("the workers did not start: see the log lines above")
 
 
@@ -217,6 +283,12 @@ def worker(settings: Settings, shared: Path) -> FastAPI:
     log_to_stderr(settings.server.log_level, settings.server.log_format, log_questions=settings.server.log_questions)
     threading.Thread(target=_stop_with_supervisor, name="watch the supervisor", daemon=True).start()
     application = create_app(settings, shared=shared)
+
+    def drain(*_: object) -> None:
+        if not _drain(application):
+            signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(_DRAIN, drain)
     _get_ready(application)
     return application
 
@@ -233,10 +305,28 @@ def _stop_with_supervisor() -> None:
 class _Supervisor(Multiprocess):
     """Replaces workers that have ended, and removes them from sums of gauges such as questions in flight."""
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path, drain_s: float) -> None:
         super().__init__(config, sockets)
+        # Whether no worker ever started.
+        self.failed = False
+        self._started = False
         self._metrics = metrics_folder(shared)
         self._known: set[int] = set()
+        self._drain_s = drain_s
+        # When to stop, and when to start a worker in place of one that failed to start; on the monotonic clock.
+        self._stop_at = math.inf
+        self._retry_at = 0.0
+        self._pause_s = _PAUSE_S
+
+    def handle_term(self) -> None:
+        """Let the workers drain, then stop them; a second SIGTERM stops them at once."""
+        if self._stop_at < math.inf:
+            self.should_exit.set()
+            return
+        self._stop_at = time.monotonic() + self._drain_s
+        for process in self.processes:
+            if process.pid is not None and process.process.is_alive():
+                os.kill(process.pid, _DRAIN)
 
     def terminate_all(self) -> None:
         """Stop listening first, so that new connections are refused at once instead of waiting for a worker."""
@@ -246,21 +336,44 @@ class _Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         """Check only whether the processes are alive: uvicorn's own check waits for replies and delays Ctrl-C."""
-        for place, process in enumerate(self.processes):
-            if process.process.is_alive():
-                continue
-            process.join()
-            if process.exitcode == STARTUP_FAILURE:
-                # A new worker would fail in the same way.
+        if self._stop_at < math.inf:
+            if time.monotonic() >= self._stop_at:
                 self.should_exit.set()
-                return
-            logger.warning("worker %s ended with exit code %s, starting another", process.pid, process.exitcode)
-            self.processes[place] = Process(self.config, self.sockets)
-            self.processes[place].start()
+            return
+        alive = [process for process in self.processes if process.process.is_alive()]
+        self._started = self._started or any(map(_has_started, alive))
+        for place, process in enumerate(self.processes):
+            if process not in alive:
+                self._replace(place, process)
+        if not self._started and all(process.exitcode == STARTUP_FAILURE for process in self.processes):
+            # New workers would fail in the same way.
+            self.failed = True
+            self.should_exit.set()
         running = {process.pid for process in self.processes if process.pid is not None}
         for gone in self._known - running:
             mark_process_dead(gone, str(self._metrics))  # type: ignore[no-untyped-call]
         self._known = running
+
+    def _replace(self, place: int, ended: Process) -> None:
+        """Start another worker; after one that failed to start only if others serve, and not at once."""
+        now = time.monotonic()
+        if ended.exitcode != STARTUP_FAILURE:
+            self._pause_s = _PAUSE_S
+        elif not self._started or now < self._retry_at:
+            return
+        else:
+            self._retry_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _MAX_PAUSE_S)
+        logger.warning("worker %s ended with exit code %s, starting another", ended.pid, ended.exitcode)
+        self.processes[place] = Process(self.config, self.sockets)
+        self.processes[place].start()
+
+
+def _has_started(process: Process) -> bool:
+    """Whether a worker serves, as it said last: a reply is not waited for, and comes before the next call."""
+    started = process.is_ready(timeout=0)
+    while not started and process.parent_conn.poll():
+        started = process.parent_conn.recv()
+    return started
 
 
 def _get_ready(application: FastAPI) -> None:

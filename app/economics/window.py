@@ -181,7 +181,8 @@ def _opened(path: Path, capacity: int) -> mmap.mmap:
         # Renamed when complete, so that no reader sees a partial ring.
         fresh = path.with_suffix(".new")
         with fresh.open("wb") as file:
-            file.truncate(size)
+            # With all its room: on a full disk a write to a hole would end the process by SIGBUS.
+            os.posix_fallocate(file.fileno(), 0, size)
             file.write(header)
         fresh.replace(path)
     with path.open("r+b") as file:

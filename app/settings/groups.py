@@ -332,6 +332,9 @@ class Limits(Group):
     max_connections: int = _setting(
         "MAX_CONNECTIONS", 2048, "Open connections of a worker; more get 503 and are closed.", ge=16
     )
+    drain_s: float = _setting(
+        "DRAIN_S", 10.0, "After SIGTERM, how long `/readyz` is 503 before the gateway stops listening.", ge=0
+    )
     shutdown_timeout_s: float = _setting(
         "SHUTDOWN_TIMEOUT_S", 25.0, "Longest time for running answers to finish on shutdown.", gt=0
     )

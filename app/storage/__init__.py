@@ -13,7 +13,7 @@ from app.storage.rates import SharedRates
 
 
 def open_rows(settings: Settings) -> SqlDecisionStore | None:
-    """The rows of the decision log, whose database is made if it is new; None if there is no log. Blocks."""
+    """The rows of the decision log, whose tables are made if they are new; None if there is no log. Blocks."""
     if settings.decision_log_at is None:
         return None
     return SqlDecisionStore.open(settings.decision_log_at, texts=settings.log.texts)

@@ -14,7 +14,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Engine,
+    Double,
     Row,
     bindparam,
     delete,
@@ -29,7 +29,7 @@ from app.core.feedback import Asked, AuditRow, Feedback, Judged, Source, is_corr
 from app.core.record import DecisionRecord, FullRun
 from app.errors import BadRequest, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage import reading
-from app.storage.database import open_database, writing
+from app.storage.database import REPLY_S, Database, open_database
 from app.storage.documents import SqlDocuments, prepare_documents
 from app.storage.tables import (
     Texts,
@@ -72,30 +72,38 @@ _GIVEN = (
     .group_by(feedback.c.decision_id)
 )
 _INSERT = insert(feedback)
+_SQLITE_NOW = (func.julianday("now") - 2440587.5) * 86_400.0
 
 
 class SqlDecisionStore:
     """Decisions, their shadow runs and feedback; every method blocks, and raises LogUnavailable if it fails."""
 
-    def __init__(self, engine: Engine, *, texts: Texts) -> None:
-        self.engine = engine
+    def __init__(self, database: Database, *, texts: Texts) -> None:
+        self.database = database
         self._texts = texts
-        dialect = postgresql if engine.dialect.name == "postgresql" else sqlite
+        dialect = postgresql if database.server else sqlite
         self._insert_full_runs = dialect.insert(full_runs).on_conflict_do_nothing(index_elements=["decision_id"])
 
     @classmethod
     def open(
-        cls, where: str, *, texts: Texts = "full", busy_timeout_s: float | None = None, open_timeout_s: float = 10.0
+        cls,
+        where: str,
+        *,
+        texts: Texts = "full",
+        busy_timeout_s: float | None = None,
+        open_timeout_s: float = 10.0,
+        reply_s: float = REPLY_S,
     ) -> "SqlDecisionStore":
-        """Open a database by its path or SQLAlchemy URL, made if it is new; ConfigurationError if that fails."""
-        engine = open_database(
+        """Open a database by its path or SQLAlchemy URL; see `open_database`."""
+        database = open_database(
             where,
             _prepare,
             setting="FETCHWISE_DECISION_LOG",
             busy_timeout_s=busy_timeout_s,
             open_timeout_s=open_timeout_s,
+            reply_s=reply_s,
         )
-        return cls(engine, texts=texts)
+        return cls(database, texts=texts)
 
     def write(
         self, entries: Sequence[tuple[float, DecisionRecord | FullRun]], given: Sequence[tuple[float, Feedback]]
@@ -108,7 +116,7 @@ class SqlDecisionStore:
         """
         rows = [decision_row(at, one, self._texts) for at, one in entries if isinstance(one, DecisionRecord)]
         runs = [full_run_row(at, one, self._texts) for at, one in entries if isinstance(one, FullRun)]
-        with _translated(), writing(self.engine) as connection:
+        with _translated(), self.database.writing() as connection:
             _insert_decisions(connection, rows)
             # The decision of a run may have been dropped, or pruned since: then the run is dropped too.
             known = _ids(connection, [run["decision_id"] for run in runs]) if runs else set()
@@ -116,10 +124,20 @@ class SqlDecisionStore:
                 connection.execute(self._insert_full_runs, kept)
             return _judge_all(connection, given) if given else []
 
-    def prune(self, before: float, *, limit: int, most: int = 0) -> int:
+    def size(self) -> int:
+        """About how many decisions there are."""
+        with _translated(), self.database.reading() as connection:
+            return reading.size(connection)
+
+    def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
         """Delete up to `limit` of the oldest decisions, with all that belongs to them."""
-        with _translated(), writing(self.engine) as connection:
-            gone = _delete(connection, decisions.c.created_at < before, decisions.c.created_at, limit)
+        gone = 0
+        with _translated(), self.database.writing() as connection:
+            if older_than_s:
+                # By the clock of the database: that of a single gateway may be wrong.
+                now = func.extract("epoch", func.clock_timestamp()) if self.database.server else _SQLITE_NOW
+                old = decisions.c.created_at < now.cast(Double) - older_than_s
+                gone = _delete(connection, old, decisions.c.created_at, limit)
             if most and gone < limit:
                 # By position, which costs nothing to count: a few numbers may be missing.
                 newest = connection.scalar(select(func.max(decisions.c.seq))) or 0
@@ -128,20 +146,20 @@ class SqlDecisionStore:
 
     def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
         """Answers under this calibrator whose verdict was asked for."""
-        return reading.asked(self.engine, version, after=after, until=until, wait=wait, limit=limit)
+        return reading.asked(self.database, version, after=after, until=until, wait=wait, limit=limit)
 
     def audit_rows(self, *, since: float, limit: int) -> list[AuditRow]:
         """The newest decisions, each with its last judgement."""
-        return reading.audit_rows(self.engine, since=since, limit=limit)
+        return reading.audit_rows(self.database, since=since, limit=limit)
 
     @property
     def documents(self) -> SqlDocuments:
         """Documents in the same database, for state that means nothing without its rows."""
-        return SqlDocuments(self.engine, "state")
+        return SqlDocuments(self.database, "state")
 
     def close(self) -> None:
         """Release connections; idempotent."""
-        self.engine.dispose()
+        self.database.close()
 
 
 def _prepare(connection: Connection) -> None:

@@ -1,7 +1,6 @@
 """Documents as rows of one table, for gateways that share a database and no disk."""
 
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Double,
-    Engine,
     LargeBinary,
     MetaData,
     Table,
@@ -22,9 +20,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from app.errors import DocumentConflict, StorageError
+from app.errors import DocumentConflict, StorageUnavailable
 from app.ports import Document, Documents
-from app.storage.database import name_of, open_database, writing
+from app.storage.database import Database, open_database
 from app.storage.folder import FolderDocuments, checked, revision_of
 
 _TABLE = Table(
@@ -47,25 +45,21 @@ def prepare_documents(connection: Connection) -> None:
 def open_documents(where: str | Path, folder: str, *, setting: str) -> Documents:
     """The documents in a folder on disk, or in a folder of this name in a database given by its URL."""
     if "://" in str(where):
-        engine = open_database(str(where), prepare_documents, setting=setting)
-        documents = SqlDocuments(engine, folder)
-        # Close the connections when the last reference to the documents is gone.
-        weakref.finalize(documents, engine.dispose)
-        return documents
+        return SqlDocuments(open_database(str(where), prepare_documents, setting=setting), folder)
     return FolderDocuments(Path(where))
 
 
 class SqlDocuments:
     """One folder of documents in a database that `prepare_documents` has seen."""
 
-    def __init__(self, engine: Engine, folder: str) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, folder: str) -> None:
+        self._database = database
         self._folder = folder
 
     def read(self, name: str) -> Document | None:
         """The row of this name."""
         wanted = select(_TABLE.c.content, _TABLE.c.revision).where(*self._is(name))
-        with self._translated("read", name), self._engine.connect() as connection:
+        with self._translated("read", name), self._database.reading() as connection:
             row = connection.execute(wanted).one_or_none()
         return None if row is None else Document(bytes(row.content), row.revision)
 
@@ -73,7 +67,7 @@ class SqlDocuments:
         """Insert the row, or replace it if it still has the expected revision."""
         revision = revision_of(content)
         values = {"revision": revision, "content": content, "changed_at": time.time()}
-        with self._translated("written", name), writing(self._engine) as connection:
+        with self._translated("written", name), self._database.writing() as connection:
             if expected is None:
                 connection.execute(insert(_TABLE).values(folder=self._folder, name=checked(name), **values))
                 return revision
@@ -84,12 +78,12 @@ class SqlDocuments:
 
     def names(self) -> list[str]:
         """The names of this folder's rows."""
-        with self._translated("read", ""), self._engine.connect() as connection:
+        with self._translated("read", ""), self._database.reading() as connection:
             return sorted(connection.scalars(select(_TABLE.c.name).where(_TABLE.c.folder == self._folder)))
 
     def where(self, name: str) -> str:
         """Folder, name and database."""
-        return f"{self._folder}/{name} in {name_of(self._engine)}"
+        return f"{self._folder}/{name} in {self._database.name}"
 
     def _is(self, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return _TABLE.c.folder == self._folder, _TABLE.c.name == checked(name)
@@ -101,4 +95,4 @@ class SqlDocuments:
         except IntegrityError as error:
             raise DocumentConflict(f"{self.where(name)} was written by another writer") from error
         except SQLAlchemyError as error:
-            raise StorageError(f"{self.where(name)} cannot be {done}: {getattr(error, 'orig', error)}") from error
+            raise StorageUnavailable(f"{self.where(name)} cannot be {done}: {getattr(error, 'orig', error)}") from error

@@ -5,17 +5,16 @@ does not know what the others take, so a limit can be exceeded by that much. Whi
 gateway enforces the whole limit for itself.
 """
 
-import asyncio
-import threading
 from collections.abc import Mapping
 
 from sqlalchemy import Column, Connection, Double, MetaData, Table, Text, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.errors import StorageError
-from app.storage.database import name_of, open_database, writing
+from app.errors import StorageUnavailable
+from app.storage.database import open_database
 from app.storage.rates import SharedRates
+from app.threads import in_storage_thread
 
 # `full_at`: Unix seconds by the clock of the database.
 _TABLE = Table("rates", MetaData(), Column("key", Text, primary_key=True), Column("full_at", Double, nullable=False))
@@ -38,28 +37,22 @@ class FleetRates:
     def __init__(self, rates: SharedRates, where: str) -> None:
         """`where` is the URL of the database. Blocks."""
         self._rates = rates
-        self._exchanging = threading.Lock()
-        self._engine = open_database(where, _prepare, setting="FETCHWISE_KEYS")
-
-    def close(self) -> None:
-        """Release connections, once no exchange is under way; idempotent."""
-        with self._exchanging:
-            self._engine.dispose()
+        self._database = open_database(where, _prepare, setting="FETCHWISE_KEYS")
 
     async def exchange(self) -> None:
-        """Send what was taken since the last time, and learn what others took; StorageError if it fails."""
+        """Send what was taken since the last time, and learn what others took; StorageUnavailable if it fails."""
         taken = self._rates.taken()
         try:
-            levels = await asyncio.to_thread(self._send, taken)
+            levels = await in_storage_thread(self._send, taken)
         except SQLAlchemyError as error:
             for key, seconds in taken.items():
                 self._rates.of(key).taken_s += seconds
-            raise StorageError(f"the rates in {name_of(self._engine)}: {getattr(error, 'orig', error)}") from error
+            raise StorageUnavailable(f"the rates in {self._database.name}: {getattr(error, 'orig', error)}") from error
         for key, full_in_s in levels.items():
             self._rates.of(key).at_least(full_in_s)
 
     def _send(self, taken: Mapping[str, float]) -> dict[str, float]:
-        with self._exchanging, writing(self._engine) as connection:
+        with self._database.writing() as connection:
             # In order, so that no two workers wait for each other.
             for key in sorted(taken):
                 connection.execute(_TAKE, {"key": key, "taken_s": taken[key]})

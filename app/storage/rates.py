@@ -7,6 +7,7 @@ for a lock.
 """
 
 import fcntl
+import logging
 import mmap
 import os
 import struct
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from app.ports import Clock
 from app.processes import is_alive
+
+logger = logging.getLogger(__name__)
 
 # A bucket holds a minute's worth: that many requests can arrive at once after a quiet minute.
 _BUCKET_S = 60.0
@@ -48,8 +51,7 @@ class SharedRate:
         self.taken_s = 0.0
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, _SIZE)
-            self._map = mmap.mmap(descriptor, _SIZE)
+            self._map = _mapped(descriptor)
             view = memoryview(self._map)
             self._pids, self._counts = view[_PIDS:_COUNTS].cast("I"), view[_COUNTS:].cast("I")
             view.release()
@@ -101,6 +103,19 @@ class SharedRate:
 
     def _in_progress(self) -> int:
         return sum(count for pid, count in zip(self._pids, self._counts, strict=True) if count and is_alive(pid))
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """The file in memory, with all its room: on a full disk a write to a hole would end the process by SIGBUS.
+
+    Without room, this worker counts alone.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, _SIZE)
+    except OSError as error:
+        logger.warning("no room for a key's rate, each worker counts for itself: %s", error.strerror)
+        return mmap.mmap(-1, _SIZE)
+    return mmap.mmap(descriptor, _SIZE)
 
 
 class SharedRates:

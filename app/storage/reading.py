@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, Subquery, Table, exists, func, select
+from sqlalchemy import Connection, FromClause, Label, Row, Select, Table, exists, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.core.feedback import Asked, AuditRow, Source
@@ -18,9 +18,12 @@ from app.core.labels import judge
 from app.core.policy import ABSTAIN
 from app.core.replay import Logged
 from app.errors import LogUnavailable
+from app.storage.database import Database
 from app.storage.tables import ASKED, VERSION, decisions, feedback, full_runs
 
 PAGE = 1_000
+# Decisions that are counted by action.
+NEWEST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class ActionStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """An overview of the log; times are Unix seconds."""
+    """An overview of the log; times are Unix seconds. `actions` are those of the newest decisions."""
 
     schema_version: str
     decisions: int
@@ -104,14 +107,14 @@ _LOGGED_DECISION = [
 class LoggedDecisions:
     """Reads the judged decisions of one collection and population from a time on: turns of chats, or all others."""
 
-    def __init__(self, engine: Engine, *, collection: str, since: float, chat: bool = False) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, *, collection: str, since: float, chat: bool = False) -> None:
+        self._database = database
         mode = decisions.c.mode == "chat" if chat else decisions.c.mode != "chat"
         self._wanted = (decisions.c.collection == collection, decisions.c.created_at >= since, mode)
 
     def span(self) -> tuple[int, int]:
         """The numbers of the first and the last verdict in the log, to show progress; zeros without any."""
-        with _reading(self._engine) as connection:
+        with _reading(self._database) as connection:
             first, last = connection.execute(select(func.min(feedback.c.seq), func.max(feedback.c.seq))).one()
         return int(first or 0), int(last or 0)
 
@@ -119,7 +122,7 @@ class LoggedDecisions:
         """Every decision with a verdict, in the order in which the verdicts came, a page in memory at a time."""
         reached, (_, last) = 0, self.span()
         while True:
-            with _reading(self._engine) as connection:
+            with _reading(self._database) as connection:
                 page = [LoggedDecision(*row) for row in connection.execute(self._page(reached, last))]
             yield from page
             if len(page) < PAGE:
@@ -135,7 +138,7 @@ class LoggedDecisions:
             .order_by(full_runs.c.seq.desc())
             .limit(1)
         )
-        with _reading(self._engine) as connection:
+        with _reading(self._database) as connection:
             found: Mapping[str, Any] | None = connection.scalar(query)
         return found
 
@@ -148,7 +151,7 @@ class LoggedDecisions:
             .select_from(decisions.join(full_runs, full_runs.c.decision_id == decisions.c.id))
             .where(*self._wanted, label if labelled else ~label)
         )
-        with _reading(self._engine) as connection:
+        with _reading(self._database) as connection:
             count, mean, square = connection.execute(query).one()
         return Sample(int(count), float(mean or 0.0), max(0.0, float(square or 0.0) - float(mean or 0.0) ** 2))
 
@@ -166,18 +169,18 @@ class LoggedDecisions:
         )
 
 
-def count(engine: Engine, since: float) -> int:
+def count(database: Database, since: float) -> int:
     """How many decisions there are from that time on."""
-    with _reading(engine) as connection:
+    with _reading(database) as connection:
         return int(connection.scalar(select(func.count()).where(decisions.c.created_at >= since)) or 0)
 
 
-def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[dict[str, Any]]]:
+def pages(database: Database, since: float, *, size: int = PAGE) -> Iterator[list[dict[str, Any]]]:
     """Every decision from that time on, in order of arrival, with its last `feedback` and `feedback_history`."""
     reached = 0
     while True:
         after = select(decisions).where(decisions.c.seq > reached, decisions.c.created_at >= since)
-        with _reading(engine) as connection:
+        with _reading(database) as connection:
             page = _dicts(decisions, connection.execute(after.order_by(decisions.c.seq).limit(size)))
             if not page:
                 return
@@ -187,55 +190,63 @@ def pages(engine: Engine, since: float, *, size: int = PAGE) -> Iterator[list[di
         yield _joined(page, given)
 
 
-def logged(engine: Engine, *, last: int, identifier: str | None = None) -> list[Logged]:
+def logged(database: Database, *, last: int, identifier: str | None = None) -> list[Logged]:
     """The last decisions, newest first; or the one with this id, if it is there."""
     wanted = select(*(decisions.c[one.name] for one in fields(Logged))).order_by(decisions.c.seq.desc()).limit(last)
     if identifier is not None:
         wanted = wanted.where(decisions.c.id == identifier)
-    with _reading(engine) as connection:
+    with _reading(database) as connection:
         return [Logged(*row) for row in connection.execute(wanted)]
 
 
-def stats(engine: Engine) -> Stats:
-    """Count everything."""
-    verdicts = _latest_feedback()
+def size(connection: Connection) -> int:
+    """About how many decisions there are: by position, since counting them reads an index of all."""
+    first, last = (connection.scalar(select(end(decisions.c.seq))) for end in (func.min, func.max))
+    return 0 if last is None else int(last - first + 1)
+
+
+def stats(database: Database) -> Stats:
+    """Count the newest decisions, with their last verdicts; the numbers of all are exact if there are no more."""
+    newest = select(decisions.c.id, decisions.c.action).order_by(decisions.c.seq.desc()).limit(NEWEST).subquery()
+    judged = select(newest.c.action, _last_verdict(newest)).subquery()
     by_action = (
         select(
-            decisions.c.action,
+            judged.c.action,
             func.count(),
-            func.count(verdicts.c.correct),
-            func.count().filter(verdicts.c.correct),
+            func.count(judged.c.correct),
+            func.count().filter(judged.c.correct),
         )
-        .outerjoin(verdicts, verdicts.c.decision_id == decisions.c.id)
-        .group_by(decisions.c.action)
-        .order_by(decisions.c.action)
+        .group_by(judged.c.action)
+        .order_by(judged.c.action)
     )
-    span = select(func.count(), func.min(decisions.c.created_at), func.max(decisions.c.created_at))
-    with _reading(engine) as connection:
-        decided, first, last = connection.execute(span).one()
+    with _reading(database) as connection:
+        first, last = (connection.scalar(select(end(decisions.c.created_at))) for end in (func.min, func.max))
         given = connection.scalar(select(func.count()).select_from(feedback)) or 0
         actions = tuple(ActionStats(*row) for row in connection.execute(by_action))
+        counted = sum(one.decisions for one in actions)
+        decided = counted if counted < NEWEST else size(connection)
     return Stats(VERSION, decided, first, last, given, actions)
 
 
-def audit_rows(engine: Engine, *, since: float, limit: int) -> list[AuditRow]:
+def audit_rows(database: Database, *, since: float, limit: int) -> list[AuditRow]:
     """At most `limit` decisions from that time on, newest first, each with its last verdict."""
-    verdicts = _latest_feedback()
-    wanted = (
-        select(decisions.c.tags, decisions.c.action, decisions.c.k, verdicts.c.correct, decisions.c.solicited)
-        .outerjoin(verdicts, verdicts.c.decision_id == decisions.c.id)
+    # By time, not by position: where few decisions are that new, no others are read.
+    newest = (
+        select(*decisions.c["id", "tags", "action", "k", "solicited"])
         .where(decisions.c.created_at >= since)
-        .order_by(decisions.c.seq.desc())
+        .order_by(decisions.c.created_at.desc())
         .limit(limit)
+        .subquery()
     )
-    with _reading(engine) as connection:
+    wanted = select(*newest.c["tags", "action", "k", "solicited"], _last_verdict(newest))
+    with _reading(database) as connection:
         return [
             AuditRow(row.tags, row.action, row.k, correct=row.correct, solicited=row.solicited)
             for row in connection.execute(wanted)
         ]
 
 
-def asked(engine: Engine, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
+def asked(database: Database, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
     """Answers under this calibrator whose verdict was asked for, after a position in the log and up to a time.
 
     Of each the first verdict, if it came within `wait` seconds: a sequential test cannot take a value back.
@@ -257,7 +268,7 @@ def asked(engine: Engine, version: str, *, after: int, until: float, wait: float
         .order_by(decisions.c.seq)
         .limit(limit)
     )
-    with _reading(engine) as connection:
+    with _reading(database) as connection:
         rows = connection.execute(wanted).all()
     # Two gateways whose clocks differ may log in another order: nothing is passed over.
     return [_asked(row) for row in takewhile(lambda row: row.created_at <= until, rows)]
@@ -271,10 +282,10 @@ def _asked(row: Row[*tuple[Any, ...]]) -> Asked:
     return Asked(row.seq, row.k, row.confidence, row.correct, row.key, by_references=by_references, shadow=shadow)
 
 
-def _latest_feedback() -> Subquery:
-    """Of each judged decision the last verdict: `decision_id` and `correct`."""
-    last = select(func.max(feedback.c.seq)).group_by(feedback.c.decision_id)
-    return select(feedback.c.decision_id, feedback.c.correct).where(feedback.c.seq.in_(last)).subquery()
+def _last_verdict(among: FromClause) -> Label[bool | None]:
+    """The last verdict on each of these decisions: a look into an index for each, however much feedback there is."""
+    given = feedback.c.decision_id == among.c.id
+    return select(feedback.c.correct).where(given).order_by(feedback.c.seq.desc()).limit(1).label("correct")
 
 
 def _dicts(table: Table, rows: Iterable[Row[Any]]) -> list[dict[str, Any]]:
@@ -296,9 +307,9 @@ def _joined(page: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[dic
 
 
 @contextmanager
-def _reading(engine: Engine) -> Iterator[Connection]:
+def _reading(database: Database) -> Iterator[Connection]:
     try:
-        with engine.connect() as connection:
+        with database.reading() as connection:
             yield connection
     except SQLAlchemyError as error:
         raise LogUnavailable(f"the decision log cannot be read: {getattr(error, 'orig', error)}") from error

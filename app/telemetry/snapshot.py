@@ -89,6 +89,9 @@ class Snapshots:
 
     sources: Sources
     latest: Snapshot = field(init=False)
+    # The gateway is about to stop: it still answers, but load balancers are to send nothing more. Not in the snapshot:
+    # a signal sets it, perhaps while a snapshot is being replaced.
+    draining: bool = field(default=False, init=False)
     # When the economics are next due, on the monotonic clock.
     _due: float = field(default=0.0, init=False)
 

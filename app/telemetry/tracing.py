@@ -5,7 +5,8 @@ caller's `traceparent` as its parent. Upstream calls carry the `traceparent` of 
 """
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from app.core.record import DecisionRecord
@@ -16,12 +17,34 @@ try:
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
     from opentelemetry.trace import SpanKind, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ConfigurationError("FETCHWISE_TRACES=otlp needs OpenTelemetry: pip install 'fetchwise[otel]'") from error
+
+logger = logging.getLogger(__name__)
+
+
+class _Exporter(OTLPSpanExporter):
+    """Reports batches that it cannot send: the SDK drops them."""
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_failure = on_failure
+        self._failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send a batch."""
+        result = super().export(spans)
+        failing = result is not SpanExportResult.SUCCESS
+        if failing:
+            self._on_failure()
+        if failing and not self._failing:
+            logger.warning("traces are lost: the collector does not take them")
+        self._failing = failing
+        return result
 
 
 class Tracing:
@@ -31,12 +54,15 @@ class Tracing:
         own = Resource.create({"service.name": "fetchwise", "service.version": version})
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these.
         self.provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        # Called for each batch of spans that is lost.
+        self.on_failure: Callable[[], None] = lambda: None
         self._tracer = self.provider.get_tracer("fetchwise", version)
         self._propagator = TraceContextTextMapPropagator()
 
     async def __aenter__(self) -> None:
         """Start sending spans, in a thread of the SDK."""
-        self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        exporter = _Exporter(lambda: self.on_failure())  # noqa: PLW0108 - it is set later
+        self.provider.add_span_processor(BatchSpanProcessor(exporter))
 
     async def __aexit__(self, *_: object) -> None:
         """Send what is left, and stop."""

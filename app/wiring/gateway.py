@@ -97,8 +97,6 @@ async def open_gateway(
         await keys.open()
         rates = stack.enter_context(closing(SharedRates(folder / "limits")))
         fleet = await asyncio.to_thread(open_fleet_rates, settings, rates)
-        if fleet is not None:
-            stack.callback(fleet.close)
         window = stack.enter_context(closing(TrafficWindow(folder / "traffic")))
 
         state = state_documents(settings, rows)
@@ -110,7 +108,7 @@ async def open_gateway(
         plain = Question("", "", collection, settings.reader.max_tokens, AskOptions(settings.calibration.policy))
         snapshots = Snapshots(
             Sources(
-                pings=parts.pings(collection),
+                pings={**parts.pings(collection), **({} if fleet is None else {"keys": keys.ping})},
                 calibrator=live_calibrator.status,
                 policy=lambda: resolve(plain, NOT_SAMPLED),
                 bypass=bypass.report,
@@ -136,6 +134,8 @@ async def open_gateway(
             )
         )
         periodic = await stack.enter_async_context(Periodic(registry))
+        if tracing is not None:
+            tracing.on_failure = periodic.failures_of("traces")
         observers = (
             *(PrometheusObserver(registry, traffic_metrics, ks), window, log, signals),
             *(learning.budget, RequestContextObserver(), tracing, learning.shadows),

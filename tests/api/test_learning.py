@@ -101,7 +101,7 @@ async def test_a_refit_reads_what_a_gateway_logged(open_gateway: Open, monkeypat
             assert (await say(gateway, receipt["id"], references=["Francville"])).status_code == 200
         settings = gateway.settings
     store = SqlDecisionStore.open(str(settings.decision_log_at))
-    logged_decisions = LoggedDecisions(store.engine, collection=settings.vectors.collection, since=0.0)
+    logged_decisions = LoggedDecisions(store.database, collection=settings.vectors.collection, since=0.0)
     logged = read_log(logged_decisions, identity_of=identities(settings.calibration.where))
     store.close()
     account = logged.rows.report["log"]

@@ -112,7 +112,7 @@ def refitted(data: Path, calibrators: Path, since: float) -> str:
     """Do what `fetchwise refit --from-log` does; returns the new CURRENT."""
     store = SqlDecisionStore.open(str(data / "decisions.sqlite3"))
     try:
-        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since)
+        logged_decisions = LoggedDecisions(store.database, collection="demo", since=since)
         learned = read_log(logged_decisions, identity_of=identities(calibrators))
     finally:
         store.close()

@@ -59,16 +59,26 @@ async def test_ready(gateway: FakeGateway) -> None:
     )
 
 
-@pytest.mark.parametrize("part", ["reader", "embedder", "vectors"])
-async def test_not_ready_names_the_part(gateway: FakeGateway, part: str) -> None:
-    """The failing upstream is shown with its error, the others stay ok."""
+@pytest.mark.parametrize(("part", "status"), [("reader", 503), ("embedder", 200), ("vectors", 200)])
+async def test_readiness_names_the_part(gateway: FakeGateway, part: str, status: int) -> None:
+    """The failing upstream is shown with its error, the others stay ok. Without a search, questions are answered."""
     getattr(gateway, part).fail_with = UpstreamTimeout(part, f"the {part} sleeps")
-    state = await ready(gateway, 503)
-    assert not state.ready
+    state = await ready(gateway, status)
+    assert state.state == ("degraded" if status == 200 else "down")
+    assert (await gateway.ask()).status_code == status
     assert state.upstreams.pop(part) == f"the {part} sleeps"
     assert set(state.upstreams.values()) == {"ok"}
     getattr(gateway, part).fail_with = None
-    await ready(gateway, 200)
+    assert (await ready(gateway, 200)).state == "ready"
+
+
+async def test_draining(gateway: FakeGateway) -> None:
+    """Load balancers get a 503 and callers an answer, and each reply ends its connection."""
+    assert "connection" not in (await gateway.ask()).headers
+    gateway.app.state.gateway.snapshots.draining = True
+    assert (await ready(gateway, 503)).state == "draining"
+    reply = await gateway.ask()
+    assert (reply.status_code, reply.headers["connection"]) == (200, "close")
 
 
 async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +92,7 @@ async def test_a_part_that_does_not_reply(gateway: FakeGateway, monkeypatch: pyt
 async def test_looking_at_the_gateway_calls_no_upstream(open_gateway: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes, scrapes and dashboards read the last pings, however often they ask."""
     monkeypatch.setattr("app.wiring.gateway.PING_EVERY_S", 3600.0)
+    monkeypatch.setattr("app.api.status.STALE_S", 3600.0)
     async with open_gateway(artifact={}) as gateway:
         pings = gateway.reader.pings
         gateway.reader.fail_with = gateway.embedder.fail_with = UpstreamUnavailable("reader", "down")
@@ -98,10 +109,10 @@ async def test_a_part_that_dies_shows_at_the_next_ping(open_gateway: Open, monke
     async with open_gateway(artifact={}) as gateway:
         gateway.vectors.fail_with = UpstreamUnavailable("vectors", "down")
 
-        async def unready() -> bool:
-            return (await gateway.client.get("/readyz")).status_code == 503
+        async def degraded() -> bool:
+            return (await gateway.client.get("/readyz")).json()["state"] == "degraded"
 
-        await until(unready)
+        await until(degraded)
         assert await gateway.metric("upstream_up", part="vectors") == 0
         assert (await gateway.client.get("/dashboard/data")).json()["upstreams"]["vectors"] == "down"
 

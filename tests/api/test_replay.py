@@ -44,7 +44,7 @@ async def decided_again(gateway: FakeGateway, count: int) -> tuple[list[Logged],
     """What the log holds, and what comes of deciding it again."""
     await eventually_kept(gateway, "decisions", count)
     store = SqlDecisionStore.open(str(gateway.settings.server.data_dir / "decisions.sqlite3"))
-    found = logged(store.engine, last=10_000)
+    found = logged(store.database, last=10_000)
     store.close()
     assert len(found) == count
     return found, list(replay_logged(found, ArtifactStore(gateway.settings.calibration.where).load))

@@ -1,5 +1,6 @@
 """What a refit reads from the log: shadow runs and current verdicts; on SQLite and PostgreSQL."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -39,11 +40,11 @@ def a_shadow(identifier: str = "0123", **changes: Any) -> FullRun:
 
 
 def logged_decisions(store: SqlDecisionStore, since: float = 0.0) -> LoggedDecisions:
-    return LoggedDecisions(store.engine, collection="demo", since=since)
+    return LoggedDecisions(store.database, collection="demo", since=since)
 
 
 def runs(store: SqlDecisionStore) -> int:
-    with store.engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         return int(connection.scalar(select(func.count()).select_from(full_runs)) or 0)
 
 
@@ -103,7 +104,7 @@ def test_a_run_is_kept_once_and_only_with_its_decision(store: SqlDecisionStore) 
     store.write(entries, [])
     store.write(entries, [])
     assert runs(store) == 1
-    assert store.prune(5.0, limit=10) == 1
+    assert store.prune(time.time() - 4.5, limit=10) == 1
     assert runs(store) == 0
 
 

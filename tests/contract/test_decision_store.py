@@ -3,8 +3,10 @@
 import hashlib
 import math
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.event import listen
+from sqlalchemy.exc import InternalError
 
 from app.core.artifact import Thresholds
 from app.core.available import Passage, Usage
@@ -29,12 +32,13 @@ from app.core.replay import Replayed, replay_logged
 from app.errors import BadRequest, ConfigurationError, LogUnavailable, NothingToJudge, UnknownDecision
 from app.storage.decisions import MAX_FEEDBACK, SqlDecisionStore
 from app.storage.reading import asked, count, logged, pages, stats
-from app.storage.tables import Texts
+from app.storage.tables import Texts, decisions
 from tests.e2e.postgres import PostgresServer
 from tests.fakes.artifacts import an_artifact, an_identity
 from tests.fakes.random_walks import policies, worlds
 from tests.fakes.records import a_record
 from tests.fakes.walks import World, walk
+from tests.waiting import wait_until
 
 Opener = Callable[..., SqlDecisionStore]
 
@@ -59,9 +63,14 @@ def store(open_store: Opener) -> SqlDecisionStore:
     return open_store()
 
 
+def since(at: float) -> float:
+    """The age of what was stored at that time."""
+    return time.time() - at
+
+
 def everything(store: SqlDecisionStore) -> list[dict[str, Any]]:
     """The whole log, oldest first."""
-    return [row for page in pages(store.engine, 0.0, size=3) for row in page]
+    return [row for page in pages(store.database, 0.0, size=3) for row in page]
 
 
 def give(store: SqlDecisionStore, identifier: str = "0123", at: float = 5.0, **said: Any) -> Judged | BadRequest:
@@ -245,7 +254,7 @@ def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: Ef
     question = replace(a_record().question, id=os.urandom(12).hex())
     record = DecisionRecord(question, done.policy, done.steps, done.available, done.outcome, Timings(total=1.0))
     store.write([(1.0, record)], [])
-    (one,) = logged(store.engine, last=1, identifier=question.id)
+    (one,) = logged(store.database, last=1, identifier=question.id)
     heads = policy.heads or an_artifact().heads
     artifact = an_artifact(heads=heads, ladder=policy.ladder, scope=policy.scope)
     assert list(replay_logged([one], lambda _: artifact)) == [Replayed(question.id)]
@@ -254,9 +263,9 @@ def test_every_decision_replays_from_its_row(store: SqlDecisionStore, policy: Ef
 def test_the_last_decisions_are_the_newest(store: SqlDecisionStore) -> None:
     """Newest first, and no more than are wanted; an id that is not there gives none."""
     store.write([(1.0, a_record(id=name)) for name in "abc"], [])
-    assert [one.id for one in logged(store.engine, last=2)] == ["c", "b"]
-    assert [one.id for one in logged(store.engine, last=2, identifier="a")] == ["a"]
-    assert logged(store.engine, last=2, identifier="d") == []
+    assert [one.id for one in logged(store.database, last=2)] == ["c", "b"]
+    assert [one.id for one in logged(store.database, last=2, identifier="a")] == ["a"]
+    assert logged(store.database, last=2, identifier="d") == []
 
 
 # Surrogates too: what a JSON parser lets pass, no database takes.
@@ -405,21 +414,21 @@ def test_pruning_takes_the_oldest_first_and_their_feedback(store: SqlDecisionSto
     """Up to the limit, from before the time, with all their feedback."""
     store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
     store.write([], [(20.0, Feedback(str(at), correct=True)) for at in (0, 1, 9)])
-    assert store.prune(5.0, limit=2) == 2
+    assert store.prune(since(4.5), limit=2) == 2
     assert [row["id"] for row in everything(store)] == [str(at) for at in range(2, 10)]
-    assert stats(store.engine).feedback == 1
-    assert [store.prune(5.0, limit=2) for _ in range(3)] == [2, 1, 0]
-    assert count(store.engine, 0.0) == 5
+    assert stats(store.database).feedback == 1
+    assert [store.prune(since(4.5), limit=2) for _ in range(3)] == [2, 1, 0]
+    assert count(store.database, 0.0) == 5
     # Pages and count agree on what `since` means.
-    assert count(store.engine, 7.0) == 3
-    assert [len(page) for page in pages(store.engine, 7.0, size=2)] == [2, 1]
+    assert count(store.database, 7.0) == 3
+    assert [len(page) for page in pages(store.database, 7.0, size=2)] == [2, 1]
 
 
 def test_pruning_keeps_the_newest(store: SqlDecisionStore) -> None:
     """Beyond so many, the oldest go, whatever their time; 0 keeps all."""
     store.write([(float(at), a_record(id=str(at))) for at in range(10)], [])
-    assert store.prune(0.0, limit=5) == 0
-    assert [store.prune(2.0, limit=4, most=3) for _ in range(3)] == [4, 3, 0]
+    assert store.prune(since(-0.5), limit=5) == 0
+    assert [store.prune(since(1.5), limit=4, most=3) for _ in range(3)] == [4, 3, 0]
     assert [row["id"] for row in everything(store)] == ["7", "8", "9"]
 
 
@@ -460,7 +469,7 @@ def test_answers_that_were_drawn_for_feedback_come_in_the_order_of_asking(store:
     store.write([], [(8.0, Feedback("late", correct=True, key="me"))])
     give(store, "a4", correct=False, key="me")
     found: list[Asked] = []
-    while page := asked(store.engine, "one", after=found[-1].position if found else 0, until=5.0, wait=5.0, limit=2):
+    while page := asked(store.database, "one", after=found[-1].position if found else 0, until=5.0, wait=5.0, limit=2):
         found += page
     assert [one.position for one in found] == sorted({one.position for one in found})
     expected = [True, False, True, True, True, None, None, True]
@@ -475,7 +484,7 @@ def test_references_judge_the_answers_of_a_certified_shadow_run(store: SqlDecisi
         run = FullRun(name, an_identity(), outcomes)
         store.write([(1.0, a_record(id=name, certified=certified, **drawn)), (2.0, run)], [])
         store.write([], [(3.0, Feedback(name, references=("she",)))])
-    first, second = asked(store.engine, "one", after=0, until=5.0, wait=5.0, limit=9)
+    first, second = asked(store.database, "one", after=0, until=5.0, wait=5.0, limit=9)
     assert (first.correct, first.by_references, first.shadow) == (True, True, {0: False, 1: True, 5: False})
     assert (second.correct, second.by_references, second.shadow) == (True, True, {})
 
@@ -484,13 +493,106 @@ def test_the_drift_test_reads_by_an_index(tmp_path: Path) -> None:
     """The answers of older calibrators are not scanned, however large the log is."""
     store = SqlDecisionStore.open(str(tmp_path / "log.sqlite3"))
     sent: list[tuple[str, Any]] = []
-    listen(store.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
-    asked(store.engine, "one", after=0, until=5.0, wait=5.0, limit=2)
+    listen(store.database.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
+    asked(store.database, "one", after=0, until=5.0, wait=5.0, limit=2)
     statement, parameters = sent[-1]
-    with store.engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
     store.close()
     assert "USING INDEX decisions_asked (calibrator=? AND seq>?)" in str(plan[0])
+
+
+def copied(store: SqlDecisionStore, times: int) -> None:
+    """Copy the one decision that is stored, a second older each time, with a verdict on every tenth."""
+    names = [str(one.name) for one in decisions.columns if one.name not in {"seq", "id", "created_at"}]
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {times})"
+    with store.database.writing() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO decisions (id, created_at, {', '.join(names)}) {numbers} "
+            f"SELECT 'copy' || i, d.created_at - i, {', '.join(f'd.{name}' for name in names)} FROM n, decisions d"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO feedback (decision_id, created_at, correct, source, reference_answers, tags, replaced) "
+            f"{numbers} SELECT 'copy' || (10 * i), 1.0, i - 2 * (i / 2) = 0, 'caller', '[]', '{{}}', i < 0 FROM n "
+            f"WHERE 10 * i < {times}"
+        )
+    with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits, statistics, the drift test and pruning read by an index, or a bounded number from one end."""
+    monkeypatch.setattr("app.storage.reading.NEWEST", 100)
+    now = time.time()
+    store.write([(now, a_record(id="first", solicited=True, calibrator="one"))], [])
+    copied(store, 5_000)
+    sent: list[tuple[str, Any]] = []
+    listen(store.database.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
+    assert len(store.audit_rows(since=0.0, limit=100)) == 100
+    assert len(store.audit_rows(since=now - 20, limit=1_000)) in {20, 21}
+    found = stats(store.database)
+    assert (found.decisions, sum(one.decisions for one in found.actions)) == (5_001, 100)
+    store.asked("one", after=4_900, until=now, wait=5.0, limit=100)
+    assert store.size() == 5_001
+    assert store.prune(4_990.0, limit=5) == 5
+    assert store.prune(0.0, limit=5, most=4_900) == 5
+    store.write([], [(1.0, Feedback("first", correct=True))])
+    queries = [(said, given) for said, given in sent if "FROM decisions" in said]
+    assert len(queries) >= 10
+    explain = "EXPLAIN" if store.database.server else "EXPLAIN QUERY PLAN"
+    with store.database.reading() as connection:
+        plans = [
+            (said, "\n".join(str(row) for row in connection.exec_driver_sql(f"{explain} {said}", given).all()))
+            for said, given in queries
+        ]
+    # SQLite calls reading the table from one end a scan too; of these queries each has a limit.
+    scans = [
+        said
+        for said, plan in plans
+        if "Seq Scan on decisions" in plan
+        or (re.search(r"SCAN decisions(?! USING (COVERING )?INDEX)", plan) and "ORDER BY decisions.seq" not in said)
+    ]
+    assert scans == []
+    for said, plan in plans:
+        if "decisions.created_at >=" in said:
+            assert "ix_decisions_created_at" in plan
+        if "feedback.correct" in said and "decisions.calibrator" not in said:
+            assert not re.search(r"(Seq Scan on|SCAN) feedback", plan), plan
+
+
+@pytest.mark.e2e
+def test_a_server_that_hangs_is_left(postgres: PostgresServer) -> None:
+    """The network is fine, and no reply comes: the call ends, and the next one uses another connection."""
+    store = SqlDecisionStore.open(postgres.database(), reply_s=0.5)
+    with store.database.reading() as connection:
+        backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        store.write([(1.0, a_record())], [])
+        assert count(store.database, 0.0) == 1
+    finally:
+        os.kill(backend, signal.SIGCONT)
+        store.close()
+
+
+@pytest.mark.e2e
+def test_a_lost_client_holds_no_locks(postgres: PostgresServer) -> None:
+    """A gateway that is cut off within a transaction does not stop others from writing."""
+    where = postgres.database()
+    lost, other = SqlDecisionStore.open(where, reply_s=0.5), SqlDecisionStore.open(where, reply_s=20.0)
+
+    def lock_and_wait() -> None:
+        with lost.database.writing() as connection:
+            connection.exec_driver_sql("LOCK TABLE decisions")
+            # Waits until the server ends the other transaction.
+            other.write([(1.0, a_record())], [])
+            connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(InternalError, match="idle-in-transaction"):
+        lock_and_wait()
+    assert count(other.database, 0.0) == 1
+    lost.close()
+    other.close()
 
 
 def test_stats_count_the_last_verdicts(store: SqlDecisionStore) -> None:
@@ -498,7 +600,7 @@ def test_stats_count_the_last_verdicts(store: SqlDecisionStore) -> None:
     made = [{"k": 0}, {"k": 0}, {"k": 1}, {"answer": None}]
     store.write([(float(at), a_record(id=str(at), **changes)) for at, changes in enumerate(made)], [])
     store.write([], [(9.0, Feedback("0", correct=c)) for c in (True, False)] + [(9.0, Feedback("2", correct=True))])
-    found = stats(store.engine)
+    found = stats(store.database)
     assert (found.decisions, found.feedback, found.first_at, found.last_at) == (4, 3, 0.0, 3.0)
     counted = {one.action: (one.decisions, one.judged, one.correct) for one in found.actions}
     assert counted == {"k0": (2, 1, 0), "k1": (1, 1, 1), "abstain": (1, 0, 0)}
@@ -554,19 +656,19 @@ def test_two_workers_prune_at_once(open_store: Opener) -> None:
     gone: list[int] = []
 
     def prune(store: SqlDecisionStore) -> None:
-        while found := store.prune(5.0, limit=20):
+        while found := store.prune(since(4.5), limit=20):
             gone.append(found)
 
     at_once(*[partial(prune, store) for store in stores])
     assert sum(gone) == 200
-    assert count(stores[0].engine, 0.0) == 0
+    assert count(stores[0].database, 0.0) == 0
 
 
 def test_a_database_of_another_version_is_refused(open_store: Opener) -> None:
     """The error says what to do, and nothing is changed."""
     store = open_store()
     store.write([(1.0, a_record())], [])
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(text("UPDATE schema_version SET version = '4'"))
     with pytest.raises(ConfigurationError, match=r"schema version 4, .* move it away .* or name another one"):
         open_store()
@@ -584,6 +686,14 @@ def test_a_table_of_another_program_is_not_touched(log_at: str) -> None:
     theirs.dispose()
 
 
+def works(store: SqlDecisionStore) -> bool:
+    """Whether the log can be read now."""
+    try:
+        return store.size() >= 0
+    except LogUnavailable:
+        return False
+
+
 @pytest.mark.e2e
 def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None:
     """While it is down nothing is stored and each call raises; then it works again, also after a crash."""
@@ -596,9 +706,10 @@ def test_a_server_that_restarts_is_found_again(postgres: PostgresServer) -> None
             with pytest.raises(LogUnavailable, match="cannot be written"):
                 store.write([(1.0, a_record(id="lost"))], [])
             with pytest.raises(LogUnavailable, match="cannot be read"):
-                count(store.engine, 0.0)
+                count(store.database, 0.0)
         finally:
             postgres.start()
+        wait_until(partial(works, store), "it is not found again")
         assert isinstance(give(store, str(number), correct=True), Judged)
     assert [row["id"] for row in everything(store)] == ["0", "1"]
     store.close()

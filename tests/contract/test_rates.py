@@ -41,8 +41,6 @@ async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
                 await each.exchange()
 
         yield one, other, exchange
-        for each in fleet:
-            each.close()
     one.close()
     other.close()
 
@@ -91,10 +89,9 @@ async def test_a_limit_holds_while_the_database_is_away(tmp_path: Path, postgres
     with (
         closing(SharedRates(tmp_path)) as rates,
         closing(SharedRates(tmp_path / "later")) as later,
-        closing(FleetRates(rates, where)) as fleet,
-        closing(FleetRates(later, where)) as elsewhere,
         psycopg.connect(where.replace("+psycopg", ""), autocommit=True) as server,
     ):
+        fleet, elsewhere = FleetRates(rates, where), FleetRates(later, where)
         server.execute("ALTER TABLE rates RENAME TO gone")
         assert taken(rates, 20) == 6
         with pytest.raises(StorageError, match="the rates in postgresql"):

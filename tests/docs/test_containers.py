@@ -108,11 +108,12 @@ def test_services_wait_for_healthy_dependencies(service: dict[str, Any]) -> None
 
 
 def test_stop_grace_period_is_long_enough() -> None:
-    """Answers in progress can finish, then the log and the embedded reader, before a container is killed."""
+    """It can drain and finish answers in progress, then the log and the embedded reader, before it is killed."""
+    limits = Settings.of().limits
     for name in ("gateway-lean", "gateway-embedded"):
         grace = re.fullmatch(r"(\d+)s", SERVICES[name]["stop_grace_period"])
         assert grace
-        assert int(grace[1]) >= Settings.of().limits.shutdown_timeout_s + 15
+        assert int(grace[1]) >= limits.drain_s + limits.shutdown_timeout_s + 15
 
 
 def test_cpu_profile_needs_no_gpu() -> None:

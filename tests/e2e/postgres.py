@@ -8,32 +8,41 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from sqlalchemy import create_engine
 
 from tests.waiting import wait_until
 
+if TYPE_CHECKING:
+    from tests.drills.hosts import Host
+
 INSTALLED = Path("/usr/lib/postgresql")
 
 
 class PostgresServer:
-    """Can be stopped, killed and restarted; creates empty databases."""
+    """Can be stopped, killed and restarted; creates empty databases. `inside` another host it also listens on TCP."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, inside: "Host | None" = None) -> None:
         programs = sorted(INSTALLED.glob("*/bin/initdb"))
         assert programs, "PostgreSQL is not installed: apt-get install postgresql (make test-e2e does)"
         self._folder = folder
+        self._inside = inside
         self._bin = programs[-1].parent
         # It refuses to run as root.
         self._user = "postgres" if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(folder, self._user)
         self._run("initdb", "--username=us", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+        if inside is not None:
+            (folder / "data/pg_hba.conf").write_text("local all all trust\nhost all all samenet trust\n")
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres") -> str:
         """The URL of a database for a setting."""
+        if self._inside is not None:
+            return f"postgresql+psycopg://us@{self._inside.address}/{database}"
         return f"postgresql+psycopg://us@/{database}?host={self._folder}"
 
     def database(self) -> str:
@@ -48,12 +57,15 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         # A different time zone from ours: no time in the log may depend on it.
-        options = ["-F", "-k", str(self._folder), "-c", "listen_addresses=", "-c", "timezone=Asia/Kolkata"]
-        # It ends with the tests, even if those are killed.
+        options = ["-F", "-k", str(self._folder), "-c", "timezone=Asia/Kolkata"]
+        options += ["-c", f"listen_addresses={self._inside.address if self._inside else ''}"]
+        # It ends with the tests, even if those are killed. Only root may enter the other host.
+        become = ["--reuid", self._user, "--regid", self._user, "--init-groups"] if self._user else []
+        prefix = [*(self._inside.prefix if self._inside else ()), "setpriv", *become, "--pdeathsig", "INT"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "INT", self._bin / "postgres", "-D", self._folder / "data", *options],
-                stdout=log, stderr=log, user=self._user, cwd=self._folder,
+                [*prefix, self._bin / "postgres", "-D", self._folder / "data", *options],
+                stdout=log, stderr=log, cwd=self._folder,
             )  # fmt: skip
         wait_until(self._ready, "PostgreSQL does not start")
 
@@ -87,11 +99,11 @@ def _alive(pid: str) -> bool:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(inside: "Host | None" = None) -> Iterator[PostgresServer]:
     """A running server; stopped and removed at the end."""
     # Not below pytest's folder: its names are too long for a socket, and other users cannot read it.
     with tempfile.TemporaryDirectory(prefix="fetchwise-postgres-") as folder:
-        server = PostgresServer(Path(folder))
+        server = PostgresServer(Path(folder), inside)
         server.start()
         try:
             yield server

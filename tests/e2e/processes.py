@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,23 +105,34 @@ class Gateway:
 
 
 @contextmanager
-def gateway(data_dir: Path, **settings: str) -> Iterator[Gateway]:
-    """Start a gateway on a free port and wait until it is ready; always ended with its children."""
-    port = free_port()
-    env = command_environment(data_dir, port=str(port), **settings)
+def gateway(
+    data_dir: Path,
+    *,
+    prefix: Sequence[str] = (),
+    wait: bool = True,
+    env: Mapping[str, str] | None = None,
+    **settings: str,
+) -> Iterator[Gateway]:
+    """Start a gateway, by default on a free port, and wait until it is ready; always ended with its children.
+
+    `prefix` comes before its command, to run it on another host; `env` is added to its environment.
+    """
+    where = {"host": "127.0.0.1", "port": str(free_port())} | settings
+    variables = command_environment(data_dir, **where) | dict(env or {})
     log = data_dir / "gateway.log"
     data_dir.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from app.cli import main; main()", "serve"],
+            [*prefix, sys.executable, "-c", "from app.cli import main; main()", "serve"],
             cwd=REPO,
-            env=env,
+            env=variables,
             stdout=file,
             stderr=file,
         )
-    running = Gateway(process, f"http://127.0.0.1:{port}", env, log)
+    running = Gateway(process, f"http://{where['host']}:{where['port']}", variables, log)
     try:
-        _wait_ready(running)
+        if wait:
+            wait_ready(running)
         yield running
     finally:
         below = descendants(process.pid)
@@ -137,7 +148,9 @@ def gateway(data_dir: Path, **settings: str) -> Iterator[Gateway]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _wait_ready(running: Gateway) -> None:
+def wait_ready(running: Gateway) -> None:
+    """Wait until `/readyz` is 200."""
+
     def is_ready() -> bool:
         assert running.process.poll() is None, f"the gateway ended: {running.log.read_text()[-3000:]}"
         try:
@@ -158,5 +171,6 @@ def from_each_worker(running: Gateway, workers: int, ask: Callable[[httpx.Client
             replies[worker] = ask(client)
         return len(replies) >= workers
 
-    wait_until(all_asked, "not every worker answered")
+    # One of them may still be starting.
+    wait_until(all_asked, "not every worker answered", within_s=START_TIMEOUT_S)
     return replies

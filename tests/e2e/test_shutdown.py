@@ -25,7 +25,8 @@ each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 def held_gateway(folder: Path, upstream: PaperUpstream, **more: str) -> Iterator[Gateway]:
     """A gateway whose upstreams answer nothing until they are released."""
     asyncio.run(upstream.publish_gate(folder / "calibrators"))
-    chosen = upstream.settings(folder / "calibrators") | {"decision_log": str(folder / "log.sqlite3")} | more
+    chosen = upstream.settings(folder / "calibrators") | {"decision_log": str(folder / "log.sqlite3")}
+    chosen |= {"drain_s": "0"} | more
     with gateway(folder, **chosen) as running:
         upstream.held = True
         yield running

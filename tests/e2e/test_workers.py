@@ -157,10 +157,11 @@ def test_workers_need_remote_upstreams(tmp_path: Path, part: str, value: str) ->
     assert "Traceback" not in done.stderr
 
 
-def test_upstream_that_is_down_refuses_the_start(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """In one sentence, before any worker is started."""
-    chosen = settings(upstream, tmp_path) | {"embedder": "http://127.0.0.1:9", "port": "0"}
+def test_several_workers_that_cannot_start_end_the_start(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """In one sentence, with exit code 1, after what each of them logged."""
+    (tmp_path / "broken.json").write_text("{}")
+    chosen = settings(upstream, tmp_path) | {"prompts": str(tmp_path / "broken.json"), "port": "0"}
     done = fetchwise("serve", "--workers", "2", env=command_environment(tmp_path, **chosen))
     assert done.returncode == 1
-    assert "embedder" in done.stderr
+    assert "FETCHWISE_PROMPTS" in done.stderr
     assert "Traceback" not in done.stderr

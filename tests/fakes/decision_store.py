@@ -18,12 +18,12 @@ class FaultyStore(SqlDecisionStore):
     """While set, `fail_with` is raised by every call; each write waits for `gate`."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(SqlDecisionStore.open(path, busy_timeout_s=20).engine, texts="full")
+        super().__init__(SqlDecisionStore.open(path, busy_timeout_s=20).database, texts="full")
         self.fail_with: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.writes = 0
-        self.prunings: list[float] = []
+        self.prunings: list[int] = []
         self.closed = False
 
     def write(
@@ -35,11 +35,11 @@ class FaultyStore(SqlDecisionStore):
             raise self.fail_with
         return super().write(entries, given)
 
-    def prune(self, before: float, *, limit: int, most: int = 0) -> int:
-        self.prunings.append(before)
+    def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
+        self.prunings.append(limit)
         if self.fail_with is not None:
             raise self.fail_with
-        return super().prune(before, limit=limit, most=most)
+        return super().prune(older_than_s, limit=limit, most=most)
 
     def close(self) -> None:
         self.closed = True
@@ -47,9 +47,9 @@ class FaultyStore(SqlDecisionStore):
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row on disk."""
-        return [row for page in pages(self.engine, 0.0) for row in page]
+        return [row for page in pages(self.database, 0.0) for row in page]
 
     def runs(self) -> list[str]:
         """The decisions that have a shadow run on disk."""
-        with self.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return list(connection.scalars(select(full_runs.c.decision_id).order_by(full_runs.c.seq)))

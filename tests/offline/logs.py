@@ -119,7 +119,7 @@ def read(
     """What a refit makes of a log; one calibrator is known by its version."""
     store = SqlDecisionStore.open(str(path))
     try:
-        logged_decisions = LoggedDecisions(store.engine, collection="demo", since=since, chat=chat)
+        logged_decisions = LoggedDecisions(store.database, collection="demo", since=since, chat=chat)
         known = {artifact.version: artifact.identity}
         return read_log(logged_decisions, identity_of=known.get, clip=clip)
     finally:

@@ -45,7 +45,7 @@ def explored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(path: Path) -> list[LoggedDecision]:
     store = SqlDecisionStore.open(str(path))
-    found = list(LoggedDecisions(store.engine, collection="demo", since=0.0).read())
+    found = list(LoggedDecisions(store.database, collection="demo", since=0.0).read())
     store.close()
     return found
 
@@ -203,7 +203,7 @@ def add_single(store: SqlDecisionStore, name: str, question: str, *, withheld: b
         record = replace(record, reply=replace(record.reply, text=None, withheld=True))
     store.write([(1.0, record)], [(3.0, Feedback(name, references=("right",)))])
     if columns:
-        with store.engine.begin() as connection:
+        with store.database.engine.begin() as connection:
             connection.execute(update(decisions).where(decisions.c.id == name).values(**columns))
 
 
@@ -267,7 +267,7 @@ def test_turns_of_chats_are_a_population_of_their_own(store: SqlDecisionStore, t
     train = questions(train=True)
     for number in range(60):
         add(store, a_full_row(f"turn-{number}", f"Turn {number}?", s=number / 60))
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(update(decisions).where(decisions.c.id.like("turn-%")).values(mode="chat"))
     for name, reason in (("chosen", "uncertain"), ("drawn", "explored")):
         add_single(store, name, next(train), mode="chat", reason=reason)
@@ -376,10 +376,10 @@ def test_labels_that_are_not_a_random_sample_are_reported(store: SqlDecisionStor
 def test_a_run_of_another_release_is_refused_or_left_out(store: SqlDecisionStore, tmp_path: Path) -> None:
     """An identity with other parts is none of ours: of the last run it is refused, before that it is left out."""
     strange = """UPDATE full_runs SET identity = '{"reader": "old"}' WHERE decision_id = '%s'"""
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.exec_driver_sql(strange % "full-0")
     assert read(tmp_path / "decisions.sqlite3").rows.report["log"]["excluded"] == {"other_system": 1}
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.exec_driver_sql(strange % "full-59")
     with pytest.raises(DataError, match="another version of Fetchwise"):
         read(tmp_path / "decisions.sqlite3")
@@ -406,9 +406,9 @@ def test_evidence_with_other_word_counts_is_left_out(store: SqlDecisionStore, tm
     counts = CorpusStats(3, {"capital": 2})
     add_single(store, "used", next(questions(train=True)))
     add(store, a_full_row("other", "Other?"))
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(update(decisions).where(decisions.c.id == "other").values(calibrator="lost"))
-    logged_decisions = LoggedDecisions(store.engine, collection="demo", since=0.0)
+    logged_decisions = LoggedDecisions(store.database, collection="demo", since=0.0)
     known = {SERVED.version: SERVED.identity}
     found = read_log(logged_decisions, identity_of=known.get, stats_of={SERVED.version: counts}.get)
     assert found.outcomes.stats == counts

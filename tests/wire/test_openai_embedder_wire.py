@@ -102,6 +102,20 @@ async def test_dimension_is_unknown_before_start(embedder: OpenAIEmbedder) -> No
         _ = embedder.dimension
 
 
+async def test_start_does_not_need_the_server(server: EmbeddingServer, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, whoever needs the dimension gets the reason, and the next ping learns it."""
+    well, server.behave = server.behave, status(503, "loading")
+    embedder = OpenAIEmbedder(server.url, "bge", link=direct("embedder"))
+    await embedder.start()
+    assert "does not answer yet" in caplog.text
+    with pytest.raises(UpstreamUnavailable, match="503"):
+        _ = embedder.dimension
+    server.behave = well
+    await embedder.ping()
+    assert embedder.dimension == 256
+    await embedder.close()
+
+
 async def test_request_body_and_key(server: EmbeddingServer, embedder: OpenAIEmbedder) -> None:
     """The request names the model, asks for plain numbers, and carries the key as a bearer token."""
     await embedder.embed_query("who?")

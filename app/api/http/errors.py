@@ -24,6 +24,7 @@ from app.errors import (
     Overloaded,
     PromptTooLong,
     ReaderRefused,
+    StorageUnavailable,
     Unauthorised,
     UnknownCollection,
     UnknownDecision,
@@ -58,6 +59,7 @@ STATUSES: tuple[tuple[type[FetchwiseError], int, str], ...] = (
     (UpstreamBadReply, 503, "upstream_bad_reply"),
     (UpstreamError, 503, "upstream_error"),
     (LogUnavailable, 503, "log_unavailable"),
+    (StorageUnavailable, 503, "storage_unavailable"),
 )
 RETRY_AFTER_S = 1
 _MEANINGS = {

@@ -2,6 +2,8 @@
 
     no key, or an unknown one: 401 ─► without the scope: 403 ─► too often: 429 ─► collection, filter: 403
 
+Until the keys have been read, every key is a 503.
+
 If no keys are configured, everyone may do everything.
 """
 
@@ -18,7 +20,7 @@ from fastapi.security.base import SecurityBase
 
 from app.access.keys import Key, KeyStore, Scope
 from app.core.question import Filter
-from app.errors import Denial, Denied, OverLimit, Unauthorised
+from app.errors import Denial, Denied, OverLimit, StorageUnavailable, Unauthorised
 from app.ports import Rate, Rates
 
 _BEARER = "Bearer"
@@ -38,7 +40,10 @@ class Guard:
         if not self.keys.on:
             return True
         presented = _presented(request)
-        key = self.keys.find(presented) if presented is not None else None
+        try:
+            key = self.keys.find(presented) if presented is not None else None
+        except StorageUnavailable:
+            return False
         return key is not None and Scope.OPERATE in key.scopes
 
 

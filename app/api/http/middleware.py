@@ -34,6 +34,7 @@ _DEFECT = 500
 _REFUSED = 429
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
+_CLOSE = (b"connection", b"close")
 # Headers about the decision in replies of the OpenAI API.
 _DECISION = tuple(f"x-fetchwise-{what}" for what in ("id", "action", "k", "reason", "confidence"))
 # Headers that OpenAI's JavaScript client adds to every request; a browser must be allowed to send them.
@@ -127,7 +128,10 @@ def _decided(record: DecisionRecord) -> dict[str, Any]:
 
 
 class SafeHeaders:
-    """Adds security headers to replies that do not set their own, as pages and their files do."""
+    """Adds security headers to replies that do not set their own, as pages and their files do.
+
+    While the gateway drains, each reply also ends its connection, so that callers open the next one elsewhere.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -143,6 +147,8 @@ class SafeHeaders:
                 headers = message.get("headers", ())
                 said = {name.lower() for name, _ in headers}
                 added = [one for one in (_NO_STORE, _NO_SNIFF) if one[0] not in said]
+                if scope["app"].state.gateway.snapshots.draining:
+                    added.append(_CLOSE)
                 message["headers"] = [*headers, *added]
             await send(message)
 

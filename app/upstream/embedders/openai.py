@@ -1,13 +1,16 @@
 """A remote embedder over the OpenAI API: any server that answers `/v1/embeddings`."""
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from app.errors import UpstreamBadReply, UpstreamUnavailable
+from app.errors import UpstreamBadReply, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from app.upstream.http import HttpClient, Refused
 from app.upstream.openai_replies import refusal
 from app.upstream.resilience import Link
+
+logger = logging.getLogger(__name__)
 
 # Servers refuse large batches (text-embeddings-inference: more than 32 by default).
 PASSAGES_PER_REQUEST = 32
@@ -18,7 +21,7 @@ Vector = list[float]
 
 
 class OpenAIEmbedder:
-    """A remote embedder; `start` calls it once to learn the length of its vectors.
+    """A remote embedder; its first reply gives the length of its vectors.
 
     `url` is the server with or without its final `/v1`. All calls share one connection pool, opened on first use.
     Queries go through `link`; ingestion does not, so that it sees every failure.
@@ -39,10 +42,15 @@ class OpenAIEmbedder:
         self._model = model
         self._query_prefix = query_prefix
         self._dimension: int | None = None
+        self._failure: UpstreamError | None = None
 
     async def start(self) -> None:
-        """Learn the dimension from a first call; UpstreamError if the server does not give one."""
-        await self.ping()
+        """Learn the dimension from a first call. A server that is down may come up later: pings go on."""
+        try:
+            await self.ping()
+        except (UpstreamUnavailable, UpstreamTimeout) as error:
+            logger.warning("the embedder does not answer yet, starting without it: %s", error)
+            self._failure = error
 
     @property
     def name(self) -> str:
@@ -53,7 +61,7 @@ class OpenAIEmbedder:
     def dimension(self) -> int:
         """The length of every vector; known once the server has answered."""
         if self._dimension is None:
-            raise UpstreamUnavailable("embedder", "the embedder has not been started")
+            raise self._failure or UpstreamUnavailable("embedder", "the embedder has not been started")
         return self._dimension
 
     async def embed_query(self, text: str) -> Sequence[float]:

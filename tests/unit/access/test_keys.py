@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from app.access import reachable_from_outside
-from app.access.keys import KeyStore
-from app.errors import ConfigurationError, DataError
+from app.access.keys import KeyFile, KeyStore
+from app.errors import ConfigurationError, DataError, StorageUnavailable
 from app.wiring.gateway import key_file
+from tests.fakes.documents import FakeDocuments
 from tests.fakes.keys import make_key
 
 
@@ -106,6 +107,33 @@ async def test_no_request_is_served_without_a_key(path: Path, caplog: pytest.Log
     overwrite(path, b'{"version": 1, "keys": []}')
     assert (await opened(path)).on
     assert "every request is refused" in caplog.text
+
+
+async def test_keys_that_were_never_read_let_nobody_in() -> None:
+    """A gateway starts while their database is away; a key is neither right nor wrong until they are read."""
+    documents = FakeDocuments()
+    allows = {"scopes": [], "collections": [], "filter": {}, "per_minute": None, "max_concurrent": None}
+    _, presented = KeyFile(documents).create("caller", **allows)
+    documents.fail_with = StorageUnavailable("no route to host")
+    keys = KeyStore(KeyFile(documents), required=True)
+    await keys.open()
+    assert keys.on
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="cannot be read yet"):
+            keys.find(presented)
+        with pytest.raises(StorageUnavailable, match="no route to host"):
+            await keys.ping()
+        with pytest.raises(StorageUnavailable):
+            await keys.refresh()
+    documents.fail_with = None
+    await keys.refresh()
+    await keys.ping()
+    assert keys.find(presented)
+    assert keys.find(presented[:-1]) is None
+    documents.fail_with = StorageUnavailable("no route to host")
+    with pytest.raises(DataError, match="the keys read before stay valid"):
+        await keys.refresh()
+    assert keys.find(presented)
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,18 @@ async def test_another_tolerance_is_another_test(world: World) -> None:
     assert len(world.documents.stored) == 2
 
 
+async def test_a_long_log_is_read_in_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run reads so many answers and saves its state, so that a start does not wait for the whole log."""
+    monkeypatch.setattr(drift, "_AT_ONCE", 2)
+    monkeypatch.setattr(drift, "_BATCHES", 3)
+    world.log.judged(correct=True, times=10)
+    await world.watch.refresh()
+    assert world.watch.test.seen == 6
+    later = world.a_watch()
+    await later.refresh()
+    assert later.test.seen == 10
+
+
 async def test_a_state_that_cannot_be_stored_is_stored_later(world: World) -> None:
     """The new state is used meanwhile, and is written by the next refresh, without new feedback."""
     await world.watch.refresh()

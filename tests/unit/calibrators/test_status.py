@@ -355,6 +355,25 @@ async def test_damaged_revocations_are_reported_and_replaced(tmp_path: Path, con
     assert (await World(tmp_path, revocations=Revocations(documents)).look()).revoked
 
 
+async def test_no_calibrator_serves_before_the_revocations_are_read(tmp_path: Path) -> None:
+    """After a restart it may be a revoked one; once they were read, a lost database changes nothing."""
+    documents = FakeDocuments()
+    world = World(tmp_path, revocations=Revocations(documents))
+    world.promote(version="one")
+    documents.fail_with = StorageError("no route to host")
+    with pytest.raises(StorageError):
+        await world.look()
+    status = world.live_calibrator.status()
+    assert status.revoked
+    assert "the revocations cannot be read yet" in status.problem
+    documents.fail_with = None
+    assert not (await world.look()).revoked
+    documents.fail_with = StorageError("no route to host")
+    with pytest.raises(StorageError):
+        await world.look()
+    assert not world.live_calibrator.status().revoked
+
+
 async def test_a_revocation_that_cannot_be_stored_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A full disk or a lost database does not keep a calibrator serving, and stores it with the next one."""
     documents = FakeDocuments()

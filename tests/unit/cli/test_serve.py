@@ -1,17 +1,19 @@
 """Seeding fills only a collection that does not exist yet; the limit of open files follows that of connections."""
 
+import asyncio
 import resource
 from pathlib import Path
 
 import pytest
 
-from app.cli.serve import _OTHER_FILES, _seed, allow_connections
+from app.cli.serve import _OTHER_FILES, _seed_later, _seeded, allow_connections
 from app.errors import UpstreamUnavailable
 from app.settings import Settings
 from app.upstream.parts import Parts
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.reader import FakeReader
 from tests.fakes.retriever import FakeRetriever
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -32,8 +34,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """The first start creates it, and removes the marker of an unfinished one."""
-    settings = Settings.of(data_dir=tmp_path)
-    await _seed(settings, seed, parts)
+    assert await _seeded(Settings.of(data_dir=tmp_path, seed=seed), parts)
     assert await parts.vectors.count("demo") == 100
     assert not unfinished(tmp_path)
 
@@ -41,19 +42,25 @@ async def test_a_collection_that_is_not_there_is_filled(tmp_path: Path, seed: Pa
 async def test_another_collection_is_not_seeded(tmp_path: Path, seed: Path, parts: Parts) -> None:
     """An existing collection is not changed."""
     await parts.vectors.create("demo", dimension=parts.embedder.dimension)
-    await _seed(Settings.of(data_dir=tmp_path), seed, parts)
+    assert await _seeded(Settings.of(data_dir=tmp_path, seed=seed), parts)
     assert await parts.vectors.count("demo") == 0
 
 
-async def test_an_interrupted_seeding_is_finished_by_the_next_start(tmp_path: Path, seed: Path, parts: Parts) -> None:
-    """A collection that an earlier start left incomplete is completed."""
-    settings, embedder = Settings.of(data_dir=tmp_path), parts.embedder
+async def test_seeding_waits_for_upstreams(
+    tmp_path: Path, seed: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again until it works; what was left incomplete is completed."""
+    monkeypatch.setattr("app.cli.serve._PAUSE_S", 0.0)
+    settings, embedder = Settings.of(data_dir=tmp_path, seed=seed), parts.embedder
     assert isinstance(embedder, FakeEmbedder)
     embedder.fail_with = UpstreamUnavailable("embedder", "interrupted")
-    with pytest.raises(UpstreamUnavailable):
-        await _seed(settings, seed, parts)
+    assert not await _seeded(settings, parts)
+    assert "interrupted" in caplog.text
+    assert unfinished(tmp_path)
+    seeding = asyncio.create_task(_seed_later(settings, parts))
+    await until(lambda: caplog.text.count("interrupted") > 2)
     embedder.fail_with = None
-    await _seed(settings, seed, parts)
+    await seeding
     assert await parts.vectors.count("demo") == 100
 
 

@@ -218,3 +218,11 @@ def test_old_rings_of_dead_processes_are_removed(tmp_path: Path, monkeypatch: py
     a_window(tmp_path, clock=Time(200_000.0)).close()
     assert not ring.exists()
     assert (tmp_path / f"{os.getpid()}.ring").exists()
+
+
+def test_ring_has_its_room_from_the_start(tmp_path: Path) -> None:
+    """On a full disk, a write to a file with holes would end the process."""
+    with closing(a_window(tmp_path, capacity=10_000)):
+        (ring,) = tmp_path.glob("*.ring")
+        found = ring.stat()
+    assert found.st_blocks * 512 >= found.st_size

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -269,21 +271,48 @@ async def test_closing_waits_for_a_store_that_recovers(open_log: Open) -> None:
     assert len(running.store.rows()) == 1
 
 
-async def test_old_decisions_go_once_a_minute(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old decisions are deleted at the start, a few at a time, and newer ones stay."""
+async def test_old_decisions_go_once_a_minute(
+    open_log: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Old decisions are deleted at the start, a few at a time and counted, and newer ones stay."""
     monkeypatch.setattr("app.learning.log._PRUNED_AT_ONCE", 2)
+    monkeypatch.setattr("app.learning.log._PRUNE_SPEED", 1e6)
+    caplog.set_level(logging.INFO)
     async with open_log(now=1.0) as running:
         for number in range(5):
             running.log.observe(a_record(id=f"old{number}"))
-    async with open_log(now=100 * DAY, keep_days=90) as running:
+    async with open_log(now=time.time(), keep_days=90) as running:
         running.log.observe(a_record(id="new"))
-        await running.written(1)
-        await until(lambda: len(running.store.rows()) == 1 and len(running.store.prunings) == 3)
+        await until(lambda: [row["id"] for row in running.store.rows()] == ["new"])
         running.log.observe(a_record(id="newer"))
         await running.written(2)
         # Two, two and one; the last was less than it might have been, so the next is in a minute.
-        assert running.store.prunings == [10 * DAY] * 3
+        assert running.store.prunings == [2, 2, 2]
         assert [row["id"] for row in running.store.rows()] == ["new", "newer"]
+        assert running.registry.get_sample_value("fetchwise_log_pruned_total") == 5
+    assert "deleted 5 decisions" in caplog.text
+
+
+async def test_a_wrong_clock_deletes_little_at_a_time(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """In a minute at most ten minutes' share of the log goes, and a line says that more is due."""
+    caplog.set_level(logging.INFO)
+    async with open_log(now=1.0) as running:
+        for number in range(50):
+            running.log.observe(a_record(id=f"old{number}"))
+    async with open_log(keep_days=1) as running:
+        await until(lambda: "more are due" in caplog.text)
+        # A day has 1,440 minutes: ten of them are less than one of 50 decisions.
+        assert len(running.store.rows()) == 49
+        assert running.store.prunings == [1]
+
+
+async def test_another_clock_deletes_nothing(open_log: Open) -> None:
+    """The age of a decision is by the clock of the database, not by that of the gateway."""
+    async with open_log(now=time.time()) as running:
+        running.log.observe(a_record(id="new"))
+    async with open_log(now=time.time() + 100 * DAY, keep_days=90) as running:
+        await until(lambda: running.store.prunings)
+        assert len(running.store.rows()) == 1
 
 
 async def test_the_newest_decisions_stay(open_log: Open) -> None:
@@ -305,6 +334,54 @@ async def test_pruning_that_fails_is_logged_and_does_no_harm(open_log: Open, cap
         await running.written(1)
     assert "cannot be deleted" in caplog.text
     assert len(running.store.prunings) == 1
+
+
+async def test_an_outage_is_seen_in_the_metrics(open_log: Open) -> None:
+    """While writes fail the log is failing and decisions wait; then neither."""
+    async with open_log(fail_with=DOWN) as running:
+        running.log.observe(a_record())
+        await running.tried(2)
+        assert running.registry.get_sample_value("fetchwise_log_failing") == 1
+        assert running.registry.get_sample_value("fetchwise_log_waiting") == 1
+        running.store.fail_with = None
+        await running.written(1)
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 0)
+        assert running.registry.get_sample_value("fetchwise_log_waiting") == 0
+
+
+async def test_an_outage_ends_without_traffic(open_log: Open) -> None:
+    """Only feedback failed, and nothing waits: the metric falls back all the same."""
+    async with open_log(fail_with=DOWN) as running:
+        with pytest.raises(LogUnavailable):
+            await running.log.give(Feedback("a", correct=True))
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 1)
+        running.store.fail_with = None
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 0)
+
+
+async def test_audits_that_wait_take_no_thread_of_others(open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait for the database, work in asyncio's own threads goes on; each ends in time."""
+    pace = LogTiming(audit_timeout_s=0.5, close_timeout_s=0.1)
+    async with open_log(pace) as running:
+        gate = threading.Event()
+        monkeypatch.setattr(running.store, "audit_rows", lambda **_: [None] * (not gate.wait(60)))
+        audits = [asyncio.create_task(running.log.audit(0.0, 10)) for _ in range(40)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(lambda: "done") == "done"
+        for one in audits:
+            with pytest.raises(LogUnavailable, match="did not answer in time"):
+                await one
+        gate.set()
+
+
+async def test_closing_does_not_wait_for_a_store_that_hangs(open_log: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends in time, and says how many decisions may be lost."""
+    async with open_log(LogTiming(write_every_s=0.01, close_timeout_s=0.1, stuck_s=0.1)) as running:
+        running.store.gate.clear()
+        running.log.observe(a_record())
+        await running.tried(1)
+        await running.log.close()
+        assert "up to 1 decisions are lost" in caplog.text
 
 
 def test_every_verdict_label_is_there_from_the_start() -> None:

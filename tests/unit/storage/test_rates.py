@@ -1,7 +1,9 @@
 """Limits of a key over all workers: one bucket, one count, and no trace of a worker that crashed."""
 
+import errno
 import math
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -153,3 +155,18 @@ def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     with closing(SharedRates(tmp_path / "shared")) as rates:
         assert rates.of("aaaaaaaaaaaa").begin(1)
     assert (tmp_path / "shared" / "aaaaaaaaaaaa").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_room_a_worker_counts_alone(
+    rates: SharedRates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk changes no reply to a question; the limit still holds in this worker."""
+
+    def no_room(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", no_room)
+    rate = rates.of("aaaaaaaaaaaa")
+    assert [rate.take(2) for _ in range(2)] == [0.0] * 2
+    assert rate.take(2) > 0
+    assert "No space left" in caplog.text
