@@ -156,7 +156,9 @@ async def test_passages_that_do_not_fit_are_dropped(open_gateway: Open) -> None:
 
 async def test_no_verdict_is_asked_for(open_gateway: Open) -> None:
     """A verdict would be about the long text. The log has the short answer, which the decision is about."""
-    async with open_gateway(solicit_share=1.0, decision_log="text") as gateway:
+    async with open_gateway(artifact={}, solicit_share=1.0) as gateway:
         assert (await gateway.receipt())["feedback_wanted"] is True
         full = await gateway.receipt(style="full")
         assert full["feedback_wanted"] is False
+        await gateway.client.post("/feedback", json={"id": full["id"], "correct": True})
+        assert gateway.logged("decisions")[-1]["answer"] == full["decision"]["short_answer"]["text"]
