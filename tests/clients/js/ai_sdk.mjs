@@ -62,8 +62,8 @@ await report({
         saysSomething((await generateText(asked)).text)
         continue
       }
-      await generateText({ ...asked, toolChoice: { type: 'tool', toolName: 'population' } })
-      check(called.length === 1, called)
+      const forced = await generateText({ ...asked, toolChoice: { type: 'tool', toolName: 'population' } })
+      check(forced.toolCalls.length === 1, forced.toolCalls)
       // The whole loop: the tool's result goes back to the model. Whether it calls the tool is its own choice.
       const reply = await generateText({ ...asked, stopWhen: stepCountIs(2) })
       if (gateway.calls_tools === 'always') check(called.length === 2, called)
