@@ -12,6 +12,7 @@ const models = (gateway, key) => [provider(gateway, key)(MODEL), provider(gatewa
 const population = (called) =>
   tool({
     description: 'Look up the population of a city.',
+    strict: true,
     inputSchema: z.object({ city: z.string().max(20) }),
     execute: async ({ city }) => {
       called.push(city)
