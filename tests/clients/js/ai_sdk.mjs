@@ -12,6 +12,7 @@ const models = (gateway, key) => [provider(gateway, key)(MODEL), provider(gatewa
 const population = (called) =>
   tool({
     description: 'Look up the population of a city.',
+    strict: true,
     inputSchema: z.object({ city: z.string().max(20) }),
     execute: async ({ city }) => {
       called.push(city)
@@ -62,8 +63,8 @@ await report({
         saysSomething((await generateText(asked)).text)
         continue
       }
-      await generateText({ ...asked, toolChoice: { type: 'tool', toolName: 'population' } })
-      check(called.length === 1, called)
+      const forced = await generateText({ ...asked, toolChoice: { type: 'tool', toolName: 'population' } })
+      check(forced.toolCalls.length === 1, forced.toolCalls)
       // The whole loop: the tool's result goes back to the model. Whether it calls the tool is its own choice.
       const reply = await generateText({ ...asked, stopWhen: stepCountIs(2) })
       if (gateway.calls_tools === 'always') check(called.length === 2, called)

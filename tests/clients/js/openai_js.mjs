@@ -12,7 +12,14 @@ const tool = {
   function: {
     name: 'population',
     description: 'Look up the population of a city.',
-    parameters: { type: 'object', properties: { city: { type: 'string', maxLength: 20 } }, required: ['city'] },
+    // Without it vLLM accepts any JSON as arguments.
+    strict: true,
+    parameters: {
+      type: 'object',
+      properties: { city: { type: 'string', maxLength: 20 } },
+      required: ['city'],
+      additionalProperties: false,
+    },
   },
 }
 const forced = { type: 'function', function: { name: 'population' } }

@@ -60,7 +60,7 @@ def tool_call(gateway: Any) -> None:
     if has_no_tools(gateway):
         says_something(client(gateway, max_tokens=40).bind_tools([population]).invoke(ASK_FOR_TOOL).content)
         return
-    asked = client(gateway, max_tokens=80).bind_tools([population], tool_choice="population")
+    asked = client(gateway, max_tokens=80).bind_tools([population], tool_choice="population", strict=True)
     message = asked.invoke(ASK_FOR_TOOL)
     (call,) = message.tool_calls
     assert call["name"] == "population"

@@ -26,10 +26,12 @@ TOOL: Any = {
     "function": {
         "name": "population",
         "description": "Look up the population of a city.",
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "maxLength": 20}},
             "required": ["city"],
+            "additionalProperties": False,
         },
     },
 }

@@ -59,7 +59,7 @@ def structured_output(gateway: Any) -> None:
 
 
 def tool_call(gateway: Any) -> None:
-    asked = client(gateway, max_tokens=80)
+    asked = client(gateway, max_tokens=80, strict=True)
     tool = FunctionTool.from_defaults(population)
     reply = asked.chat_with_tools([tool], ASK_FOR_TOOL, tool_required=not has_no_tools(gateway))
     if has_no_tools(gateway):

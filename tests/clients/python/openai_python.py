@@ -27,7 +27,7 @@ PARAMETERS = {
     "required": ["city"],
     "additionalProperties": False,
 }
-TOOL: Any = {"type": "function", "function": {"name": "population", "parameters": PARAMETERS}}
+TOOL: Any = {"type": "function", "function": {"name": "population", "parameters": PARAMETERS, "strict": True}}
 FLAT_TOOL: Any = {"type": "function", "name": "population", "parameters": PARAMETERS, "strict": True}
 
 

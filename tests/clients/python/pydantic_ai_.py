@@ -15,7 +15,6 @@ from scenarios import (
     Capital,
     Short,
     abstains,
-    has_no_tools,
     raises,
     report,
     says_something,
@@ -50,7 +49,8 @@ def three_turns(gateway: Any) -> None:
 
 def structured_output(gateway: Any) -> None:
     limit: Any = {"max_tokens": 80}
-    if not has_no_tools(gateway):
+    # Only a schema makes a small model write what fits.
+    if gateway["calls_tools"] == "always":
         output = agent(gateway, output_type=Capital, model_settings=limit).run_sync(ASK_FOR_JSON).output
         assert isinstance(output, Capital)
     output = agent(gateway, output_type=NativeOutput(Capital), model_settings=limit).run_sync(ASK_FOR_JSON).output
