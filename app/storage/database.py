@@ -36,6 +36,8 @@ _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 REPLY_S = 10.0
 # Of PostgreSQL's advisory locks: held while tables are made.
 _LOCK = 0x66776C6F67
+# PostgreSQL's state of a statement that took too long: many may wait for the lock.
+_TIMED_OUT = "57014"
 # What a server, or PgBouncer, says to a URL that will never work.
 _REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no such database", "no such user")
 
@@ -110,7 +112,8 @@ class Database:
                 if _sqlite_code(error) in _BUSY and time.monotonic() <= deadline:
                     time.sleep(_RETRY_OPEN_S)
                     continue
-                if not _away(error) or any(said in str(error) for said in _REFUSALS):
+                later = _away(error) or getattr(getattr(error, "orig", None), "sqlstate", None) == _TIMED_OUT
+                if not later or any(said in str(error) for said in _REFUSALS):
                     raise self._unusable(_why(error)) from error
                 return self._failed(_why(error))
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from app.access.keys import Scope
+from app.calibrators.store import ArtifactStore
 from app.storage.decisions import SqlDecisionStore
 from app.storage.fleet_rates import FleetRates
 from app.storage.rates import SharedRates
@@ -233,7 +234,7 @@ def _first_start(where: str, folder: str, together: Any, failed: Any) -> None:
     try:
         together.wait(60)
         store = SqlDecisionStore.open(where)
-        parts = [store, key_file(where), FleetRates(SharedRates(Path(folder)), where)]
+        parts = [store, key_file(where), FleetRates(SharedRates(Path(folder)), where), ArtifactStore(where)]
         store.write([(time.time(), a_record(id=f"start-{os.getpid()}"))], [])
         # All of them are there at once, as running gateways are.
         together.wait(120)
@@ -245,7 +246,7 @@ def _first_start(where: str, folder: str, together: Any, failed: Any) -> None:
 
 
 def test_thirty_first_starts_at_once(tmp_path: Path, postgres: PostgresServer) -> None:
-    """Thirty processes open the log, keys and rates of an empty database in the same moment, and all succeed."""
+    """Thirty processes open the parts of a gateway on an empty database in the same moment, and all succeed."""
     where = postgres.database()
     fork = multiprocessing.get_context("fork")
     together, failed = fork.Barrier(30), fork.Queue()

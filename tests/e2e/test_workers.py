@@ -157,8 +157,8 @@ def test_workers_need_remote_upstreams(tmp_path: Path, part: str, value: str) ->
     assert "Traceback" not in done.stderr
 
 
-def test_several_workers_that_cannot_start_end_the_start(tmp_path: Path, upstream: PaperUpstream) -> None:
-    """In one sentence, with exit code 1, after what each of them logged."""
+def test_invalid_settings_refuse_the_start(tmp_path: Path, upstream: PaperUpstream) -> None:
+    """In one sentence, before any worker is started."""
     (tmp_path / "broken.json").write_text("{}")
     chosen = settings(upstream, tmp_path) | {"prompts": str(tmp_path / "broken.json"), "port": "0"}
     done = fetchwise("serve", "--workers", "2", env=command_environment(tmp_path, **chosen))

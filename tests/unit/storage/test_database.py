@@ -22,12 +22,12 @@ class Tries:
 
     def __init__(self) -> None:
         self.count = 0
-        self.error = REFUSED
+        self.error: str | psycopg.Error = REFUSED
 
     def connect(self, *_: Any, **options: Any) -> TimedConnection:
         self.count += 1
         self.options = options
-        raise psycopg.OperationalError(self.error)
+        raise psycopg.OperationalError(self.error) if isinstance(self.error, str) else self.error
 
 
 class Clock:
@@ -120,6 +120,12 @@ def test_a_url_that_never_works_refuses_the_start(tries: Tries, clock: Clock, sa
     with pytest.raises(ConfigurationError, match=r"^FETCHWISE_DECISION_LOG: .*\*\*\*@away.* cannot be opened") as error:
         SqlDecisionStore.open("postgresql://us:secret@away/refused")
     assert "secret" not in str(error.value)
+
+
+def test_a_long_wait_for_the_lock_is_no_refusal(tries: Tries, clock: Clock) -> None:
+    """Many gateways make the tables at once, on a slow server: this one goes on, and looks again."""
+    tries.error = psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+    refused(SqlDecisionStore.open("postgresql://us@away/crowded").size, "statement timeout")
 
 
 def test_parts_of_one_gateway_share_a_server(away: SqlDecisionStore, tries: Tries, request: Any) -> None:
