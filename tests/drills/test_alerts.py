@@ -268,7 +268,7 @@ def test_traffic_that_changes(upstream: PaperUpstream, tmp_path: Path) -> None:
             monitoring.prometheus.until('fetchwise:gated:baseline1d{job="fetchwise-traffic"} > 1000')
             assert not watched.firing()
             upstream.costs = replace(STEADY, skip=0.0, one=0.0)
-            watched.wait_for(*TRAFFIC)
+            watched.wait_for(*TRAFFIC, within_s=300.0)
         with load(running.url, body={"question": f"What is {HOPELESS}?"}):
             watched.wait_for("FetchwiseAbstentionSurge")
         contradict(running, 200)
