@@ -29,7 +29,8 @@ outgoing: ContextVar[Mapping[str, str]] = ContextVar("fetchwise_outgoing", defau
 def set_question(question: str, *earlier: str) -> None:
     """Record the question of the current request and the conversation before it."""
     if (note := current.get()) is not None:
-        note.question, note.earlier = question, earlier
+        # Shorter ones are found inside other words.
+        note.question, note.earlier = question, tuple(text for text in earlier if len(text) > 3)
 
 
 class RequestContextObserver:
