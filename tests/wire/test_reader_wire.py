@@ -114,6 +114,7 @@ async def test_a_chat_is_passed_on_as_it_is(server: ReaderServer, reader: OpenAI
     events = [event async for event in reader.chat_stream(CHAT | {"stream_options": options})]
     whole, stream = server.chats
     assert whole == CHAT | {"model": MODEL}
+    assert stream.pop("timings_per_token", False) is (server.dialect is Dialect.LLAMA)
     assert stream == whole | {"stream": True, "stream_options": options | {"include_usage": True}}
     assert any(event.get("usage") for event in events)
 
