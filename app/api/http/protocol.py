@@ -192,8 +192,10 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._running is None or self._running.response_complete or not self._running.response_started:
             headers = {"connection": "close"} | ({"retry-after": str(RETRY_AFTER_S)} if status == 503 else {})
             reply = problem(status, kind, message, path=self._path(), headers=headers)
-            metrics: HttpMetrics = self.app_state["http_metrics"]
-            metrics.refused(self._path(), reply.status_code)
+            # The application's lifespan provides it, if it runs.
+            metrics: HttpMetrics | None = self.app_state.get("http_metrics")
+            if metrics is not None:
+                metrics.refused(self._path(), reply.status_code)
             lines = [name + b": " + value for name, value in (*self.server_state.default_headers, *reply.raw_headers)]
             head = STATUS_LINE[reply.status_code] + b"\r\n".join([*lines, b"", b""])
             self.transport.write(head + bytes(reply.body))
