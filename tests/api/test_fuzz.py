@@ -30,6 +30,7 @@ PLAUSIBLE = {
     "filter": st.dictionaries(st.text(max_size=10), st.text(max_size=10) | st.integers() | st.booleans(), max_size=3),
     "max_tokens": st.integers(-1, 600) | st.none(),
     "stream": st.booleans(),
+    "style": st.sampled_from(["short", "full"]),
     "tags": st.dictionaries(TEXT, TEXT, max_size=3),
     "timeout_ms": st.integers(-1, 600_001) | st.none(),
 }

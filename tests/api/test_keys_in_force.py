@@ -40,7 +40,7 @@ async def test_the_secret_is_nowhere(open_keyed: OpenKeyed, tmp_path: Path, capl
     caplog.set_level(logging.DEBUG)
     seen = []
     async with open_keyed(log_questions=True) as keyed:
-        made, presented = keyed.make(*Scope, per_minute=20, filter={"lang": "en"})
+        made, presented = keyed.make(*Scope, per_minute=60, filter={"lang": "en"})
         await keyed.known(presented)
         wrong = f"{presented[:-4]}XXXX"
         for one in (presented, wrong):

@@ -275,9 +275,9 @@ async def test_openapi_examples_are_real(gateway: FakeGateway) -> None:
     for example in examples:
         AnswerRequest.model_validate(example)
         assert (await gateway.client.post("/answer", json=example)).status_code == 200
-    for example in components["Receipt"]["examples"]:
-        # FastAPI leaves nulls out.
-        assert Receipt.model_validate(example).model_dump(mode="json", exclude_none=True) == example
+    # FastAPI leaves nulls out of the document, so the examples themselves are checked.
+    for example in Receipt.model_config["json_schema_extra"]["examples"]:
+        assert Receipt.model_validate(example).model_dump(mode="json") == example
     for name in ("AnswerRequest", "Receipt", ErrorOut.__name__):
         assert components[name]["description"]
 

@@ -20,7 +20,7 @@ async def test_reader_confidence_follows_the_path(path: str) -> None:
     async with simulator() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
 
         async def logprob(content: str) -> float:
-            asked = {"messages": [{"role": "user", "content": content}]}
+            asked = {"messages": [{"role": "user", "content": content}], "logprobs": True}
             reply = (await client.post("/v1/chat/completions", json=asked)).json()
             tokens = reply["choices"][0]["logprobs"]["content"]
             assert all(len(token["top_logprobs"]) == 20 for token in tokens)
