@@ -76,16 +76,19 @@ async def answer(body: AnswerRequest, gateway: TheGateway, caller: AnswerCaller,
 
 def asked(body: AnswerRequest, gateway: Gateway, caller: Caller) -> Question:
     """The question of a request to `/answer`."""
-    if len(body.question) > gateway.max_question_chars:
-        raise BadRequest(
-            f"question: it has {len(body.question)} characters, the limit is {gateway.max_question_chars}: shorten it"
-        )
+    check_length(body.question, gateway)
     set_question(body.question)
     longest, writing = body.max_tokens and min(body.max_tokens, SHORT_TOKENS), None
     if body.style == "full":
         # The short answer keeps its own length: that is what the calibrator was fitted on.
         longest, writing = None, Writing("full", {"max_tokens": body.max_tokens or FULL_TOKENS})
     return question_of(body.question, body, gateway, caller, max_tokens=longest, writing=writing)
+
+
+def check_length(question: str, gateway: Gateway) -> None:
+    """Refuse a question that is too long."""
+    if len(question) > (limit := gateway.max_question_chars):
+        raise BadRequest(f"question: it has {len(question)} characters, the limit is {limit}: shorten it")
 
 
 def _identifiers() -> Iterator[str]:

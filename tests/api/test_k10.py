@@ -70,7 +70,7 @@ async def test_a_further_rung_needs_no_edit(tmp_path: Path, monkeypatch: pytest.
         shown = (await gateway.client.get("/dashboard/data?window=900")).json()
         counted = {k: await gateway.metric("requests_total", action=f"k{k}", k=str(k), reason=why) for k, why in CHOSEN}
         passages = await gateway.metric("passages_read_total", k="10")
-        starting = {dict(labels).get("action") for name, labels in await gateway.metrics() if "fetchwise_requests" in name}
+        starting = {dict(labels)["action"] for name, labels in await gateway.metrics() if "fetchwise_requests" in name}
 
     assert {(one["k"], one["decision"]["reason"]) for one in receipts} == set(CHOSEN)
     assert all(one["decision"]["calibrator"]["certified"] for one in receipts)

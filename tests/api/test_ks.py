@@ -17,7 +17,7 @@ async def test_in_doubt_the_largest_number_is_read(open_gateway: Open) -> None:
         assert await gateway.metric("requests_total", action="k4", k="4", reason="not_calibrated") == 2
         assert await gateway.metric("passages_read_total", k="4") == 12
         # Counters of every action start at zero.
-        counted = {dict(labels).get("action") for name, labels in await gateway.metrics() if "fetchwise_requests" in name}
+        counted = {dict(labels)["action"] for name, labels in await gateway.metrics() if "fetchwise_requests" in name}
     assert counted == {"k0", "k2", "k4", "abstain"}
 
 

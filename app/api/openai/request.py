@@ -158,18 +158,15 @@ def mode_of(request: ChatRequest) -> Mode:
 
 
 def not_honoured(request: ChatRequest, *, longest: int) -> tuple[str, ...]:
-    """The fields that answer mode cannot honour: an answer is short, greedy, and has at most `longest` tokens."""
+    """The fields that answer mode cannot honour: an answer is short and greedy.
+
+    It ends at its own length of at most `longest` tokens: a calibrator holds for one length.
+    """
     others = request.others
     found = [name for name in others if name not in {*_WITHOUT_EFFECT, *_LABELS, *_LENGTHS}]
     found += _effective(others, _WITHOUT_EFFECT)
-    found += [name for name in _LENGTHS if name in others and not _is_length(others[name], longest)]
+    found += [name for name in _LENGTHS if others.get(name, longest) != longest]
     return tuple(sorted(found)) if len(request.messages) == 1 else ("messages", *sorted(found))
-
-
-def shorter(request: ChatRequest, *, longest: int) -> int | None:
-    """The length that the caller limits a short answer to; None if that is the usual length."""
-    limits = [request.others[name] for name in _LENGTHS if _is_length(request.others.get(name), longest)]
-    return min(limits, default=None)
 
 
 def refuse(
@@ -177,10 +174,6 @@ def refuse(
 ) -> NoReturn:
     """Refuse these fields."""
     raise RequestValidationError([{"type": "value_error", "loc": ("body", name), "msg": why} for name in names])
-
-
-def _is_length(value: object, longest: int) -> bool:
-    return type(value) is int and 0 < value <= longest
 
 
 def _is_text(part: object) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.answer import question_of, streamed, whole
+from app.api.answer import check_length, question_of, streamed, whole
 from app.api.gateway import Gateway, TheGateway
 from app.api.http.direct import DirectRoute
 from app.api.http.errors import DENIALS, OpenAIErrorOut, documented
@@ -28,7 +28,6 @@ from app.api.openai.request import (
     mode_of,
     not_honoured,
     refuse,
-    shorter,
     text_of,
 )
 from app.api.request import AnswerOptions
@@ -90,16 +89,16 @@ def _question(body: ChatRequest, chosen: ChatOptions, gateway: Gateway, caller: 
     """The question of a request, in the mode of its model or of its shape."""
     forced = body.model.removeprefix(f"{MODEL}-")
     policy = None if forced in MODES else _policy(body.model, chosen)
-    asked, longest = last_asked(body.messages), gateway.default_max_tokens
+    asked = last_asked(body.messages)
     set_question(asked, *map(text_of, body.messages))
     if (forced if forced in MODES else mode_of(body)) == "answer":
         if not asked:
             refuse(("messages",), "contain no question")
-        ignored = not_honoured(body, longest=longest)
+        ignored = not_honoured(body, longest=gateway.default_max_tokens)
         if ignored and (gateway.strict if chosen.strict is None else chosen.strict):
             refuse(ignored)
-        limit = shorter(body, longest=longest)
-        return question_of(asked, chosen, gateway, caller, max_tokens=limit, policy=policy, ignored=ignored)
+        check_length(asked, gateway)
+        return question_of(asked, chosen, gateway, caller, max_tokens=None, policy=policy, ignored=ignored)
     writing = Writing("chat", body.passed_on, chosen.missing or gateway.missing)
     return question_of(asked, chosen, gateway, caller, max_tokens=None, policy=policy, writing=writing)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
-from app.api.openai.request import ChatRequest, last_asked, mode_of, not_honoured, shorter, text_of
+from app.api.openai.request import ChatRequest, last_asked, mode_of, not_honoured, text_of
 
 ASKED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}
 
@@ -83,8 +83,8 @@ NOT_HONOURED: dict[str, list[Any]] = {
     "moderation": [{"model": "x"}],
     "store": [True],
     "seed": [7],
-    "max_tokens": [0, 25, "24", 2.5, True],
-    "max_completion_tokens": [0, 100_000],
+    "max_tokens": [0, 7, 25, "24", 2.5, True],
+    "max_completion_tokens": [0, 1, 100_000],
     "temprature": [0],
 }
 WITHOUT_EFFECT: dict[str, list[Any]] = {
@@ -114,7 +114,7 @@ WITHOUT_EFFECT: dict[str, list[Any]] = {
     "prompt_cache_retention": ["24h"],
     "prompt_cache_options": [{"mode": "implicit"}],
     "max_tokens": [24],
-    "max_completion_tokens": [1],
+    "max_completion_tokens": [24],
     "stream_options": [{"include_usage": True}],
     "stream": [True, False],
     "fetchwise": [{}, {"policy": "binary", "strict": True, "missing": "answer", "abstention": "refusal"}],
@@ -160,14 +160,6 @@ def test_earlier_messages_are_not_honoured() -> None:
     """Where answer mode is forced, the last message of the user is the question."""
     request = parsed(messages=[said("Be brief.", role="system"), said("Who?")], temperature=1)
     assert not_honoured(request, longest=24) == ("messages", "temperature")
-
-
-def test_the_shorter_of_two_lengths() -> None:
-    """Either name; one that is no shorter than usual changes nothing."""
-    assert shorter(parsed(max_tokens=7), longest=24) == 7
-    assert shorter(parsed(max_completion_tokens=8, max_tokens=9), longest=24) == 8
-    assert shorter(parsed(max_tokens=25), longest=24) is None
-    assert shorter(parsed(), longest=24) is None
 
 
 def test_the_text_of_a_message() -> None:
