@@ -55,7 +55,7 @@ class UnknownDecision(BadRequest):
 
 
 class UnknownModel(BadRequest):
-    """The OpenAI API was asked for an unknown model; there is one model for each policy."""
+    """The OpenAI API was asked for an unknown model; `/v1/models` lists the known ones."""
 
 
 class NothingToJudge(BadRequest):
@@ -168,7 +168,7 @@ class StorageError(FetchwiseError):
 
 
 class StorageUnavailable(StorageError):
-    """The keys, or other documents, cannot be read now because their database is away: try again."""
+    """The keys, or other documents, cannot be read now because their database is unreachable: try again."""
 
 
 class DocumentConflict(StorageError):

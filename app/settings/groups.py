@@ -134,7 +134,9 @@ class Reader(Group):
     prompts: _Path | None = _setting(
         "PROMPTS", None, "JSON file {closed_book, open_book} to replace the built-in prompt templates."
     )
-    max_tokens: int = _setting("MAX_TOKENS", 48, "Longest answer, in tokens.", ge=1, le=512)
+    max_tokens: int = _setting(
+        "MAX_TOKENS", 48, "Longest short answer, in tokens; a calibrator holds for one length.", ge=1, le=512
+    )
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -339,4 +341,6 @@ class Limits(Group):
         "SHUTDOWN_TIMEOUT_S", 25.0, "Longest time for running answers to finish on shutdown.", gt=0
     )
     max_body_bytes: int = _setting("MAX_BODY_BYTES", 1048576, "Largest request body.", ge=1024)
-    max_question_chars: int = _setting("MAX_QUESTION_CHARS", 2000, "Longest question.", ge=1)
+    max_question_chars: int = _setting(
+        "MAX_QUESTION_CHARS", 2000, "Longest question; of a longer chat message the end is searched.", ge=1
+    )
