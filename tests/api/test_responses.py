@@ -161,12 +161,13 @@ async def test_an_error_in_the_stream_is_an_event(gateway: FakeGateway, monkeypa
     assert streamed[-1]["response"]["error"]["message"]
 
 
-async def test_an_answer_that_is_cut_off_is_incomplete(gateway: FakeGateway) -> None:
+async def test_an_answer_that_is_cut_off_is_incomplete(open_gateway: Open) -> None:
     """As in the Responses API."""
-    gateway.reader.says(ASKED, "one two three four", sure=CONFIDENT)
-    whole = await response(gateway, max_output_tokens=2)
-    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert (await events(gateway, max_output_tokens=2))[-1]["type"] == "response.incomplete"
+    async with open_gateway(max_tokens=2) as gateway:
+        gateway.reader.says(ASKED, "one two three four", sure=CONFIDENT)
+        whole = await response(gateway)
+        assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (await events(gateway))[-1]["type"] == "response.incomplete"
 
 
 async def test_another_path_lists_what_exists(gateway: FakeGateway) -> None:

@@ -149,8 +149,8 @@ def text_of(message: Mapping[str, Any]) -> str:
 def mode_of(request: ChatRequest) -> Mode:
     """A single short line without the fields of a chat is a question; all else is a chat, and so is a greeting."""
     (first, *rest) = request.messages
-    text = text_of(first).strip()
-    only_text = isinstance(first.get("content"), str) or all(map(_is_text, first.get("content") or ()))
+    text, content = text_of(first).strip(), first.get("content")
+    only_text = isinstance(content, str) or (isinstance(content, list) and all(map(_is_text, content)))
     question = not rest and first.get("role") == "user" and only_text and 0 < len(text) <= _MAX_QUESTION_CHARS
     one_line = len(text.splitlines()) == 1 and cleaned(text) == text
     asks = question and one_line and not small_talk(text)

@@ -89,10 +89,11 @@ def test_certified_is_only_what_was_certified(policy: EffectivePolicy, world: Wo
 
 @given(policies, worlds)
 def test_a_confidence_is_that_of_the_answer_given(policy: EffectivePolicy, world: World) -> None:
-    """Computed by the head of its k in the last state; what chat writes has none."""
+    """Computed by the head of its k in the last state; what chat writes has none, and nothing out of scope has."""
     done = walk(policy, world)
     if isinstance(done.outcome, Reply) and isinstance(last := done.actions[-1], Stop):
-        expected = None if last.k is None or policy.chat else policy.probability(done.available, last.k)
+        none = last.k is None or policy.chat or done.steps[-1].out_of_scope
+        expected = None if none else policy.probability(done.available, last.k)
         assert done.outcome.confidence == (None if expected is None else pytest.approx(expected, abs=1e-8))
 
 
