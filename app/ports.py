@@ -205,8 +205,8 @@ class Rows(Protocol):
         """Store decisions and shadow runs, then feedback, durably and all or nothing; one outcome for each feedback."""
         ...
 
-    def size(self) -> int:
-        """About how many decisions there are."""
+    def size(self, most: int = 0) -> int:
+        """About how many decisions there are; counted if they seem to be more than `most`, unless 0."""
         ...
 
     def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:

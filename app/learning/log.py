@@ -284,7 +284,7 @@ class DecisionLog:
             return
         try:
             if self._may_prune is None:
-                self._may_prune = self._share(self._store.size())
+                self._may_prune = self._share(self._store.size(self._most))
             limit = min(_PRUNED_AT_ONCE, self._may_prune)
             gone = self._store.prune(self._keep_s, limit=limit, most=self._most)
             self._prune_failed = False

@@ -124,10 +124,10 @@ class SqlDecisionStore:
                 connection.execute(self._insert_full_runs, kept)
             return _judge_all(connection, given) if given else []
 
-    def size(self) -> int:
-        """About how many decisions there are."""
+    def size(self, most: int = 0) -> int:
+        """About how many decisions there are; counted if they seem to be more than `most`, unless 0."""
         with _translated(), self.database.reading() as connection:
-            return reading.size(connection)
+            return reading.size(connection, most)
 
     def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
         """Delete up to `limit` of the oldest decisions, with all that belongs to them."""
@@ -139,9 +139,11 @@ class SqlDecisionStore:
                 old = decisions.c.created_at < now.cast(Double) - older_than_s
                 gone = _delete(connection, old, decisions.c.created_at, limit)
             if most and gone < limit:
-                # By position, which costs nothing to count: a few numbers may be missing.
-                newest = connection.scalar(select(func.max(decisions.c.seq))) or 0
-                gone += _delete(connection, decisions.c.seq <= newest - most, decisions.c.seq, limit - gone)
+                # Found before they are counted: if another worker deletes some in between, fewer are due, not others.
+                found = select(decisions.c.seq).order_by(decisions.c.seq).limit(limit - gone)
+                oldest = connection.scalars(found).all()
+                if due := oldest[: max(0, reading.size(connection, most) - most)]:
+                    gone += _delete(connection, decisions.c.seq <= due[-1], decisions.c.seq, limit - gone)
             return gone
 
     def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
