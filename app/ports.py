@@ -212,7 +212,7 @@ class Rows(Protocol):
     def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
         """Delete up to `limit` of the oldest decisions: older than that, and beyond the newest `most`; 0 keeps all.
 
-        Returns how many. Their age is by the clock of the database.
+        Returns how many. They are old by the clocks of the database and of this host, and if all before them are.
         """
         ...
 

@@ -433,6 +433,23 @@ def test_pruning_keeps_the_newest(store: SqlDecisionStore) -> None:
     assert [row["id"] for row in everything(store)] == ["7", "8", "9"]
 
 
+def test_a_host_whose_clock_is_behind_keeps_its_decisions(
+    store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision is old once all before it are; a wrong time in the future stops no pruning."""
+    now, day = time.time(), 86_400.0
+    ages = {"ahead": -4_000, "old": 95, "young": 89, "behind": 100, "new": 0}
+    store.write([(now - days * day, a_record(id=name)) for name, days in ages.items()], [])
+    store.write([], [(now, Feedback("behind", correct=True))])
+    # By the clock of a gateway that is behind itself, none is old.
+    monkeypatch.setattr("time.time", lambda: now - 100 * day)
+    assert store.prune(90 * day, limit=10) == 0
+    monkeypatch.undo()
+    assert [store.prune(90 * day, limit=10) for _ in range(2)] == [1, 0]
+    assert [row["id"] for row in everything(store)] == ["ahead", "young", "behind", "new"]
+    assert store.prune(88 * day, limit=10) == 2
+
+
 def test_missing_numbers_delete_nothing(store: SqlDecisionStore) -> None:
     """Batches that failed have used numbers up: decisions are counted, also for the share that a pruning may delete."""
     store.write([(1.0, a_record(id="a")), (2.0, a_record(id="b"))], [(3.0, Feedback("a", correct=True))])
@@ -522,13 +539,13 @@ def test_the_drift_test_reads_by_an_index(tmp_path: Path) -> None:
 
 
 def copied(store: SqlDecisionStore, times: int) -> None:
-    """Copy the one decision that is stored, a second older each time, with a verdict on every tenth."""
+    """Copy the one decision that is stored, a second newer each time, with a verdict on every tenth."""
     names = [str(one.name) for one in decisions.columns if one.name not in {"seq", "id", "created_at"}]
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {times})"
     with store.database.writing() as connection:
         connection.exec_driver_sql(
             f"INSERT INTO decisions (id, created_at, {', '.join(names)}) {numbers} "
-            f"SELECT 'copy' || i, d.created_at - i, {', '.join(f'd.{name}' for name in names)} FROM n, decisions d"
+            f"SELECT 'copy' || i, d.created_at + i, {', '.join(f'd.{name}' for name in names)} FROM n, decisions d"
         )
         connection.exec_driver_sql(
             "INSERT INTO feedback (decision_id, created_at, correct, source, reference_answers, tags, replaced) "
@@ -543,7 +560,7 @@ def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatc
     """Audits, statistics, the drift test and pruning read by an index, or a bounded number from one end."""
     monkeypatch.setattr("app.storage.reading.NEWEST", 100)
     now = time.time()
-    store.write([(now, a_record(id="first", solicited=True, calibrator="one"))], [])
+    store.write([(now - 5_000, a_record(id="first", solicited=True, calibrator="one"))], [])
     copied(store, 5_000)
     sent: list[tuple[str, Any]] = []
     listen(store.database.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
@@ -555,7 +572,7 @@ def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatc
     assert store.size() == 5_001
     assert store.prune(4_990.0, limit=5) == 5
     assert store.prune(0.0, limit=5, most=4_900) == 5
-    store.write([], [(1.0, Feedback("first", correct=True))])
+    store.write([], [(1.0, Feedback("copy5000", correct=True))])
     queries = [(said, given) for said, given in sent if "FROM decisions" in said]
     assert len(queries) >= 10
     explain = "EXPLAIN" if store.database.server else "EXPLAIN QUERY PLAN"
