@@ -206,7 +206,8 @@ def _ids(connection: Connection, among: Sequence[str]) -> set[str]:
 
 def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) -> list[Judged | BadRequest]:
     """Judge each in turn, so that the second feedback on an answer replaces the first."""
-    about = {"ids": list({one.id for _, one in given})}
+    # An id that no database takes is no decision's, and must not fail the whole batch.
+    about = {"ids": list({one.id for _, one in given if one.id == storable(one.id)})}
     known = {row.id: row for row in connection.execute(_KNOWN, about)}
     latest: dict[str, dict[str, Any]] = {
         row.decision_id: dict(row._mapping)  # noqa: SLF001 its public name, whatever the underscore says

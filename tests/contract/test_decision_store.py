@@ -367,6 +367,16 @@ def test_the_last_verdict_counts_and_a_repeated_one_is_not_stored(store: SqlDeci
     assert judged["feedback"] == judged["feedback_history"][-1]
 
 
+@pytest.mark.parametrize("identifier", ["a\0", "\0", "a\ud800"], ids=["NUL after", "only NUL", "surrogate"])
+def test_an_id_that_no_database_takes_is_unknown(store: SqlDecisionStore, identifier: str) -> None:
+    """The others of its batch are judged, and decisions stored."""
+    entries = [(1.0, a_record(id="a", answer="She"))]
+    given = [(2.0, Feedback(identifier, correct=True)), (2.0, Feedback("a", correct=True))]
+    refused, judged = store.write(entries, given)
+    assert isinstance(refused, UnknownDecision)
+    assert isinstance(judged, Judged)
+
+
 def test_a_refused_verdict_does_not_affect_the_others(store: SqlDecisionStore) -> None:
     """An unknown id and a verdict on an abstention are refused, the others of the batch are kept."""
     entries = [(1.0, a_record(id="a")), (1.0, a_record(id="silent", answer=None))]
