@@ -149,7 +149,7 @@ class SqlDecisionStore:
             if most and gone < limit:
                 # Found before they are counted: if another worker deletes some in between, fewer are due, not others.
                 found = select(decisions.c.seq).order_by(decisions.c.seq).limit(limit - gone)
-                oldest = connection.scalars(found).all()
+                oldest = list(connection.scalars(found))
                 if due := oldest[: max(0, reading.size(connection, most) - most)]:
                     gone += _delete(connection, decisions.c.seq <= due[-1], limit - gone)
             return gone
