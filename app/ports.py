@@ -205,14 +205,14 @@ class Rows(Protocol):
         """Store decisions and shadow runs, then feedback, durably and all or nothing; one outcome for each feedback."""
         ...
 
-    def size(self) -> int:
-        """About how many decisions there are."""
+    def size(self, most: int = 0) -> int:
+        """About how many decisions there are; counted if they seem to be more than `most`, unless 0."""
         ...
 
     def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
         """Delete up to `limit` of the oldest decisions: older than that, and beyond the newest `most`; 0 keeps all.
 
-        Returns how many. Their age is by the clock of the database.
+        Returns how many. They are old by the clocks of the database and of this host, and if all before them are.
         """
         ...
 

@@ -258,12 +258,12 @@ class KeyStore:
     def _reload(self) -> None:
         try:
             content = self._file.content()
-            self._unread = ""
             if content == self._content:
+                self._unread = ""
                 return
             keys = self._parsed(content)
-            self._file.mark()
         except (DataError, StorageError) as error:
+            self._unread = self._unread and str(error)
             # There is, or was, a document, so keys are wanted.
             self._on = True
             if self._content is None:
@@ -271,10 +271,13 @@ class KeyStore:
             raise DataError(f"{error}; the keys read before stay valid") from error
         # The keys first, in one assignment: a request sees the old ones or the new ones.
         self._keys, self._content, self._on = keys, content, True
+        self._unread = ""
         valid = sum(key.revoked is None for key in keys.values())
         logger.info("keys: %d valid", valid)
         if valid == 0:
             logger.warning("no key is valid, so every request is refused: `fetchwise keys create NAME`")
+        # Last: it may wait for a database, and the keys are in use without it.
+        self._file.mark()
 
     def _parsed(self, content: bytes | None) -> dict[str, Key]:
         if content is None:

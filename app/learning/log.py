@@ -229,8 +229,14 @@ class DecisionLog:
             else:
                 self._wake.wait(self._pace.write_every_s)
             self._wake.clear()
-            self._write_pending()
-            self._prune()
+            try:
+                self._write_pending()
+                self._prune()
+            except Exception:
+                # A bug. Without this thread no feedback would ever be stored again, and no metric would say so.
+                logger.exception("unexpected error in the decision log")
+                self._failing, self._prune_at = True, time.monotonic() + _PRUNE_EVERY_S
+                self._metrics.failing.set(1)
         self._finish()
 
     @property
@@ -284,7 +290,7 @@ class DecisionLog:
             return
         try:
             if self._may_prune is None:
-                self._may_prune = self._share(self._store.size())
+                self._may_prune = self._share(self._store.size(self._most))
             limit = min(_PRUNED_AT_ONCE, self._may_prune)
             gone = self._store.prune(self._keep_s, limit=limit, most=self._most)
             self._prune_failed = False

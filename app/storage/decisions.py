@@ -3,18 +3,17 @@
 What a call has written is on the disk when it returns, and outlives the process and the machine.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
-    Column,
     ColumnElement,
     Connection,
-    Double,
     Row,
     bindparam,
     delete,
@@ -72,6 +71,8 @@ _GIVEN = (
     .group_by(feedback.c.decision_id)
 )
 _INSERT = insert(feedback)
+_DAY_S = 86_400.0
+_SERVER_NOW = func.extract("epoch", func.clock_timestamp())
 _SQLITE_NOW = (func.julianday("now") - 2440587.5) * 86_400.0
 
 
@@ -124,24 +125,33 @@ class SqlDecisionStore:
                 connection.execute(self._insert_full_runs, kept)
             return _judge_all(connection, given) if given else []
 
-    def size(self) -> int:
-        """About how many decisions there are."""
+    def size(self, most: int = 0) -> int:
+        """About how many decisions there are; counted if they seem to be more than `most`, unless 0."""
         with _translated(), self.database.reading() as connection:
-            return reading.size(connection)
+            return reading.size(connection, most)
 
     def prune(self, older_than_s: float, *, limit: int, most: int = 0) -> int:
         """Delete up to `limit` of the oldest decisions, with all that belongs to them."""
         gone = 0
         with _translated(), self.database.writing() as connection:
             if older_than_s:
-                # By the clock of the database: that of a single gateway may be wrong.
-                now = func.extract("epoch", func.clock_timestamp()) if self.database.server else _SQLITE_NOW
-                old = decisions.c.created_at < now.cast(Double) - older_than_s
-                gone = _delete(connection, old, decisions.c.created_at, limit)
+                now = float(connection.scalar(select(_SERVER_NOW if self.database.server else _SQLITE_NOW)) or 0.0)
+                # Old by both clocks, that of the database and our own: either may be wrong.
+                before = min(now, time.time()) - older_than_s
+                # Only up to the first that is not: a later one with an old time is of a host whose clock is behind.
+                # A time in the future says nothing. The sum hides an index by which the whole log would be sorted.
+                known = decisions.c.created_at + 0.0 <= now + _DAY_S
+                head = select(decisions.c.seq, decisions.c.created_at).where(known).order_by(decisions.c.seq)
+                rows = connection.execute(head.limit(limit))
+                if due := [row.seq for row in takewhile(lambda row: row.created_at < before, rows)]:
+                    old = (decisions.c.seq <= due[-1]) & (decisions.c.created_at < before)
+                    gone = _delete(connection, old, limit)
             if most and gone < limit:
-                # By position, which costs nothing to count: a few numbers may be missing.
-                newest = connection.scalar(select(func.max(decisions.c.seq))) or 0
-                gone += _delete(connection, decisions.c.seq <= newest - most, decisions.c.seq, limit - gone)
+                # Found before they are counted: if another worker deletes some in between, fewer are due, not others.
+                found = select(decisions.c.seq).order_by(decisions.c.seq).limit(limit - gone)
+                oldest = list(connection.scalars(found))
+                if due := oldest[: max(0, reading.size(connection, most) - most)]:
+                    gone += _delete(connection, decisions.c.seq <= due[-1], limit - gone)
             return gone
 
     def asked(self, version: str, *, after: int, until: float, wait: float, limit: int) -> list[Asked]:
@@ -167,9 +177,10 @@ def _prepare(connection: Connection) -> None:
     prepare_documents(connection)
 
 
-def _delete(connection: Connection, which: ColumnElement[bool], order: Column[Any], limit: int) -> int:
+def _delete(connection: Connection, which: ColumnElement[bool], limit: int) -> int:
     # Skip what another worker deletes or judges at this moment.
-    found = select(decisions.c.seq).where(which).order_by(order).limit(limit).with_for_update(skip_locked=True)
+    found = select(decisions.c.seq).where(which).order_by(decisions.c.seq).limit(limit)
+    found = found.with_for_update(skip_locked=True)
     return connection.execute(delete(decisions).where(decisions.c.seq.in_(found.scalar_subquery()))).rowcount
 
 
@@ -195,7 +206,8 @@ def _ids(connection: Connection, among: Sequence[str]) -> set[str]:
 
 def _judge_all(connection: Connection, given: Sequence[tuple[float, Feedback]]) -> list[Judged | BadRequest]:
     """Judge each in turn, so that the second feedback on an answer replaces the first."""
-    about = {"ids": list({one.id for _, one in given})}
+    # An id that no database takes is no decision's, and must not fail the whole batch.
+    about = {"ids": list({one.id for _, one in given if one.id == storable(one.id)})}
     known = {row.id: row for row in connection.execute(_KNOWN, about)}
     latest: dict[str, dict[str, Any]] = {
         row.decision_id: dict(row._mapping)  # noqa: SLF001 its public name, whatever the underscore says

@@ -199,10 +199,20 @@ def logged(database: Database, *, last: int, identifier: str | None = None) -> l
         return [Logged(*row) for row in connection.execute(wanted)]
 
 
-def size(connection: Connection) -> int:
-    """About how many decisions there are: by position, since counting them reads an index of all."""
-    first, last = (connection.scalar(select(end(decisions.c.seq))) for end in (func.min, func.max))
-    return 0 if last is None else int(last - first + 1)
+def size(connection: Connection, most: int = 0) -> int:
+    """About how many decisions there are, by position; counted where that is more than `most`, unless 0.
+
+    Positions may be missing, and many: PostgreSQL does not give back the numbers of a batch that failed.
+    """
+    # One statement, so that both are of one moment; two subqueries, since each then reads one end of the index.
+    ends = [select(end(decisions.c.seq)).scalar_subquery() for end in (func.min, func.max)]
+    first, last = connection.execute(select(*ends)).one()
+    about = 0 if last is None else int(last - first + 1)
+    if not most or about <= most:
+        return about
+    # In the order of a small index, so that the wide rows are not read.
+    each = select(decisions.c.created_at).order_by(decisions.c.created_at).subquery()
+    return int(connection.scalar(select(func.count()).select_from(each)) or 0)
 
 
 def stats(database: Database) -> Stats:

@@ -68,6 +68,7 @@ async def test_what_cannot_be_judged(gateway: FakeGateway) -> None:
     """404 for an unknown id, 409 for a withheld answer; references for one are stored without a verdict."""
     error = check_shape(await say(gateway, "f" * 24, correct=True), 404, "unknown_decision")
     assert "pruned" in error.error.message
+    check_shape(await say(gateway, "a\0", correct=True), 404, "unknown_decision")
     receipt = await gateway.receipt(**ABSTAINING)
     error = check_shape(await say(gateway, receipt["id"], correct=True), 409, "nothing_to_judge")
     assert "abstention" in error.error.message

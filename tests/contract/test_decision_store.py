@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -366,6 +367,16 @@ def test_the_last_verdict_counts_and_a_repeated_one_is_not_stored(store: SqlDeci
     assert judged["feedback"] == judged["feedback_history"][-1]
 
 
+@pytest.mark.parametrize("identifier", ["a\0", "\0", "a\ud800"], ids=["NUL after", "only NUL", "surrogate"])
+def test_an_id_that_no_database_takes_is_unknown(store: SqlDecisionStore, identifier: str) -> None:
+    """The others of its batch are judged, and decisions stored."""
+    entries = [(1.0, a_record(id="a", answer="She"))]
+    given = [(2.0, Feedback(identifier, correct=True)), (2.0, Feedback("a", correct=True))]
+    refused, judged = store.write(entries, given)
+    assert isinstance(refused, UnknownDecision)
+    assert isinstance(judged, Judged)
+
+
 def test_a_refused_verdict_does_not_affect_the_others(store: SqlDecisionStore) -> None:
     """An unknown id and a verdict on an abstention are refused, the others of the batch are kept."""
     entries = [(1.0, a_record(id="a")), (1.0, a_record(id="silent", answer=None))]
@@ -430,6 +441,41 @@ def test_pruning_keeps_the_newest(store: SqlDecisionStore) -> None:
     assert store.prune(since(-0.5), limit=5) == 0
     assert [store.prune(since(1.5), limit=4, most=3) for _ in range(3)] == [4, 3, 0]
     assert [row["id"] for row in everything(store)] == ["7", "8", "9"]
+
+
+def test_a_host_whose_clock_is_behind_keeps_its_decisions(
+    store: SqlDecisionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision is old once all before it are; a wrong time in the future stops no pruning."""
+    now, day = time.time(), 86_400.0
+    ages = {"ahead": -4_000, "old": 95, "young": 89, "behind": 100, "new": 0}
+    store.write([(now - days * day, a_record(id=name)) for name, days in ages.items()], [])
+    store.write([], [(now, Feedback("behind", correct=True))])
+    # By the clock of a gateway that is behind itself, none is old.
+    monkeypatch.setattr("time.time", lambda: now - 100 * day)
+    assert store.prune(90 * day, limit=10) == 0
+    monkeypatch.undo()
+    assert [store.prune(90 * day, limit=10) for _ in range(2)] == [1, 0]
+    assert [row["id"] for row in everything(store)] == ["ahead", "young", "behind", "new"]
+    assert store.prune(88 * day, limit=10) == 2
+
+
+def test_missing_numbers_delete_nothing(store: SqlDecisionStore) -> None:
+    """Batches that failed have used numbers up: decisions are counted, also for the share that a pruning may delete."""
+    store.write([(1.0, a_record(id="a")), (2.0, a_record(id="b"))], [(3.0, Feedback("a", correct=True))])
+    if store.database.server:
+        for _ in range(3):
+            with suppress(ZeroDivisionError), store.database.writing() as connection:
+                connection.exec_driver_sql("SELECT nextval('decisions_seq_seq') FROM generate_series(1, 1000)")
+                raise ZeroDivisionError
+    else:
+        with store.database.writing() as connection:
+            connection.exec_driver_sql("UPDATE sqlite_sequence SET seq = 3002 WHERE name = 'decisions'")
+    store.write([(4.0, a_record(id="c")), (5.0, a_record(id="d"))], [])
+    assert (store.size() > 3_000, store.size(100), store.size(3)) == (True, 4, 4)
+    assert store.prune(0.0, limit=10, most=100) == 0
+    assert store.prune(0.0, limit=10, most=3) == 1
+    assert [row["id"] for row in everything(store)] == ["b", "c", "d"]
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -503,13 +549,13 @@ def test_the_drift_test_reads_by_an_index(tmp_path: Path) -> None:
 
 
 def copied(store: SqlDecisionStore, times: int) -> None:
-    """Copy the one decision that is stored, a second older each time, with a verdict on every tenth."""
+    """Copy the one decision that is stored, a second newer each time, with a verdict on every tenth."""
     names = [str(one.name) for one in decisions.columns if one.name not in {"seq", "id", "created_at"}]
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {times})"
     with store.database.writing() as connection:
         connection.exec_driver_sql(
             f"INSERT INTO decisions (id, created_at, {', '.join(names)}) {numbers} "
-            f"SELECT 'copy' || i, d.created_at - i, {', '.join(f'd.{name}' for name in names)} FROM n, decisions d"
+            f"SELECT 'copy' || i, d.created_at + i, {', '.join(f'd.{name}' for name in names)} FROM n, decisions d"
         )
         connection.exec_driver_sql(
             "INSERT INTO feedback (decision_id, created_at, correct, source, reference_answers, tags, replaced) "
@@ -524,7 +570,7 @@ def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatc
     """Audits, statistics, the drift test and pruning read by an index, or a bounded number from one end."""
     monkeypatch.setattr("app.storage.reading.NEWEST", 100)
     now = time.time()
-    store.write([(now, a_record(id="first", solicited=True, calibrator="one"))], [])
+    store.write([(now - 5_000, a_record(id="first", solicited=True, calibrator="one"))], [])
     copied(store, 5_000)
     sent: list[tuple[str, Any]] = []
     listen(store.database.engine, "before_cursor_execute", lambda *said: sent.append(said[2:4]))
@@ -536,7 +582,7 @@ def test_no_query_of_a_gateway_scans_the_log(store: SqlDecisionStore, monkeypatc
     assert store.size() == 5_001
     assert store.prune(4_990.0, limit=5) == 5
     assert store.prune(0.0, limit=5, most=4_900) == 5
-    store.write([], [(1.0, Feedback("first", correct=True))])
+    store.write([], [(1.0, Feedback("copy5000", correct=True))])
     queries = [(said, given) for said, given in sent if "FROM decisions" in said]
     assert len(queries) >= 10
     explain = "EXPLAIN" if store.database.server else "EXPLAIN QUERY PLAN"

@@ -71,7 +71,7 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server by a signal, by default cleanly but without waiting for clients; idempotent."""
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             pid = self._process.pid
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             self._process.send_signal(how)
@@ -104,8 +104,8 @@ def postgres_server(inside: "Host | None" = None) -> Iterator[PostgresServer]:
     # Not below pytest's folder: its names are too long for a socket, and other users cannot read it.
     with tempfile.TemporaryDirectory(prefix="fetchwise-postgres-") as folder:
         server = PostgresServer(Path(folder), inside)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()

@@ -136,6 +136,34 @@ async def test_keys_that_were_never_read_let_nobody_in() -> None:
     assert keys.find(presented)
 
 
+async def test_keys_that_were_damaged_while_they_were_away_let_nobody_in() -> None:
+    """The gateway is not ready until they are in use, and they are before anything else is written."""
+    documents = FakeDocuments()
+    allows = {"scopes": [], "collections": [], "filter": {}, "per_minute": None, "max_concurrent": None}
+    _, presented = KeyFile(documents).create("caller", **allows)
+    del documents.stored["keys.json.in-use"]
+    good, documents.stored["keys.json"] = documents.stored["keys.json"], b"{"
+    documents.fail_with = StorageUnavailable("no route to host")
+    file = KeyFile(documents)
+    keys = KeyStore(file, required=True)
+    await keys.open()
+    documents.fail_with = None
+    with pytest.raises(DataError, match="not a file of keys"):
+        await keys.refresh()
+    with pytest.raises(StorageUnavailable, match="cannot be read yet"):
+        keys.find(presented)
+    with pytest.raises(StorageUnavailable, match="not a file of keys"):
+        await keys.ping()
+    documents.stored["keys.json"] = good
+    in_use: list[bool] = []
+    mark = file.mark
+    file.mark = lambda: (in_use.append(keys.find(presented) is not None), mark())[1]  # type: ignore[method-assign]
+    await keys.refresh()
+    await keys.ping()
+    assert in_use == [True]
+    assert "keys.json.in-use" in documents.stored
+
+
 @pytest.mark.parametrize(
     ("host", "reachable"),
     [("127.0.0.1", False), ("127.8.9.10", False), ("localhost", False), ("::1", False), ("0.0.0.0", True),

@@ -336,6 +336,21 @@ async def test_pruning_that_fails_is_logged_and_does_no_harm(open_log: Open, cap
     assert len(running.store.prunings) == 1
 
 
+async def test_a_bug_outside_of_writing_does_not_end_the_writer(
+    open_log: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its trace is logged once and the log is failing until the next write, which is tried; pruning waits."""
+    pace = LogTiming(write_every_s=0.01, retry_s=0.3, close_timeout_s=0.1)
+    async with open_log(pace, keep_days=90, fail_with=TypeError("oops")) as running:
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 1)
+        running.store.fail_with = None
+        running.log.observe(a_record(id="a"))
+        assert (await running.log.give(Feedback("a", correct=True))).correct
+        await until(lambda: running.registry.get_sample_value("fetchwise_log_failing") == 0)
+    assert len(running.store.prunings) == 1
+    assert sum(bool(record.exc_info) for record in caplog.records) == 1
+
+
 async def test_an_outage_is_seen_in_the_metrics(open_log: Open) -> None:
     """While writes fail the log is failing and decisions wait; then neither."""
     async with open_log(fail_with=DOWN) as running:
