@@ -20,16 +20,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client.multiprocess import mark_process_dead
-from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
@@ -47,7 +45,7 @@ from app.errors import (
 )
 from app.settings import Settings, read_settings
 from app.storage import open_rows
-from app.telemetry.gauges import SHARED_VARIABLE
+from app.telemetry.gauges import SHARED_VARIABLE, reserve
 from app.upstream.parts import Parts, open_parts
 from app.wiring.gateway import create_app, key_file, metrics_folder
 
@@ -59,6 +57,8 @@ _DRAIN = signal.SIGUSR1
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 # How long a restart (SIGHUP) waits for a new worker to be ready before it keeps the old one.
 _STARTUP_S = 60
+# How long workers may take to stop after their running requests: they write the log and send the last traces.
+_CLOSING_S = 20.0
 # Open files beside the connections of clients: connections to upstreams, databases, libraries.
 _OTHER_FILES = 1024
 
@@ -272,7 +272,8 @@ def run_workers(settings: Settings, listener: socket.socket) -> None:
             workers=settings.server.workers,
             timeout_worker_healthcheck=_STARTUP_S,
         )
-        supervisor = _Supervisor(config, [listener], shared, settings.limits.drain_s)
+        stop_s = settings.limits.shutdown_timeout_s + _CLOSING_S
+        supervisor = _Supervisor(config, [listener], shared, settings.limits.drain_s, stop_s)
         supervisor.run()
     if supervisor.failed:
         raise ConfigurationError("the workers did not start: see the log lines above")
@@ -288,9 +289,24 @@ def worker(settings: Settings, shared: Path) -> FastAPI:
         if not _drain(application):
             signal.raise_signal(signal.SIGTERM)
 
+    opened = application.router.lifespan_context
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+        async with opened(app) as state:
+            reserve(metrics_folder(shared))
+            started_file(shared, os.getpid()).touch()
+            yield state
+
+    application.router.lifespan_context = lifespan
     signal.signal(_DRAIN, drain)
     _get_ready(application)
     return application
+
+
+def started_file(shared: Path, pid: int | str | None) -> Path:
+    """A worker that has started leaves this file, by which the supervisor tells its end from a failed start."""
+    return shared / f"started-{pid}"
 
 
 def _stop_with_supervisor() -> None:
@@ -305,14 +321,14 @@ def _stop_with_supervisor() -> None:
 class _Supervisor(Multiprocess):
     """Replaces workers that have ended, and removes them from sums of gauges such as questions in flight."""
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path, drain_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path, drain_s: float, stop_s: float
+    ) -> None:
         super().__init__(config, sockets)
         # Whether no worker ever started.
         self.failed = False
-        self._started = False
-        self._metrics = metrics_folder(shared)
-        self._known: set[int] = set()
-        self._drain_s = drain_s
+        self._shared = shared
+        self._drain_s, self._stop_s = drain_s, stop_s
         # When to stop, and when to start a worker in place of one that failed to start; on the monotonic clock.
         self._stop_at = math.inf
         self._retry_at = 0.0
@@ -328,38 +344,49 @@ class _Supervisor(Multiprocess):
             if process.pid is not None and process.process.is_alive():
                 os.kill(process.pid, _DRAIN)
 
+    def handle_hup(self) -> None:
+        """Replace the workers, unless they stop anyway."""
+        if self._stop_at == math.inf:
+            super().handle_hup()
+
     def terminate_all(self) -> None:
         """Stop listening first, so that new connections are refused at once instead of waiting for a worker."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
 
+    def join_all(self) -> None:
+        """Kill workers that do not stop in time: a frozen one would keep the gateway for ever."""
+        until = time.monotonic() + self._stop_s
+        for process in self.processes:
+            process.process.join(max(0.0, until - time.monotonic()))
+            if process.process.is_alive():
+                logger.warning("worker %s did not stop in time and is killed", process.pid)
+                process.kill()
+                process.join()
+
     def keep_subprocess_alive(self) -> None:
         """Check only whether the processes are alive: uvicorn's own check waits for replies and delays Ctrl-C."""
-        if self._stop_at < math.inf:
-            if time.monotonic() >= self._stop_at:
-                self.should_exit.set()
+        if time.monotonic() >= self._stop_at:
+            self.should_exit.set()
+        if self._stop_at < math.inf or self.should_exit.is_set():
             return
-        alive = [process for process in self.processes if process.process.is_alive()]
-        self._started = self._started or any(map(_has_started, alive))
+        started = any(self._shared.glob("started-*"))
         for place, process in enumerate(self.processes):
-            if process not in alive:
-                self._replace(place, process)
-        if not self._started and all(process.exitcode == STARTUP_FAILURE for process in self.processes):
+            if not process.process.is_alive():
+                self._replace(place, process, serving=started)
+        if not started and all(process.exitcode is not None for process in self.processes):
             # New workers would fail in the same way.
             self.failed = True
             self.should_exit.set()
-        running = {process.pid for process in self.processes if process.pid is not None}
-        for gone in self._known - running:
-            mark_process_dead(gone, str(self._metrics))  # type: ignore[no-untyped-call]
-        self._known = running
+        self._clean()
 
-    def _replace(self, place: int, ended: Process) -> None:
+    def _replace(self, place: int, ended: Process, *, serving: bool) -> None:
         """Start another worker; after one that failed to start only if others serve, and not at once."""
         now = time.monotonic()
-        if ended.exitcode != STARTUP_FAILURE:
+        if started_file(self._shared, ended.pid).exists():
             self._pause_s = _PAUSE_S
-        elif not self._started or now < self._retry_at:
+        elif not serving or now < self._retry_at:
             return
         else:
             self._retry_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _MAX_PAUSE_S)
@@ -367,13 +394,17 @@ class _Supervisor(Multiprocess):
         self.processes[place] = Process(self.config, self.sockets)
         self.processes[place].start()
 
+    def _clean(self) -> None:
+        """Remove the gauges of workers that have ended, and every metric of those that never started.
 
-def _has_started(process: Process) -> bool:
-    """Whether a worker serves, as it said last: a reply is not waited for, and comes before the next call."""
-    started = process.is_ready(timeout=0)
-    while not started and process.parent_conn.poll():
-        started = process.parent_conn.recv()
-    return started
+        Counts of a worker that has served stay: counters must not fall.
+        """
+        running = {str(process.pid) for process in self.processes}
+        for file in metrics_folder(self._shared).glob("*.db"):
+            pid = file.stem.rpartition("_")[2]
+            counted = not file.name.startswith("gauge_live") and started_file(self._shared, pid).exists()
+            if pid not in running and not counted:
+                file.unlink(missing_ok=True)
 
 
 def _get_ready(application: FastAPI) -> None:

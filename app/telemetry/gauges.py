@@ -52,6 +52,17 @@ def registries(shared: Path | None) -> tuple[CollectorRegistry, CollectorRegistr
     return counted, scraped
 
 
+def reserve(shared: Path) -> None:
+    """Give the files of this worker's counts their room on the disk, and as much again for what is counted later.
+
+    They are mapped into memory and have holes: to write into one on a full disk would kill the worker.
+    """
+    for path in shared.glob(f"*_{os.getpid()}.db"):
+        with path.open("r+b") as file:
+            # The first growth of a file doubles it.
+            os.posix_fallocate(file.fileno(), 0, 2 * path.stat().st_size)
+
+
 @dataclass(frozen=True, eq=False)
 class Processes(Collector):
     """prometheus_client's metrics of a process, for each worker: CPU, memory, open files, start."""

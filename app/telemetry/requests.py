@@ -9,7 +9,8 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 OTHER = "other"
 _FAILED = 400
 # They exist from the start: a rate over a counter that appears late would miss its first increment.
-_CODES = (200, 429, 500, 503)
+_BUG = 500
+_CODES = (200, 429, 503)
 
 
 class HttpMetrics:
@@ -45,10 +46,13 @@ class HttpMetrics:
         """Create what these routes count in; `posted` are those that do the work."""
         for route in (*routes, OTHER):
             self._times[route] = self._duration.labels(route), None
+            self._count(route, _BUG)
         for route in posted:
             self._times[route] = self._duration.labels(route), self._first_token.labels(route)
             for code in _CODES:
                 self._count(route, code)
+        # Connections that the server refuses.
+        self._count(OTHER, 503)
 
     def knows(self, route: str) -> bool:
         """Whether it is the path of a route."""

@@ -6,6 +6,7 @@ caller's `traceparent` as its parent. Upstream calls carry the `traceparent` of 
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -25,6 +26,9 @@ except ImportError as error:
     raise ConfigurationError("FETCHWISE_TRACES=otlp needs OpenTelemetry: pip install 'fetchwise[otel]'") from error
 
 logger = logging.getLogger(__name__)
+
+# How long the last spans may take to be sent; the SDK waits up to 30 s for a collector that does not answer.
+_STOP_S = 5.0
 
 
 class _Exporter(OTLPSpanExporter):
@@ -65,7 +69,10 @@ class Tracing:
 
     async def __aexit__(self, *_: object) -> None:
         """Send what is left, and stop."""
-        await asyncio.to_thread(self.provider.shutdown)
+        # A thread that the end of the process does not wait for.
+        stopping = threading.Thread(target=self.provider.shutdown, name="stop tracing", daemon=True)
+        stopping.start()
+        await asyncio.to_thread(stopping.join, _STOP_S)
 
     def began(self, note: RequestContext) -> None:
         """Link the log lines and the trace of a request by their ids."""

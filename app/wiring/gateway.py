@@ -94,11 +94,12 @@ async def open_gateway(
                 traffic_metrics.reader_called,
                 traffic_metrics.reader_pinged,
             )
-        rows = await asyncio.to_thread(open_rows, settings)
-        log = await stack.enter_async_context(open_log(settings.log, rows, log_metrics))
+        # Before the log, which is written first when the gateway stops: the collector of traces may not answer.
         if tracing is not None:
             tracing.on_dropped = traffic_metrics.spans_dropped.inc
             await stack.enter_async_context(tracing)
+        rows = await asyncio.to_thread(open_rows, settings)
+        log = await stack.enter_async_context(open_log(settings.log, rows, log_metrics))
         required = await asyncio.to_thread(keys_required, settings.access, settings.server.host)
         keys = KeyStore(await asyncio.to_thread(key_file, settings.keys_at), required=required)
         await keys.open()

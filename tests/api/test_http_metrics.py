@@ -115,3 +115,11 @@ async def test_a_new_key_is_another_revision(keyed: Keyed) -> None:
     said = (await keyed.send("GET", "/metrics", keyed.operator)).text
     assert keys.revision != before
     assert f'fetchwise_keys_info{{revision="{keys.revision}"}} 1.0' in said
+
+
+async def test_first_failures_are_seen(gateway: FakeGateway) -> None:
+    """A rate misses the first increment of a counter that appears late: bugs of all routes, refused connections."""
+    found = await gateway.metrics()
+    zero = {(dict(labels)["route"], dict(labels)["code"]) for (name, labels), value in found.items()
+            if name == REQUESTS and value == 0}  # fmt: skip
+    assert {("/readyz", "500"), ("/dashboard", "500"), ("other", "500"), ("other", "503")} <= zero

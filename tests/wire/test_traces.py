@@ -3,6 +3,8 @@
 import importlib
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,16 @@ async def test_upstream_calls_carry_the_span_of_their_stage(collector: Server) -
     for name, headers in zip(("probe", "embed", "read"), sent, strict=True):
         span = spans[name]
         assert headers["traceparent"].startswith(f"00-{span.trace_id.hex()}-{span.span_id.hex()}-")
+
+
+async def test_collector_that_does_not_answer_delays_the_end_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK would wait for half a minute."""
+    done = threading.Event()
+    tracing = Tracing("1")
+    monkeypatch.setattr("app.telemetry.tracing._STOP_S", 0.1)
+    monkeypatch.setattr(tracing.provider, "shutdown", lambda: done.wait(60))
+    began = time.monotonic()
+    async with tracing:
+        pass
+    assert time.monotonic() - began < 30
+    done.set()

@@ -13,7 +13,8 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import SIGNALS
 
 from app.cli import serve
-from app.cli.serve import _Supervisor
+from app.cli.serve import _Supervisor, started_file
+from app.wiring.gateway import metrics_folder
 
 PIDS = count(1_000_000)
 
@@ -22,7 +23,6 @@ PIDS = count(1_000_000)
 class FakeProcess:
     """A worker that does what the test says."""
 
-    started: bool = False
     exitcode: int | None = None
     pid: int = field(default_factory=lambda: next(PIDS))
 
@@ -30,22 +30,18 @@ class FakeProcess:
     def process(self) -> "FakeProcess":
         return self
 
-    @property
-    def parent_conn(self) -> "FakeProcess":
-        return self
-
     def is_alive(self) -> bool:
         return self.exitcode is None
 
-    def is_ready(self, timeout: float) -> bool:
-        assert timeout == 0
-        return self.started
-
-    def poll(self) -> bool:
-        return False
-
     def start(self) -> None:
         """Nothing to do."""
+
+    def join(self, timeout: float | None = None) -> None:
+        assert timeout is None or timeout <= 30
+        assert timeout is not None or not self.is_alive(), "it would wait for ever"
+
+    def kill(self) -> None:
+        self.exitcode = -9
 
 
 @pytest.fixture
@@ -60,33 +56,38 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Sup
     """One with two workers; it takes over all signals, which are given back."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     monkeypatch.setattr(serve, "Process", lambda *_: FakeProcess())
-    made: Any = _Supervisor(uvicorn.Config("", log_config=None), [], tmp_path, 10.0)
+    made: Any = _Supervisor(uvicorn.Config("", log_config=None), [], tmp_path, 10.0, 30.0)
     made.processes = [FakeProcess(), FakeProcess()]
     yield made
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def test_start_fails_only_if_no_worker_started(supervisor: Any) -> None:
-    """One that fails is not the end: another may still be starting."""
+@pytest.mark.parametrize("code", [STARTUP_FAILURE, 1, -9])
+def test_start_fails_only_if_no_worker_started(supervisor: Any, code: int) -> None:
+    """One that fails is not the end, whatever its exit code: another may still be starting."""
     first, second = supervisor.processes
-    first.exitcode = STARTUP_FAILURE
+    first.exitcode = code
     supervisor.keep_subprocess_alive()
     assert not supervisor.should_exit.is_set()
-    second.exitcode = STARTUP_FAILURE
+    assert supervisor.processes == [first, second]
+    second.exitcode = code
     supervisor.keep_subprocess_alive()
     assert supervisor.should_exit.is_set()
     assert supervisor.failed
 
 
-def test_worker_that_fails_to_start_is_tried_again_with_growing_pauses(supervisor: Any, clock: list[float]) -> None:
+@pytest.mark.parametrize("code", [STARTUP_FAILURE, 1, -9])
+def test_worker_that_fails_to_start_is_tried_again_with_growing_pauses(
+    supervisor: Any, clock: list[float], tmp_path: Path, code: int
+) -> None:
     """The healthy one goes on, whatever happens to the other."""
     healthy, _ = supervisor.processes
-    healthy.started = True
+    started_file(tmp_path, healthy.pid).touch()
     tried = []
     for _ in range(200):
         before = supervisor.processes[1]
-        before.exitcode = STARTUP_FAILURE
+        before.exitcode = code
         supervisor.keep_subprocess_alive()
         if supervisor.processes[1] is not before:
             tried.append(clock[0])
@@ -96,13 +97,63 @@ def test_worker_that_fails_to_start_is_tried_again_with_growing_pauses(superviso
     assert not supervisor.should_exit.is_set()
 
 
-def test_killed_worker_is_replaced_at_once(supervisor: Any) -> None:
-    """Also while none has started."""
+def test_killed_worker_is_replaced_at_once(supervisor: Any, tmp_path: Path) -> None:
+    """If it had started; its counts stay, and its gauges go."""
     victim, other = supervisor.processes
+    started_file(tmp_path, victim.pid).touch()
+    folder = metrics_folder(tmp_path)
+    folder.mkdir()
+    for kind in ("counter", "gauge_livesum"):
+        (folder / f"{kind}_{victim.pid}.db").touch()
+        (folder / f"{kind}_{other.pid}.db").touch()
     victim.exitcode = -9
     supervisor.keep_subprocess_alive()
     assert supervisor.processes[0] is not victim
     assert supervisor.processes[1] is other
+    assert {file.name for file in folder.iterdir()} == {
+        f"counter_{victim.pid}.db",
+        f"counter_{other.pid}.db",
+        f"gauge_livesum_{other.pid}.db",
+    }
+
+
+def test_failed_start_leaves_no_metrics(supervisor: Any, tmp_path: Path) -> None:
+    """Neither counts nor gauges."""
+    healthy, failing = supervisor.processes
+    started_file(tmp_path, healthy.pid).touch()
+    folder = metrics_folder(tmp_path)
+    folder.mkdir()
+    for kind in ("counter", "histogram", "gauge_livesum"):
+        (folder / f"{kind}_{failing.pid}.db").touch()
+    failing.exitcode = 1
+    supervisor.keep_subprocess_alive()
+    assert list(folder.iterdir()) == []
+
+
+def test_frozen_worker_is_killed(supervisor: Any, clock: list[float]) -> None:
+    """It is waited for until the time is over."""
+    first, second = supervisor.processes
+    first.exitcode = 0
+    supervisor.join_all()
+    assert (first.exitcode, second.exitcode) == (0, -9)
+
+
+def test_ctrl_c_during_the_start_is_no_failure(supervisor: Any) -> None:
+    """Ctrl-C reaches the workers, too."""
+    for process in supervisor.processes:
+        process.exitcode = -2
+    supervisor.handle_int()
+    supervisor.keep_subprocess_alive()
+    assert not supervisor.failed
+
+
+def test_no_restart_while_draining(supervisor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGHUP after SIGTERM is ignored."""
+    monkeypatch.setattr("os.kill", lambda *_: None)
+    before = list(supervisor.processes)
+    supervisor.handle_term()
+    supervisor.handle_hup()
+    assert supervisor.processes == before
 
 
 def test_no_worker_is_replaced_while_draining(

@@ -16,7 +16,7 @@ from app.economics.estimate import estimate
 from app.economics.view import TrafficReport
 from app.economics.window import ROW, Traffic, TrafficWindow
 from app.errors import ConfigurationError
-from app.telemetry.gauges import Gauges, Processes, TrafficMetrics, load, registries
+from app.telemetry.gauges import Gauges, Processes, TrafficMetrics, load, registries, reserve
 from app.telemetry.snapshot import Load, Part
 from tests.fakes.records import a_record, a_skip
 from tests.fakes.snapshots import SERVING, a_snapshot
@@ -151,3 +151,14 @@ def test_workers_without_shared_counts_are_refused(tmp_path: Path) -> None:
     """The library decides at import that counts stay in the process; several workers then refuse to start."""
     with pytest.raises(ConfigurationError, match="PROMETHEUS_MULTIPROC_DIR"):
         registries(tmp_path)
+
+
+def test_files_of_this_worker_have_their_room(tmp_path: Path) -> None:
+    """No holes, and as much again for labels that are counted later; files of other workers are left alone."""
+    own, other = tmp_path / f"counter_{os.getpid()}.db", tmp_path / "counter_1.db"
+    for file in (own, other):
+        file.touch()
+        os.truncate(file, 65536)
+    reserve(tmp_path)
+    assert own.stat().st_blocks * 512 >= 2 * 65536
+    assert other.stat().st_blocks == 0
