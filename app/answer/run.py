@@ -111,8 +111,23 @@ class Run:
         """Write the text with the chosen passages; what was streamed of it is never taken back."""
         if reply.withheld:
             return reply
-        write = write_full if writing.kind == "full" else write_chat
-        return await self._timed("write", write(writing, available, reply, self._upstreams.reader, self._listener))
+        reader = self._upstreams.reader
+        if writing.kind == "chat":
+            return await self._timed("write", write_chat(writing, available, reply, reader, self._listener))
+        try:
+            written = await self._timed("write", write_full(writing, available, reply, reader, self._show))
+        except UpstreamError:
+            if self.streamed:
+                raise
+            written = reply
+        if written.written is None and reply.text is not None:
+            self._show(reply.text)
+        return written
+
+    def _show(self, text: str) -> None:
+        # Nobody sees what a silent listener gets, so another answer can still be given.
+        self.streamed = self._listener is not SILENT
+        self._listener.token(text)
 
     def _generate(self, prompt: Prompt) -> Coroutine[Any, Any, Generation]:
         return self._upstreams.reader.generate(prompt, max_tokens=self._question.max_tokens)
@@ -122,8 +137,7 @@ class Run:
             async for piece in pieces:
                 if isinstance(piece, Generation):
                     return piece
-                self.streamed = True
-                self._listener.token(piece)
+                self._show(piece)
         raise UpstreamBadReply("reader", "the stream ended before the answer was complete")
 
     async def _timed(self, stage: str, work: Coroutine[Any, Any, T]) -> T:

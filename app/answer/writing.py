@@ -3,7 +3,7 @@
 In chat mode the caller's own request goes to the reader. Only the passages are added to it.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -15,9 +15,10 @@ from app.core.policy import Reason
 from app.core.prompts import WRITING
 from app.core.question import Writing
 from app.core.sentences import LongAnswer
-from app.errors import PromptTooLong, UpstreamBadReply, UpstreamError
+from app.errors import PromptTooLong, UpstreamBadReply
 from app.ports import SILENT, Listener, Reader
 
+Show = Callable[[str], None]
 # With these, and without passages, there is no evidence.
 _MISSING = frozenset({Reason.OUT_OF_SCOPE, Reason.NO_PASSAGES, Reason.RETRIEVAL_FAILED})
 _LENGTHS = ("max_tokens", "max_completion_tokens")
@@ -48,27 +49,22 @@ async def write_chat(writing: Writing, available: Available, reply: Reply, reade
     raise refused
 
 
-async def write_full(writing: Writing, available: Available, reply: Reply, reader: Reader, listener: Listener) -> Reply:
-    """Write the short answer out from the passages that it was read from.
+async def write_full(writing: Writing, available: Available, reply: Reply, reader: Reader, show: Show) -> Reply:
+    """Write the short answer out from the passages that it was read from; unchanged if the reader writes nothing.
 
-    The short answer is given if the reader writes nothing, and if it fails before anything is shown.
+    The caller gives the short answer then, and if this fails before anything is shown.
     """
     short = available.answers[reply.k]
     passages = (available.passages or ())[: short.passages_read]
     answer, text, added = LongAnswer(available.asked, ()), _Text(), 0
-    try:
-        texts = [available.asked.text, short.text, *(text for one in passages for text in (one.title, one.text))]
-        markers = await reader.control_tokens(texts)
-        for body, added in _full_bodies(writing, available.asked.text, short, passages, markers):
-            answer, text = LongAnswer(available.asked, passages[:added]), _Text()
-            with suppress(PromptTooLong):
-                await _shown(reader.chat_stream(body), text, answer, listener, limit=writing.body["max_tokens"])
-                break
-    except UpstreamError:
-        if answer.text:
-            raise
+    texts = [available.asked.text, short.text, *(text for one in passages for text in (one.title, one.text))]
+    markers = await reader.control_tokens(texts)
+    for body, added in _full_bodies(writing, available.asked.text, short, passages, markers):
+        answer, text = LongAnswer(available.asked, passages[:added]), _Text()
+        with suppress(PromptTooLong):
+            await _shown(reader.chat_stream(body), text, answer, show, limit=writing.body["max_tokens"])
+            break
     if not answer.text:
-        listener.token(short.text)
         return reply
     written = Written(
         text.usage,
@@ -100,7 +96,7 @@ def _full_bodies(
 
 
 async def _shown(
-    events: AsyncGenerator[dict[str, Any], None], text: "_Text", answer: LongAnswer, listener: Listener, *, limit: int
+    events: AsyncGenerator[dict[str, Any], None], text: "_Text", answer: LongAnswer, show: Show, *, limit: int
 ) -> None:
     """Show a full answer while it is written."""
     pieces = 0
@@ -110,13 +106,13 @@ async def _shown(
             text.add(event)
             pieces += len(text.said) > before
             if shown := answer.add(text.said[before:], tokens_of(event)):
-                listener.token(shown)
+                show(shown)
             # Servers may ignore the limit, and it may not have been sent.
             if answer.repeats or pieces > limit:
                 text.finish_reason = text.finish_reason or ("length" if pieces > limit else "stop")
                 break
     if shown := answer.finish():
-        listener.token(shown)
+        show(shown)
 
 
 def tokens_of(event: Mapping[str, Any]) -> list[tuple[str, float]]:

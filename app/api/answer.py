@@ -22,7 +22,7 @@ from app.api.http.streaming import AnswerStream, ReceiptEvents, Rendering, Strea
 from app.api.receipt import Receipt, receipt
 from app.api.request import FULL_TOKENS, SHORT_TOKENS, AnswerOptions, AnswerRequest, cleaned
 from app.core.policy import AskOptions, Policy, Retrieval
-from app.core.question import Question, Writing
+from app.core.question import UNSEARCHED, Question, Writing
 from app.core.record import DecisionRecord
 from app.correlation import set_question
 from app.errors import BadRequest
@@ -31,7 +31,6 @@ from app.ports import SILENT, Listener
 T = TypeVar("T")
 # Whether the client has left is first checked after this time.
 _WATCH_AFTER_S = 0.02
-_UNSEARCHED = frozenset({"small_talk", "tool_turn"})
 
 _ERRORS = documented(
     *(*DENIALS, 400, 408, 413, 422, 500, 503),
@@ -208,7 +207,7 @@ async def _standing_alone(question: Question, chat: Writing, gateway: Gateway) -
     """The question behind the last message of a chat. Nothing is searched for a message that asks nothing."""
     text, found = await standalone(chat.body["messages"], gateway.answerer.upstreams, question.deadline)
     options = question.options
-    if found.how in _UNSEARCHED:
+    if found.how in UNSEARCHED:
         options = replace(options, policy=Policy.NEVER, retrieval=Retrieval.AUTO)
     # The end of a long message says what is wanted.
     searched = cleaned(text)[-gateway.max_question_chars :]

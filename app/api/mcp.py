@@ -76,8 +76,9 @@ async def _ask(arguments: Mapping[str, Any], gateway: Gateway, caller: Caller, r
     if record is None:
         return _LEFT
     sources = "".join(f"\n[{one}] {passage.title or passage.id}" for one, passage in enumerate(record.citations, 1))
-    said = withheld(record, "content").get("content") or f"{record.reply.text}{sources}"
-    return _result(said, orjson.loads(orjson.dumps(receipt(record))))
+    shown = orjson.loads(orjson.dumps(receipt(record)))
+    said = withheld(record, "content").get("content") or f"{shown['answer']}{sources}"
+    return _result(said, shown)
 
 
 async def _search(arguments: Mapping[str, Any], gateway: Gateway, caller: Caller, request: Request) -> CallToolResult:

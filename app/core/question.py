@@ -11,6 +11,8 @@ from app.core.policy import AskOptions
 Filter = Mapping[str, Scalar]
 # What to do if there is no evidence: tell the reader, withhold the answer, or answer as if nothing was missing.
 Missing = Literal["note", "withhold", "answer"]
+# How the question behind a message was found, if the message asks nothing.
+UNSEARCHED = frozenset({"small_talk", "tool_turn"})
 
 
 @dataclass(frozen=True, slots=True)

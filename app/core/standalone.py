@@ -34,10 +34,13 @@ _GREETINGS = frozenset({
     "perfect", "awesome", "wow", "wonderful", "excellent", "lol", "haha",
 })
 _CHATTER = _GREETINGS | {
-    "you", "so", "very", "much", "a", "lot", "for", "the", "your", "help", "helping", "that", "this", "was", "is",
+    "you", "so", "very", "much", "a", "lot", "for", "the", "your", "help", "helping", "was", "is",
     "it", "s", "all", "there", "and", "again", "good", "morning", "evening", "night", "day", "got", "i", "see",
-    "really", "helpful", "useful", "answer", "answers", "info", "information", "now", "well", "one",
+    "really", "helpful", "useful", "answer", "answers", "info", "information", "now", "well",
 }
+_THANKS = frozenset({"thanks", "thank", "thx", "cheers"})
+# Without thanks, these choose something: "ok that one".
+_CHOOSING = frozenset({"that", "this", "one"})
 _PHRASES = frozenset({
     "how are you", "how are you doing", "good morning", "good evening", "good night", "got it", "i see", "see you",
     "have a nice day", "well done", "no thanks", "no thank you", "that s all", "that is all",
@@ -69,7 +72,8 @@ def small_talk(message: str) -> bool:
     if " ".join(said) in _PHRASES:
         return True
     # A question is none: "is it ok?"
-    return "?" not in message and not _GREETINGS.isdisjoint(said) and _CHATTER.issuperset(said)
+    chatter = _CHATTER if _THANKS.isdisjoint(said) else _CHATTER | _CHOOSING
+    return "?" not in message and not _GREETINGS.isdisjoint(said) and chatter.issuperset(said)
 
 
 def features(message: str, earlier: Sequence[str]) -> dict[str, float]:

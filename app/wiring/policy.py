@@ -8,7 +8,7 @@ from app.answer.answer import Resolve
 from app.calibrators.status import LiveCalibrator
 from app.core.corpus_stats import NO_STATS
 from app.core.effective_policy import EffectivePolicy, Sampled, resolve
-from app.core.question import Question
+from app.core.question import UNSEARCHED, Question
 from app.core.rules import Mandatory, compile_rules
 from app.economics.bypass import WATCH, BypassWatch
 from app.errors import ConfigurationError
@@ -21,12 +21,16 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
     rng = random.Random()  # noqa: S311 - drawing samples, not secrets
 
     def resolved(question: Question, sampled: Sampled) -> EffectivePolicy:
+        how = "as_asked" if question.standalone is None else question.standalone.how
         artifact = live_calibrator.matching(collection=question.collection, max_tokens=question.max_tokens)
+        if how in UNSEARCHED:
+            # What asks nothing cannot be out of scope.
+            artifact = None
         writing, options = question.writing, question.options
         chat = question.mode == "chat"
         if writing is not None and chat:
             options = replace(options, abstain=writing.missing == "withhold")
-        return resolve(
+        policy = resolve(
             options,
             artifact,
             ks=settings.ks,
@@ -40,6 +44,8 @@ def resolver(settings: groups.Calibration, live_calibrator: LiveCalibrator, bypa
             chat=chat,
             sampled=sampled,
         )
+        # The certificate is about questions as they were asked.
+        return policy if how == "as_asked" else replace(policy, certifiable=False)
 
     return resolved
 

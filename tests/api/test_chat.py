@@ -330,3 +330,31 @@ async def test_small_talk_is_not_searched(open_gateway: Open) -> None:
             receipt = (await chat(gateway, messages=messages, model="fetchwise-always"))["fetchwise"]
             assert (receipt["standalone"]["how"], receipt["usage"]["searches"]) == ("small_talk", 0)
             assert sent_to(gateway)["messages"] == messages
+
+
+@pytest.mark.parametrize("missing", ["note", "withhold"])
+async def test_what_asks_nothing_is_never_out_of_scope(open_gateway: Open, missing: str) -> None:
+    """It is passed on as it is, and nothing is embedded."""
+    scope = Scope(0.01, {"question.near": 2.0}, 2.0, ("GREEK",), "tests")
+    async with open_gateway(artifact=WITH_RULE | {"scope": scope}) as gateway:
+        for last in ({"role": "user", "content": "Thanks!"}, {"role": "tool", "content": "7"}):
+            messages = [*TALK, {"role": "assistant", "content": None, "tool_calls": CALLS}, last]
+            receipt = (await chat(gateway, messages=messages, fetchwise={"missing": missing}))["fetchwise"]
+            assert sent_to(gateway)["messages"] == messages
+            assert (receipt["abstained"], gateway.embedder.queries) == (False, [])
+
+
+async def test_only_a_question_as_asked_is_certified(open_gateway: Open) -> None:
+    """The certificate is about single questions."""
+    follow_up = [*TALK, TALK[2], {"role": "user", "content": "And its?"}]
+    async with open_gateway(artifact=WITH_RULE) as gateway:
+        for messages, certified in ((TALK, True), (follow_up, False)):
+            receipt = (await chat(gateway, messages=messages))["fetchwise"]
+            assert receipt["decision"]["calibrator"]["certified"] is certified
+
+
+async def test_a_mode_alone_is_no_model(open_gateway: Open) -> None:
+    """Its name begins with that of the gateway."""
+    async with open_gateway() as gateway:
+        for model in ("chat", "answer"):
+            assert (await post(gateway, model=model)).status_code == 404

@@ -1,5 +1,6 @@
 """`style: full`: the policy decides on the short answer, then it is written out."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -162,3 +163,25 @@ async def test_no_verdict_is_asked_for(open_gateway: Open) -> None:
         assert full["feedback_wanted"] is False
         await gateway.client.post("/feedback", json={"id": full["id"], "correct": True})
         assert gateway.logged("decisions")[-1]["answer"] == full["decision"]["short_answer"]["text"]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_short_answer_where_nobody_saw_the_text(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    """The reader breaks off, or the time passes, after text that was not streamed."""
+    says(gateway, "It is Franville. It is large.")
+    whole = gateway.reader.chat_stream
+
+    async def broken_off(body: Any) -> Any:
+        async for event in whole(body):
+            yield event
+            if "Franville" in str(event):
+                if slow:
+                    await asyncio.Event().wait()
+                raise UpstreamUnavailable("reader", "the reader breaks off")
+
+    monkeypatch.setattr(gateway.reader, "chat_stream", broken_off)
+    receipt = await gateway.receipt(**ALWAYS, timeout_ms=300)
+    assert (receipt["style"], receipt["sentences"]) == ("short", [])
+    assert receipt["answer"]

@@ -122,3 +122,10 @@ async def test_other_sites_and_too_many_questions(open_gateway: Open) -> None:
             for tool, text in (("ask", "question"), ("search", "query")):
                 refused = await call(gateway, tool, **{text: "What?"})
                 assert refused["structuredContent"]["error"]["type"] == "overloaded"
+
+
+async def test_ask_shows_the_full_answer(gateway: FakeGateway) -> None:
+    """The text is the answer of the receipt."""
+    result = await call(gateway, "ask", question=ASKED, style="full", policy="always")
+    assert result["structuredContent"]["style"] == "full"
+    assert result["content"][0]["text"].startswith(result["structuredContent"]["answer"])

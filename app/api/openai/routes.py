@@ -88,7 +88,7 @@ async def chat(body: ChatRequest, gateway: TheGateway, caller: AnswerCaller, req
 def _question(body: ChatRequest, chosen: ChatOptions, gateway: Gateway, caller: Caller) -> Question:
     """The question of a request, in the mode of its model or of its shape."""
     forced = body.model.removeprefix(f"{MODEL}-")
-    policy = None if forced in MODES else _policy(body.model, chosen)
+    policy = _policy(body.model, chosen)
     asked = last_asked(body.messages)
     set_question(asked, *map(text_of, body.messages))
     if (forced if forced in MODES else mode_of(body)) == "answer":

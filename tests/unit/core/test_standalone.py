@@ -53,7 +53,17 @@ def test_a_pronoun_lowers_the_probability_and_a_known_subject_raises_it() -> Non
 
 
 @pytest.mark.parametrize(
-    "message", ["Thanks!", "ok, thank you very much", "Hello", "How are you?", "Got it.", "That is all", "cool"]
+    "message",
+    [
+        "Thanks!",
+        "ok, thank you very much",
+        "Hello",
+        "How are you?",
+        "Got it.",
+        "That is all",
+        "cool",
+        "Thanks for that one",
+    ],
 )
 def test_thanks_and_greetings_are_small_talk(message: str) -> None:
     """There is nothing to search for."""
@@ -62,7 +72,16 @@ def test_thanks_and_greetings_are_small_talk(message: str) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    ["Thanks, and of Laos?", "Is it ok?", "What is a hello world program", "yes", "", "great " * 50, "the help"],
+    [
+        "Thanks, and of Laos?",
+        "Is it ok?",
+        "What is a hello world program",
+        "yes",
+        "",
+        "great " * 50,
+        "the help",
+        "ok that one",
+    ],
 )
 def test_questions_are_no_small_talk(message: str) -> None:
     """A message with a subject, or that asks, is searched."""
