@@ -1,6 +1,6 @@
 """Load balancers in front of gateways: HAProxy (Debian) and Envoy (PyPI), as an operator would set them up.
 
-Both check `/readyz` every half second and take a gateway out after one failure. None of them retries a request.
+Both check `/readyz` every half second and take a gateway out after two failures. None of them retries a request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ frontend questions
 backend gateways
   balance roundrobin
   option httpchk GET /readyz
-  default-server inter 500ms fall 1 rise 1
+  default-server inter 500ms fall 2 rise 1
 {servers}
 """)
     with running("haproxy", "-db", "-f", str(folder / "haproxy.cfg"), folder=folder, ready=lambda: _healthy(port)):
@@ -76,7 +76,7 @@ def _envoy_config(port: int, ports: Sequence[int]) -> dict[str, object]:
         "timeout": "10s",
         "interval": "0.5s",
         "no_traffic_interval": "0.5s",
-        "unhealthy_threshold": 1,
+        "unhealthy_threshold": 2,
         "healthy_threshold": 1,
         # By default the host is the cluster's name, which a gateway without keys refuses.
         "http_health_check": {"path": "/readyz", "host": "localhost"},

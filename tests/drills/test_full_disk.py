@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.drills.load import load
@@ -36,6 +37,16 @@ def fill(folder: Path) -> None:
     assert shutil.disk_usage(folder).free == 0
 
 
+def count_many(url: str) -> None:
+    """Requests of every route and several codes, which are counted under labels that are new to the workers."""
+    routes = httpx.get(f"{url}/openapi.json", timeout=30).json()["paths"]
+    for path in [*routes, "/nowhere"]:
+        for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            # New connections, so that each worker gets some.
+            for headers in ({}, {"host": "elsewhere"}):
+                httpx.request(method, f"{url}{path}", content=b"{", headers=headers, timeout=30)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_full_tmp(tmp_path: Path, small_disk: Path, upstream: PaperUpstream, workers: int) -> None:
     """It fills up under load: no question fails, no worker ends, and metrics go on."""
@@ -46,6 +57,7 @@ def test_full_tmp(tmp_path: Path, small_disk: Path, upstream: PaperUpstream, wor
         fill(small_disk)
         with load(running.url) as asked:
             asked.wait_for(400)
+            count_many(running.url)
         scraped = from_each_worker(running, workers, lambda client: client.get("/metrics"))
         assert asked.failed == [], asked.counts
         assert {reply.status_code for reply in scraped.values()} == {200}

@@ -28,11 +28,11 @@ def asked_gateway(folder: Path, first: PaperUpstream, second: PaperUpstream) -> 
 
 
 def open_breakers(running: Gateway) -> float:
-    return samples(httpx.get(f"{running.url}/metrics").text, "breaker_open")["reader",]
+    return samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "breaker_open")["reader",]
 
 
 def state(running: Gateway) -> str:
-    said: str = httpx.get(f"{running.url}/readyz").json()["state"]
+    said: str = httpx.get(f"{running.url}/readyz", timeout=30).json()["state"]
     return said
 
 

@@ -7,11 +7,14 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.drills.balancers import envoy, haproxy
 from tests.drills.load import load
 from tests.e2e.processes import Gateway, gateway
+from tests.e2e.test_workers import samples
+from tests.waiting import wait_until
 from tests.wire.paper_costs import PaperUpstream
 from tests.wire.servers import free_port
 
@@ -19,6 +22,15 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 
 Balancer = Callable[[Path, Sequence[int]], AbstractContextManager[str]]
 slow = pytest.mark.slow
+
+
+def has_answered(running: Gateway) -> bool:
+    shown = httpx.get(f"{running.url}/metrics", timeout=30).text
+    return any(
+        count > 0
+        for labels, count in samples(shown, "http_requests_total").items()
+        if set(labels) == {"/answer", "200"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,8 @@ def test_no_request_fails(
                 assert old.process.wait(60) == 0
                 ended.close()
                 running[port] = start(port)
-                # The load balancer has seen it, too.
-                asked.wait_for(300)
+                # The load balancer has seen it, too: it has answered a question.
+                wait_until(partial(has_answered, running[port][0]), "the new gateway gets no questions")
+                asked.wait_for(100)
         print(f"{len(asked.failed)} of {len(asked.replies)} failed: {asked.counts}")
         assert asked.failed == [], (asked.counts, [str(one) for one in asked.failed[:5]])

@@ -27,13 +27,15 @@ def test_start_needs_no_search(tmp_path: Path, upstream: PaperUpstream, workers:
     (tmp_path / "seed.jsonl").write_text('{"title": "Jamaica", "text": "Kingston is the capital of Jamaica."}\n')
     chosen = upstream.settings(tmp_path / "calibrators") | {"workers": workers, "seed": str(tmp_path / "seed.jsonl")}
     with gateway(tmp_path, **chosen) as running:
-        assert httpx.get(f"{running.url}/readyz").json()["state"] == "degraded"
+        assert httpx.get(f"{running.url}/readyz", timeout=30).json()["state"] == "degraded"
         with load(running.url, callers=4) as asked:
             asked.wait_for(50)
         assert asked.failed == [], asked.counts
         assert "the embedder does not answer yet" in running.log.read_text()
         upstream.down = set()
-        wait_until(lambda: httpx.get(f"{running.url}/readyz").json()["state"] == "ready", "it stays degraded")
+        wait_until(
+            lambda: httpx.get(f"{running.url}/readyz", timeout=30).json()["state"] == "ready", "it stays degraded"
+        )
         assert running.ask("What is read?", retrieval="required").json()["k"] > 0
         # The collection exists, so that nothing was added; but it was asked again.
         assert "seed.jsonl is not in demo yet" in running.log.read_text()
@@ -56,8 +58,13 @@ def test_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path, upstr
             asked.wait_for(100)
         assert asked.failed == [], asked.counts
         prompts.write_text(json.dumps(asdict(DEFAULT)))
-        workers = from_each_worker(running, 2, lambda client: client.get("/readyz").json()["state"])
-        assert set(workers.values()) == {"ready"}
+        workers: dict[int, str] = {}
+
+        def both_ready() -> bool:
+            workers.update(from_each_worker(running, 2, lambda client: client.get("/readyz").json()["state"]))
+            return set(workers.values()) == {"ready"}
+
+        wait_until(both_ready, f"not both are ready: {workers}")
         assert victim not in workers
         assert running.process.poll() is None
         assert set(workers) <= set(descendants(running.process.pid))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
 
 
 def lost_batches(running: Gateway) -> float:
-    return samples(httpx.get(f"{running.url}/metrics").text, "spans_dropped_total")[()]
+    return samples(httpx.get(f"{running.url}/metrics", timeout=30).text, "spans_dropped_total")[()]
 
 
 def test_questions_are_answered_without_traces(tmp_path: Path, upstream: PaperUpstream) -> None:
