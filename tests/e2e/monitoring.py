@@ -33,7 +33,7 @@ def tool(name: str) -> str:
 
 def run_tool(name: str, *arguments: str | Path) -> str:
     """Run a tool to its end and return its output; it must succeed."""
-    done = subprocess.run([tool(name), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([tool(name), *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
     return done.stdout
 

@@ -33,7 +33,7 @@ def test_side_by_side(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "gateway.json").read_text())
     assert tuple(written) == systems
     for system in systems:
-        assert tuple(written[system]) == ("k0", "k1", "k5")
+        assert tuple(written[system]) == ("k0", "k1", "k5", "chat")
         for path, cell in written[system].items():
             assert cell["errors"] == 0, done.stderr
             assert cell["rps"] > 0

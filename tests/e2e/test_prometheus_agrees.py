@@ -141,13 +141,12 @@ def test_latency_by_action(watched: Watched) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 5])
 def test_tokens_by_passages_read(watched: Watched, k: int) -> None:
-    """Tokens of probes, of reads and of wasted reads, for an answer with k passages."""
+    """Tokens of every stage, for an answer with k passages."""
     rows = [one["usage"] for one in watched.receipts if one["k"] == k]
-    expected = {
-        stage: sum(sum(row[stage].values()) for row in rows if row[stage]) / len(rows) for stage in ("probe", "read")
-    }
+    stages = ("rewrite", "probe", "read", "write")
+    expected = {stage: sum(sum(row[stage].values()) for row in rows if row[stage]) / len(rows) for stage in stages}
     found = watched.prometheus.by("stage", f'fetchwise:tokens_per_answer:rate15m{{k="{k}"}}')
-    assert {"read": 0.0} | found == pytest.approx(expected)
+    assert dict.fromkeys(stages, 0.0) | found == pytest.approx(expected)
 
 
 def test_passages_per_answer(watched: Watched) -> None:

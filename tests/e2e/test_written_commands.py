@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.processes import REPO, START_TIMEOUT_S, Gateway, command_environment, descendants, wait_until_gone
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from tests.wire.servers import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -65,6 +65,7 @@ def served(command: str, data: Path, port: int) -> Iterator[Gateway]:
         below = descendants(process.pid)
         # As a terminal does it: to every process in the foreground.
         os.killpg(process.pid, signal.SIGINT)
+        process.wait(PATIENCE_S)
         wait_until_gone([process.pid, *below])
 
 
