@@ -81,9 +81,10 @@ def test_readme_and_tour(tmp_path: Path) -> None:
         assert "Kingston" in known
         assert unknown.count("I don't know.") == 2
         assert programs.count("Vientiane") >= 2
+        assert json.loads(run(tour[4], port, running.env))["fetchwise"]["mode"] == "chat"
     (shown,) = re.findall(r"^```json\n(.*?)^```", (REPO / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert _decided(receipt) == _decided(json.loads(shown))
-    ingest, serve = tour[4].strip().splitlines()
+    ingest, serve = tour[5].strip().splitlines()
     run(ingest, port, command_environment(tmp_path))
     with served(serve, tmp_path, port) as running:
         assert running.ask("What is a calibrator?").json()["decision"]["reason"] == "not_calibrated"
