@@ -1,5 +1,6 @@
 """Both pages in a real browser on a real gateway: ask, see the reason, and watch the dashboard update."""
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -224,7 +225,8 @@ def test_untrusted_text_is_never_markup(screen: Watched, demo: Gateway) -> None:
     receipt = demo.ask(OBSCURE, policy="always", abstain=False).json()
     receipt["answer"] = markup
     receipt["citations"][0] |= {"title": markup, "text": f"Before {markup} after."}
-    screen.page.route("**/answer", lambda route: route.fulfill(json=receipt))
+    final = f"event: final\ndata: {json.dumps(receipt)}\n\n"
+    screen.page.route("**/answer", lambda route: route.fulfill(body=final, content_type="text/event-stream"))
     screen.open("/")
     screen.ask(markup)
     expect(screen.page.locator("#given")).to_have_text(markup)
