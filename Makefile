@@ -229,10 +229,10 @@ $(INSTALLED_LITELLM): requirements/litellm.txt
 	@$(VENV_LITELLM)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@
 
-.venv-clients%installed: requirements/clients.txt requirements/clients-openai2.txt
+.venv-clients/.installed .venv-clients-openai2/.installed: .venv-%/.installed: requirements/%.txt
 	@$(PYTHON) -m venv --clear $(@D)
 	@echo "installing client libraries in $(@D) (a minute)…"
-	@$(@D)/bin/python $(PIP_INSTALL) --quiet --requirement requirements/$(@D:.venv-%=%).txt
+	@$(@D)/bin/python $(PIP_INSTALL) --quiet --requirement $<
 	@touch $@
 
 tests/clients/js/node_modules/.installed: tests/clients/js/package-lock.json | debian
