@@ -157,7 +157,8 @@ class OpenAIReader:
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Pass the caller's request on, and return the reply as it is."""
         reply = await self._json("POST", _CHAT, await self._passed_on(body), chat_refusal)
-        if not isinstance(reply.get("choices"), list):
+        choices = reply.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise UpstreamBadReply("reader", "the reader's reply holds no choices")
         return reply
 
