@@ -12,7 +12,7 @@ from app.answer.run import Upstreams
 from app.core.available import Usage
 from app.core.prompts import break_markers
 from app.core.question import Standalone
-from app.core.standalone import is_rewrite, joined, small_talk, stands_alone
+from app.core.standalone import is_rewrite, joined, small_talk, stands_alone, text_of
 from app.errors import FetchwiseError
 from app.ports import Reader
 
@@ -36,7 +36,7 @@ async def standalone(
     messages: Sequence[Mapping[str, Any]], upstreams: Upstreams, deadline: float | None
 ) -> tuple[str, Standalone]:
     """The text to search for, and how it was found. `deadline` is on the event loop's clock."""
-    said = [(str(message.get("role")), _text(message)) for message in messages]
+    said = [(str(message.get("role")), text_of(message).strip()) for message in messages]
     asked = max((place for place, (role, _) in enumerate(said) if role == "user"), default=len(said))
     original = said[asked][1] if said[asked:] else ""
     if not original or any(map(_of_tool, messages[asked + 1 :])):
@@ -99,16 +99,8 @@ def _said(reply: Mapping[str, Any]) -> str:
     if not isinstance(choice, dict) or choice.get("finish_reason") == "length":
         return ""
     message = choice.get("message")
-    return _text(message) if isinstance(message, dict) else ""
+    return text_of(message).strip() if isinstance(message, dict) else ""
 
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    """The text of a message, from a string or from parts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content.strip() if isinstance(content, str) else ""

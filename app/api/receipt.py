@@ -279,7 +279,7 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
     full = reply.written if record.is_full else None
     return {
         "id": question.id,
-        "mode": mode_of(question),
+        "mode": shown_mode(question),
         "style": "full" if full else "short",
         "answer": full.text if full else reply.text,
         "sentences": [
@@ -341,9 +341,9 @@ def receipt(record: DecisionRecord) -> dict[str, Any]:
     }
 
 
-def mode_of(question: Question) -> Literal["answer", "chat"]:
+def shown_mode(question: Question) -> Literal["answer", "chat"]:
     """Whether a question is answered, or a chat is passed on with passages."""
-    return "chat" if question.writing is not None and question.writing.kind == "chat" else "answer"
+    return "chat" if question.mode == "chat" else "answer"
 
 
 def _standalone(question: Question) -> dict[str, str] | None:

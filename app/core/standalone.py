@@ -7,6 +7,7 @@ not stand alone.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
+from typing import Any
 
 from app.core.words import STOP_WORDS, words
 
@@ -62,6 +63,19 @@ WEIGHTS: Mapping[str, float] = {
 THRESHOLD = 0.52
 _LONGEST_SMALL_TALK, _LONGEST_REWRITE = 80, 300
 _REFUSAL = re.compile(r"\b(?:sorry|as an ai|i (?:can(?:no|')t|am unable|don't|do not)|unable to)\b", re.IGNORECASE)
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a chat message, from a string or from parts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if is_text(part))
+    return content if isinstance(content, str) else ""
+
+
+def is_text(part: object) -> bool:
+    """Whether a part of a message is text."""
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def small_talk(message: str) -> bool:

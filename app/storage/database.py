@@ -1,4 +1,4 @@
-"""Databases that may be away: a SQLite file that several workers share, or a PostgreSQL server.
+"""Databases that may be unreachable: a SQLite file that several workers share, or a PostgreSQL server.
 
 A wrong URL, or tables of another version, refuse the start. A server that cannot be reached does not: every call fails
 at once until the next try, whose pause grows, and tables are made once it answers.
@@ -49,7 +49,7 @@ def as_json(value: object) -> str:
     return orjson.dumps(value, default=dict).decode()
 
 
-class DatabaseAway(SQLAlchemyError):
+class DatabaseUnreachable(SQLAlchemyError):
     """The last try to reach the server failed a moment ago, or it has other tables; nothing was sent."""
 
 
@@ -103,7 +103,7 @@ class Database:
                 self._fail_during_pause()
                 self._make_tables()
                 return self._worked()
-            except DatabaseAway:
+            except DatabaseUnreachable:
                 return None
             except ConfigurationError as error:
                 raise self._unusable(error) from error
@@ -142,7 +142,7 @@ class Database:
         except ConfigurationError as error:
             # It could not be reached at the start, and now turns out to be unusable.
             self._failed(str(error))
-            raise DatabaseAway(str(error)) from error
+            raise DatabaseUnreachable(str(error)) from error
         except Exception:
             self._worked()
             raise
@@ -165,7 +165,7 @@ class Database:
             if not self._problem:
                 return
             if now < self._again_at:
-                raise DatabaseAway(self._problem)
+                raise DatabaseUnreachable(self._problem)
             # One caller tries; the others go on failing at once instead of waiting with it.
             self._again_at = now + 4 * _PAUSES_S[1]
 

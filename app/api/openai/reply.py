@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.receipt import Receipt, mode_of, receipt
+from app.api.receipt import Receipt, receipt, shown_mode
 from app.core.available import Passage, Usage
 from app.core.ladder import Read, Step, Stop
 from app.core.policy import Policy, Reason
@@ -214,7 +214,7 @@ def headers(record: DecisionRecord) -> dict[str, str]:
 
 def _headers(question: Question) -> dict[str, str]:
     """What is known before anything is decided."""
-    fields = {"x-fetchwise-id": question.id, "x-fetchwise-mode": mode_of(question)}
+    fields = {"x-fetchwise-id": question.id, "x-fetchwise-mode": shown_mode(question)}
     # Only names that are valid in a header; a misspelt field may contain anything.
     named = [name for name in question.ignored if name.isascii() and name.isidentifier()]
     return fields | ({"x-fetchwise-ignored": ", ".join(named)} if named else {})

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.openai.reply import Abstention
 from app.api.request import AnswerOptions, cleaned
 from app.core.question import Missing
-from app.core.standalone import small_talk
+from app.core.standalone import is_text, small_talk, text_of
 
 Mode = Literal["answer", "chat"]
 # The longest message that is taken for a question.
@@ -138,19 +138,11 @@ def last_asked(messages: list[dict[str, Any]]) -> str:
     return cleaned(text_of(next((message for message in reversed(messages) if message.get("role") == "user"), {})))
 
 
-def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, from a string or from parts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content if isinstance(part, dict) and _is_text(part))
-    return content if isinstance(content, str) else ""
-
-
 def mode_of(request: ChatRequest) -> Mode:
     """A single short line without the fields of a chat is a question; all else is a chat, and so is a greeting."""
     (first, *rest) = request.messages
     text, content = text_of(first).strip(), first.get("content")
-    only_text = isinstance(content, str) or (isinstance(content, list) and all(map(_is_text, content)))
+    only_text = isinstance(content, str) or (isinstance(content, list) and all(map(is_text, content)))
     question = not rest and first.get("role") == "user" and only_text and 0 < len(text) <= _MAX_QUESTION_CHARS
     one_line = len(text.splitlines()) == 1 and cleaned(text) == text
     asks = question and one_line and not small_talk(text)
@@ -174,10 +166,6 @@ def refuse(
 ) -> NoReturn:
     """Refuse these fields."""
     raise RequestValidationError([{"type": "value_error", "loc": ("body", name), "msg": why} for name in names])
-
-
-def _is_text(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _effective(others: Mapping[str, Any], without_effect: Mapping[str, tuple[object, ...]]) -> Iterator[str]:

@@ -28,11 +28,11 @@ from app.api.openai.request import (
     mode_of,
     not_honoured,
     refuse,
-    text_of,
 )
 from app.api.request import AnswerOptions
 from app.core.policy import Policy
 from app.core.question import Question, Writing
+from app.core.standalone import text_of
 from app.correlation import set_question
 from app.errors import ContradictoryRequest, UnknownModel
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
-from app.api.openai.request import ChatRequest, last_asked, mode_of, not_honoured, text_of
+from app.api.openai.request import ChatRequest, last_asked, mode_of, not_honoured
+from app.core.standalone import text_of
 
 ASKED: dict[str, Any] = {"model": "fetchwise", "messages": [{"role": "user", "content": "Who?"}]}
 

@@ -154,7 +154,7 @@ def test_workers_without_shared_counts_are_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_this_worker_have_their_room(tmp_path: Path) -> None:
-    """No holes, and as much again for labels that are counted later; files of other workers are left alone."""
+    """No holes, and as much again for labels that are counted later; files of other workers do not change."""
     own, other = tmp_path / f"counter_{os.getpid()}.db", tmp_path / "counter_1.db"
     for file in (own, other):
         file.touch()
